@@ -20,8 +20,8 @@ from localspec.errors import UsageError
 from localspec.remote.endpoint import Endpoint
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
+from localspec.server.http.listen import UnixSocket
 from localspec.server.http.settings import ServerSettings
-from localspec.server.http.unix_socket import UnixSocket
 from tests.server.live import COPIED, COPY, events, started, user
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs sockets that are files")

@@ -10,7 +10,8 @@ from functools import partial
 
 import anyio
 
-from localspec.engine.request import Event, FinishReason
+from localspec.chat.reply.reply import Content, Part
+from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.errors import LocalspecError
 from localspec.runtime.generation import Generation
 from localspec.server.chat.shapes import FinishWord
@@ -135,3 +136,28 @@ FINISH_WORDS: dict[FinishReason, FinishWord] = {
     FinishReason.ERROR: "stop",
 }
 """OpenAI's `finish_reason` for ours."""
+
+
+class OneAnswer:
+    """One answer as it is read: the log-probabilities of what it says, and why it ended."""
+
+    def __init__(self, generation: Generation, end_tokens: frozenset[int]) -> None:
+        self.generation = generation
+        self._ends = end_tokens | generation.request.stop_tokens
+        self.log_probs: list[TokenLogProb] = []
+        """Not yet handed out; none of tokens that end it."""
+
+    def take(self, event: Event) -> list[Part]:
+        """Reads an event; returns what it brings."""
+        self.log_probs += [one for one in event.log_probs if one.token not in self._ends]
+        return [Content(event.text)] if event.text else []
+
+    def new_log_probs(self) -> list[TokenLogProb]:
+        """Log-probabilities that came since the last call."""
+        found, self.log_probs = self.log_probs, []
+        return found
+
+    @property
+    def finish(self) -> FinishWord:
+        """Why it ended."""
+        return FINISH_WORDS[self.generation.finish or FinishReason.STOP]

@@ -14,10 +14,10 @@ from starlette.responses import Response
 from localspec.chat.reply.dialect import Turn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.engine.request import Event, FinishReason, TokenLogProb
+from localspec.engine.request import Event, FinishReason
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
-from localspec.server.chat.answers import FINISH_WORDS, Answers
+from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared
 from localspec.server.chat.progress import PromptProgress, Reading
@@ -69,25 +69,22 @@ async def chat_completions(request: Request, fields: ChatFields) -> Response:
     return await whole(request, answers, reply.collected)
 
 
-class Choice:
-    """One answer as it is read: its parts, and the log-probabilities that belong to them."""
+class Choice(OneAnswer):
+    """One answer of a conversation: its parts, too."""
 
     def __init__(self, turn: Turn, asked: Asked, generation: Generation, end_tokens: frozenset[int]) -> None:
-        self.generation = generation
+        super().__init__(generation, end_tokens)
         self._parser = turn.parser(asked.prompt, lone=asked.form is None or asked.form.field == TOOLS)
-        self._end_tokens = end_tokens | generation.request.stop_tokens
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[Call] = []
         """The last may be incomplete."""
-        self.log_probs: list[TokenLogProb] = []
-        """Not yet handed out."""
         self.ended = False
         self._cut = False  # within a call
 
     def take(self, event: Event) -> list[Part]:
         """Reads an event; returns what it brings. The last one also brings what was held back."""
-        self.log_probs += [one for one in event.log_probs if one.token not in self._end_tokens]
+        super().take(event)
         parts = self._parser.push(event.text)
         if event.finish is not None:
             parts += self._parser.finish(cut=event.finish in (FinishReason.LENGTH, FinishReason.CONTEXT))
@@ -113,7 +110,7 @@ class Choice:
         reason = self.generation.finish or FinishReason.STOP
         if self.calls and not self._cut and reason in (FinishReason.STOP, FinishReason.CANCELLED):
             return "tool_calls"
-        return FINISH_WORDS[reason]
+        return super().finish
 
     def message(self) -> AnswerMessage:
         """The whole answer."""
@@ -218,8 +215,7 @@ class ChatReply:
     def _content_chunk(self, index: int, choice: Choice, delta: Delta) -> ChatChunk:
         told = ChunkChoice(index=index, delta=delta, finish_reason=None)
         if self._fields.logprobs and choice.log_probs:
-            told.logprobs = chat_log_probs(choice.log_probs, self._model)
-            choice.log_probs = []
+            told.logprobs = chat_log_probs(choice.new_log_probs(), self._model)
         chunk = self._chunk(told)
         if self._fields.timings_per_token:
             chunk.timings = timings(choice.generation.stats)

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from localspec.engine.request import Event, FinishReason, TokenLogProb
+from localspec.engine.request import Event, TokenLogProb
 from localspec.llama.model import Model
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
-from localspec.server.chat.answers import FINISH_WORDS, Answers
+from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.options import options_of
@@ -182,34 +182,31 @@ class _Choice:
     """One answer as it is read."""
 
     def __init__(self, generation: Generation | None, model: Model, echo: str, echoed: TextLogProbs | None) -> None:
-        self.generation = generation
+        self.answer = None if generation is None else OneAnswer(generation, model.end_tokens)
         """None = only the prompt comes back."""
         self._model = model
         self.echo = echo
         self.text = echo
         self._echoed = echoed
-        self._log_probs: list[TokenLogProb] = []
         self._offsets = Offsets(len(echo))
 
     def take(self, event: Event) -> None:
         self.text += event.text
-        stop: frozenset[int] = frozenset() if self.generation is None else self.generation.request.stop_tokens
-        self._log_probs += [one for one in event.log_probs if one.token not in self._model.end_tokens | stop]
+        if self.answer is not None:
+            self.answer.take(event)
 
     def log_probs(self) -> TextLogProbs | None:
         """Those not handed out yet; None = there are none."""
         echoed, self._echoed = self._echoed, None
-        if not self._log_probs:
+        fresh = [] if self.answer is None else self.answer.new_log_probs()
+        if not fresh:
             return echoed
-        found = text_log_probs(self._log_probs, self._model, self._offsets, special=False)
-        self._log_probs = []
+        found = text_log_probs(fresh, self._model, self._offsets, special=False)
         return found if echoed is None else joined(echoed, found)
 
     @property
     def finish(self) -> FinishWord:
-        if self.generation is None:
-            return "length"
-        return FINISH_WORDS[self.generation.finish or FinishReason.STOP]
+        return "length" if self.answer is None else self.answer.finish
 
 
 class TextReply:
@@ -275,7 +272,7 @@ class TextReply:
             if choice.echo:
                 found = choice.log_probs()
                 yield self._chunk(TextChoice(index=index, text=choice.echo, logprobs=found, finish_reason=None))
-            if choice.generation is None:
+            if choice.answer is None:
                 yield self._last_chunk(index, choice)
         async for arrival in self._answers.events(silence):
             if arrival is None:
@@ -300,9 +297,9 @@ class TextReply:
 
     def _last_chunk(self, index: int, choice: _Choice) -> TextCompletion:
         chunk = self._chunk(TextChoice(index=index, text="", logprobs=None, finish_reason=choice.finish))
-        if choice.generation is not None:
-            chunk.timings = timings(choice.generation.stats)
-            chunk.localspec = [extra(self._engine, choice.generation)]
+        if choice.answer is not None:
+            chunk.timings = timings(choice.answer.generation.stats)
+            chunk.localspec = [extra(self._engine, choice.answer.generation)]
         return chunk
 
     def _chunk(self, *choices: TextChoice) -> TextCompletion:

@@ -8,13 +8,12 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from localspec.chat.reply.reply import Content, Part
+from localspec.chat.reply.reply import Part
 from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.llama.model import Model
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
-from localspec.server.chat.answers import FINISH_WORDS, Answers
+from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat import Choice
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.completions import CompletionFields, text_asked
@@ -24,16 +23,57 @@ from localspec.server.chat.shapes import FinishWord
 from localspec.types import NO_TOKENS, Tokens
 
 
-class Exchange:
-    """An answer to a conversation. Make one with `begin`; its maker reads `parts` to the end, or closes `answers`."""
+class Answering:
+    """An answer under way, whose maker reads it to the end, or closes `answers`. Make one by `begin` of its kind."""
 
-    def __init__(self, model: str, engine: AnyEngine, answers: Answers, choice: Choice) -> None:
-        self.model = model
+    def __init__(self, lease: Lease, answers: Answers, choice: OneAnswer) -> None:
+        self.model = lease.name
         """Name of the model that answers."""
-        self.engine = engine
+        self.engine = lease.engine
         self.answers = answers
+        self.generation = answers.generations[0]
+        self._choice = choice
+
+    async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:
+        """What each pass brings, to the end; None whenever `silence` seconds brought nothing.
+
+        Raises:
+            ApiError: the answer failed, or the server ends.
+        """
+        async for arrival in self.answers.events(silence):
+            yield None if arrival is None else self._choice.take(arrival.event)
+
+    async def events(self, silence: float | None = None) -> AsyncIterator[Event | None]:
+        """The same as the engine tells it.
+
+        Raises:
+            ApiError: the answer failed, or the server ends.
+        """
+        async for arrival in self.answers.events(silence):
+            if arrival is not None:
+                self._choice.take(arrival.event)
+            yield None if arrival is None else arrival.event
+
+    @property
+    def finish(self) -> FinishWord:
+        """Why it ended."""
+        return self._choice.finish
+
+    def new_log_probs(self) -> list[TokenLogProb]:
+        """Log-probabilities that came since the last call."""
+        return self._choice.new_log_probs()
+
+    def stop_string(self) -> str | None:
+        """The stop string that ended it; None = something else did."""
+        return stop_string(self.generation, self.engine.loaded.model)
+
+
+class Exchange(Answering):
+    """An answer to a conversation."""
+
+    def __init__(self, lease: Lease, answers: Answers, choice: Choice) -> None:
+        super().__init__(lease, answers, choice)
         self.choice = choice
-        self.generation = choice.generation
 
     @classmethod
     async def begin(
@@ -51,104 +91,25 @@ class Exchange:
             ApiError: it cannot be answered.
         """
         lease = lease or await service.lease(fields.model)
-        model, engine = lease.name, lease.engine
         turn, asked = await prepared(lease, partial(chat_asked, fields, said=said))
         (asked,) = await bound(service, lease, [asked])
-        answers = service.answer(lease, asked.starts(engine, 1))
+        answers = service.answer(lease, asked.starts(lease.engine, 1))
         with answers.handing_over():
-            choice = Choice(turn, asked, answers.generations[0], engine.loaded.model.end_tokens)
-        return cls(model, engine, answers, choice)
-
-    async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:
-        """What each pass brings, to the end; None whenever `silence` seconds brought nothing.
-
-        Raises:
-            ApiError: the answer failed, or the server ends.
-        """
-        async for arrival in self.answers.events(silence):
-            yield None if arrival is None else self.choice.take(arrival.event)
-
-    @property
-    def finish(self) -> FinishWord:
-        """Why it ended."""
-        return self.choice.finish
-
-    def new_log_probs(self) -> list[TokenLogProb]:
-        """Log-probabilities that came since the last call."""
-        found, self.choice.log_probs = self.choice.log_probs, []
-        return found
-
-    def stop_string(self) -> str | None:
-        """The stop string that ended the answer; None = something else did."""
-        return stop_string(self.generation, self.engine.loaded.model)
+            return cls(
+                lease, answers, Choice(turn, asked, answers.generations[0], lease.engine.loaded.model.end_tokens)
+            )
 
 
-class Continuation:
-    """A text that goes on, read like an answer to a conversation."""
-
-    def __init__(self, model: str, engine: AnyEngine, answers: Answers) -> None:
-        self.model = model
-        """Name of the model that answers."""
-        self.engine = engine
-        self.answers = answers
-        self.generation = answers.generations[0]
-        self._log_probs: list[TokenLogProb] = []
+class Continuation(Answering):
+    """A text that goes on."""
 
     @classmethod
     async def begin(cls, service: Service, fields: CompletionFields, lease: Lease | None = None) -> Continuation:
-        """Sends a text to its model.
-
-        Args:
-            service: of the server.
-            fields: one prompt.
-            lease: on the model that is to answer, taken over; None = on the one that the fields name.
-
-        Raises:
-            ApiError: it cannot be answered.
-        """
+        """Sends a text to its model: one prompt; arguments and errors as of an exchange."""
         lease = lease or await service.lease(fields.model)
-        model, engine = lease.name, lease.engine
-        asked = await prepared(lease, partial(text_asked, fields, service))
-        asked = await bound(service, lease, asked)
-        return cls(model, engine, service.answer(lease, asked[0].starts(engine, 1)))
-
-    async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:
-        """What each pass brings, to the end; None whenever `silence` seconds brought nothing.
-
-        Raises:
-            ApiError: the answer failed, or the server ends.
-        """
-        async for event in self.events(silence):
-            if event is None:
-                yield None
-            else:
-                yield [Content(event.text)] if event.text else []
-
-    async def events(self, silence: float | None = None) -> AsyncIterator[Event | None]:
-        """The same as the engine tells it.
-
-        Raises:
-            ApiError: the answer failed, or the server ends.
-        """
-        ends = self.engine.loaded.model.end_tokens | self.generation.request.stop_tokens
-        async for arrival in self.answers.events(silence):
-            if arrival is not None:
-                self._log_probs += [one for one in arrival.event.log_probs if one.token not in ends]
-            yield None if arrival is None else arrival.event
-
-    def stop_string(self) -> str | None:
-        """The stop string that ended the answer; None = something else did."""
-        return stop_string(self.generation, self.engine.loaded.model)
-
-    @property
-    def finish(self) -> FinishWord:
-        """Why it ended."""
-        return FINISH_WORDS[self.generation.finish or FinishReason.STOP]
-
-    def new_log_probs(self) -> list[TokenLogProb]:
-        """Log-probabilities that came since the last call."""
-        found, self._log_probs = self._log_probs, []
-        return found
+        asked = await bound(service, lease, await prepared(lease, partial(text_asked, fields, service)))
+        answers = service.answer(lease, asked[0].starts(lease.engine, 1))
+        return cls(lease, answers, OneAnswer(answers.generations[0], lease.engine.loaded.model.end_tokens))
 
 
 def stop_string(generation: Generation, model: Model) -> str | None:

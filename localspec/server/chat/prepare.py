@@ -61,6 +61,20 @@ async def prepared(lease: Lease, work: Callable[[AnyEngine], _Result]) -> _Resul
         raise
 
 
+async def with_engine(service: Service, name: str | None, work: Callable[[AnyEngine], _Result]) -> _Result:
+    """Runs `work` on a worker thread, with the engine of a model."""
+    lease = await service.lease(name)
+    try:
+        return await to_thread.run_sync(work, lease.engine)
+    finally:
+        lease.release()
+
+
+async def prompt_length(service: Service, fields: ChatFields) -> int:
+    """Tokens that the model would be shown, of which nothing is answered; raises as `chat_turn`."""
+    return await with_engine(service, fields.model, lambda engine: len(chat_turn(fields, engine)[1]))
+
+
 def chat_turn(fields: ChatFields, engine: AnyEngine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
     """The turn a chat request asks for, and its prompt.
 

@@ -8,7 +8,6 @@ from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
@@ -20,6 +19,7 @@ from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.completions import MOST_PROMPTS, MOST_TOP, CompletionFields
 from localspec.server.chat.exchange import Continuation
 from localspec.server.chat.fields import MOST_ITEMS, Body
+from localspec.server.chat.prepare import prepared
 from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Extra, Timings, TokenLogProbs, chat_log_probs, extra, timings
@@ -236,16 +236,11 @@ async def completion(request: Request, fields: NativeCompletion) -> Response:
 async def _begun(request: Request, fields: NativeCompletion, prompt: Plain) -> Continuation:
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
-    try:
-        if isinstance(prompt, str):
-            asked = fields.completion(prompt)
-        else:
-            tokens = await to_thread.run_sync(partial(joined, lease.engine, prompt, "prompt", special=True))
-            asked = fields.completion(tokens)
-    except BaseException:
-        lease.release()
-        raise
-    return await Continuation.begin(service, asked, lease)
+
+    def asked(engine: AnyEngine) -> CompletionFields:
+        return fields.completion(prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True))
+
+    return await Continuation.begin(service, await prepared(lease, asked), lease)
 
 
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
@@ -254,12 +249,7 @@ async def infill(request: Request, fields: Infill) -> Response:
     service: Service = request.app.state.service
     fields.check()
     lease = await service.lease(fields.model)
-    try:
-        tokens = await to_thread.run_sync(gap, fields, lease.engine)
-        asked = fields.completion(tokens)
-    except BaseException:
-        lease.release()
-        raise
+    asked = await prepared(lease, lambda engine: fields.completion(gap(fields, engine)))
     return await _answered(request, fields, await Continuation.begin(service, asked, lease))
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.fields import Body
-from localspec.server.chat.prepare import chat_turn, check_text
-from localspec.server.chat.service import Service
+from localspec.server.chat.prepare import chat_turn, check_text, prompt_length, with_engine
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import JsonRoute
 
@@ -79,7 +76,7 @@ class Counted(BaseModel):
 @ROUTER.post("/tokenize", summary="Text to tokens")
 async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
     """llama-server's."""
-    return await _with_engine(request, fields.model, partial(_tokenized, fields))
+    return await with_engine(request.app.state.service, fields.model, partial(_tokenized, fields))
 
 
 def _tokenized(fields: TokenizeFields, engine: AnyEngine) -> Tokenized:
@@ -102,7 +99,7 @@ def _piece(data: bytes) -> str | list[int]:
 @ROUTER.post("/detokenize", summary="Tokens to text")
 async def detokenize(request: Request, fields: DetokenizeFields) -> Detokenized:
     """llama-server's; special tokens are spelled."""
-    return await _with_engine(request, fields.model, partial(_detokenized, fields))
+    return await with_engine(request.app.state.service, fields.model, partial(_detokenized, fields))
 
 
 def _detokenized(fields: DetokenizeFields, engine: AnyEngine) -> Detokenized:
@@ -122,25 +119,11 @@ async def apply_template(request: Request, fields: ChatFields) -> Templated:
         _, tokens = chat_turn(fields, engine)
         return Templated(prompt=engine.loaded.model.detokenize(tokens, special=True))
 
-    return await _with_engine(request, fields.model, work)
+    return await with_engine(request.app.state.service, fields.model, work)
 
 
 @ROUTER.post("/v1/chat/completions/input_tokens", summary="Length of a conversation's prompt")
 @ROUTER.post("/chat/completions/input_tokens", include_in_schema=False)
 async def input_tokens(request: Request, fields: ChatFields) -> Counted:
     """Tokens the model would be shown; takes a chat request and answers nothing."""
-
-    def work(engine: AnyEngine) -> Counted:
-        return Counted(input_tokens=len(chat_turn(fields, engine)[1]))
-
-    return await _with_engine(request, fields.model, work)
-
-
-async def _with_engine(request: Request, name: str | None, work: Callable[[AnyEngine], _Result]) -> _Result:
-    """Runs `work` on a worker thread, with the engine of a model."""
-    service: Service = request.app.state.service
-    lease = await service.lease(name)
-    try:
-        return await to_thread.run_sync(work, lease.engine)
-    finally:
-        lease.release()
+    return Counted(input_tokens=await prompt_length(request.app.state.service, fields))

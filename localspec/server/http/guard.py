@@ -13,8 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.server.http.errors import ApiError, error_response, invalid
-from localspec.server.http.settings import ServerSettings
-from localspec.server.http.unix_socket import PREFIX
+from localspec.server.http.settings import PREFIX, ServerSettings
 
 PUBLIC_PATHS = ("/health", "/v1/health")
 """Paths that need no API key: who asks learns only whether a model is loaded."""

@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -24,12 +25,10 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.llama.exact.choice import Progress
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
-from localspec.server.http import descriptors
 from localspec.server.http.app import create_app
 from localspec.server.http.connection import Connection, Seldom
 from localspec.server.http.log import LOG
-from localspec.server.http.settings import ServerSettings
-from localspec.server.http.unix_socket import PREFIX, UnixSocket
+from localspec.server.http.settings import PREFIX, ServerSettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE = 65
@@ -188,11 +187,11 @@ def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progre
         LocalspecError: the default model cannot be loaded.
     """
     failure: list[BaseException] = []
-    limit = descriptors.raised()
+    limit = raised()
     settings = replace(
         settings,
-        most_connections=descriptors.most_connections(limit),
-        backlog=descriptors.accepted_at_once(limit),
+        most_connections=most_connections(limit),
+        backlog=accepted_at_once(limit),
     )
 
     async def load(service: Service) -> None:
@@ -214,3 +213,110 @@ def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progre
         if isinstance(failure[0], LocalspecError):
             raise failure[0]
         raise LocalspecError(f"{pool.default} cannot be served: {failure[0]}.") from failure[0]
+
+
+# A listening socket that is a file of the user's own.
+
+
+class UnixSocket(socket.socket):
+    """Listens at a path that only this user may use (mode 0600), and takes the file away when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            UsageError: this system has no such sockets, a server listens there, or the path cannot be one.
+        """
+        family = getattr(socket, "AF_UNIX", None)
+        if family is None:
+            raise UsageError("This system has no sockets that are files.", "Leave --host out.")
+        _make_room(path, family)
+        super().__init__(family, socket.SOCK_STREAM)
+        self._path = path
+        before = os.umask(0o177)
+        try:
+            self.bind(str(path))
+        except OSError as error:
+            self._inode = None
+            super().close()
+            if error.errno == errno.EADDRINUSE:
+                raise _taken(path) from None
+            raise UsageError(f"Cannot listen at {path}: {error.strerror or error}.") from None
+        finally:
+            os.umask(before)
+        self._inode = _inode(path)
+        self.listen(512)
+
+    def close(self) -> None:
+        """Closes it. A file that another server has put there meanwhile stays."""
+        super().close()
+        inode, self._inode = self._inode, None
+        if inode is not None and inode == _inode(self._path):
+            with suppress(OSError):
+                self._path.unlink()
+
+
+def _make_room(path: Path, family: int) -> None:
+    """Removes the socket of a server that is gone."""
+    try:
+        kind = path.lstat().st_mode
+    except OSError:
+        return  # nothing is there, or `bind` says what is wrong
+    if not stat.S_ISSOCK(kind):
+        raise UsageError(f"{path} is there and is no socket.", "Choose another path.")
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            with suppress(OSError):
+                path.unlink()
+            return
+        except OSError as error:
+            raise UsageError(f"Cannot listen at {path}: {error.strerror or error}.") from None
+    raise _taken(path)
+
+
+def _taken(path: Path) -> UsageError:
+    return UsageError(f"A server listens at {path} already.", "End it, or choose another path.")
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# How many files this process may have open, and so how many connections there may be.
+
+OWN = 64
+"""Open files besides connections: models, their processes, logs, what a route opens. A choice."""
+_MOST = 65_536
+"""As many as the limit is raised to; more connections than that are no use here. A choice."""
+
+
+def raised() -> int | None:
+    """Raises the soft limit of open files as far as it goes, and returns it; None = this system has none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # macOS allows less than it says
+            return soft
+        return wanted
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+def accepted_at_once(limit: int | None) -> int:
+    """Connections that may be taken before one of them is looked at."""
+    return 512 if limit is None else max(16, min(512, (limit - OWN) // 8))
+
+
+def most_connections(limit: int | None) -> int | None:
+    """Connections that leave room for what else is opened; None = any number."""
+    return None if limit is None else max(16, limit - OWN - 2 * accepted_at_once(limit))

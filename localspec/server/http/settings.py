@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec.errors import UsageError
-from localspec.server.http.unix_socket import PREFIX
 
 MIB = 1 << 20
+PREFIX = "unix:"
+"""Begins a host that is the path of a socket."""
 LOCAL = "localhost"
 """Stands for the origins of all pages that this machine serves."""
 LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"

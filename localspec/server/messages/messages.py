@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -16,7 +15,7 @@ from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.exchange import Exchange, arguments_of
-from localspec.server.chat.prepare import chat_turn, prepared
+from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import BODIES, ApiError, error_body
@@ -154,12 +153,7 @@ async def create(request: Request, body: MessagesBody) -> Response:
 @ROUTER.post("/messages/count_tokens", summary="Count the tokens of a conversation (Anthropic's API)")
 async def count_tokens(request: Request, body: Prompt) -> TokenCount:
     """How long the prompt would be; nothing is generated."""
-    service: Service = request.app.state.service
-    fields = body.fields()
-    lease = await service.lease(fields.model)
-    _, prompt = await prepared(lease, partial(chat_turn, fields))
-    lease.release()
-    return TokenCount(input_tokens=len(prompt))
+    return TokenCount(input_tokens=await prompt_length(request.app.state.service, body.fields()))
 
 
 def _usage(exchange: Exchange) -> MessageUsage:

@@ -18,7 +18,7 @@ from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.completions import CompletionFields, known_tokens
-from localspec.server.chat.exchange import Continuation, Exchange, arguments_of
+from localspec.server.chat.exchange import Answering, Continuation, Exchange, arguments_of
 from localspec.server.chat.prepare import check_length, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
@@ -195,7 +195,7 @@ async def _loaded(service: Service, reply: Reply) -> Response:
     return json_response(reply.said(_Piece(), done_reason="load"))
 
 
-async def _answered(request: Request, reply: Reply, exchange: Exchange | Continuation) -> Response:
+async def _answered(request: Request, reply: Reply, exchange: Answering) -> Response:
     service: Service = request.app.state.service
     if reply.body.stream:
         lines = reply.lines(exchange, service.settings.ping_seconds)
@@ -229,7 +229,7 @@ class Reply:
         """The model is in memory now."""
         self._has_model = perf_counter()
 
-    async def lines(self, exchange: Exchange | Continuation, silence: float) -> AsyncIterator[str]:
+    async def lines(self, exchange: Answering, silence: float) -> AsyncIterator[str]:
         """What comes as it comes, an object a line; one that says nothing after `silence` seconds without news."""
         try:
             async for parts in exchange.parts(silence):
@@ -241,7 +241,7 @@ class Reply:
             yield _line(ErrorEvent(**error_body(told(error))))
         exchange.answers.close()
 
-    async def whole(self, exchange: Exchange | Continuation) -> Response:
+    async def whole(self, exchange: Answering) -> Response:
         """The whole answer, once it is there."""
         piece = _Piece()
         async for parts in exchange.parts():
@@ -272,12 +272,12 @@ class Reply:
                 self._calls += 1
         return piece
 
-    def _scores(self, exchange: Exchange | Continuation) -> dict[str, Any]:
+    def _scores(self, exchange: Answering) -> dict[str, Any]:
         """Log-probabilities that were asked for and came since the last call."""
         found = exchange.new_log_probs() if self.body.logprobs else []
         return {"logprobs": chat_log_probs(found, exchange.engine.loaded.model).content} if found else {}
 
-    def _end(self, exchange: Exchange | Continuation) -> dict[str, Any]:
+    def _end(self, exchange: Answering) -> dict[str, Any]:
         stats = exchange.generation.stats
         return {
             "done_reason": "length" if exchange.finish == "length" else "stop",
@@ -295,12 +295,12 @@ class _TextReply(Reply):
 
     body: OllamaGenerate
 
-    def _end(self, exchange: Exchange | Continuation) -> dict[str, Any]:
+    def _end(self, exchange: Answering) -> dict[str, Any]:
         alone = self.body.raw or self.body.suffix
         return super()._end(exchange) | ({} if alone else {"context": _context(exchange)})
 
 
-def _context(exchange: Exchange | Continuation) -> list[int]:
+def _context(exchange: Answering) -> list[int]:
     """Tokens of the prompt and the answer, without what ended it."""
     generation, model = exchange.generation, exchange.engine.loaded.model
     said, stop = list(generation.tokens), exchange.stop_string()

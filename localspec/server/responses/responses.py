@@ -6,7 +6,6 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -18,7 +17,7 @@ from localspec.chat.reply.reply import Part
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import CalledFunction, CallField, ChatMessage
 from localspec.server.chat.exchange import Exchange
-from localspec.server.chat.prepare import chat_turn, prepared
+from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs, extra, reasoning_tokens, timings
@@ -143,12 +142,8 @@ async def create(request: Request, body: ResponsesBody) -> Response:
 @ROUTER.post("/responses/input_tokens", summary="Count the tokens of a prompt")
 async def input_tokens(request: Request, body: ResponsePrompt) -> InputTokens:
     """How long the prompt would be; nothing is generated."""
-    service: Service = request.app.state.service
     fields = body.fields(_before(body, memory_of(request)))
-    lease = await service.lease(fields.model)
-    _, prompt = await prepared(lease, partial(chat_turn, fields))
-    lease.release()
-    return InputTokens(input_tokens=len(prompt))
+    return InputTokens(input_tokens=await prompt_length(request.app.state.service, fields))
 
 
 @ROUTER.get("/responses/{response_id}", summary="An earlier answer")
@@ -212,10 +207,8 @@ class Responding:
                 yield None if found is None else self._items.add(found, self._log_probs() if found else ())
 
     def _log_probs(self) -> list[TokenLogProbs]:
-        choice = self._exchange.choice
-        found = chat_log_probs(choice.log_probs, self._model).content if self._body.wants_log_probs else []
-        choice.log_probs = []
-        return found
+        found = self._exchange.new_log_probs()
+        return chat_log_probs(found, self._model).content if self._body.wants_log_probs else []
 
     def finish(self) -> list[Event]:
         """Completes the answer and remembers it; the last events of its items."""
