@@ -1,4 +1,4 @@
-"""Where localspec keeps things: XDG folders through platformdirs, and the files shipped inside the package."""
+"""Where localspec keeps things: XDG folders through platformdirs, files of the package, what is done with any file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from localspec.errors import UsageError
 
 _PACKAGE = Path(__file__).parent
+_BLOCK_BYTES = 8 << 20
+"""Read at once where a whole file is."""
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -152,3 +154,23 @@ def models_toml() -> Path:
     """The shipped catalogue: beside the package in a wheel, at the repository root in an editable checkout."""
     shipped = _PACKAGE / "models.toml"
     return shipped if shipped.exists() else _PACKAGE.parent / "models.toml"
+
+
+Progress = Callable[[str, int, int], None]
+"""(file, bytes done, bytes in all)."""
+
+
+def sha256_of(path: Path, progress: Progress | None = None, more: Callable[[bytes], object] | None = None) -> str:
+    """Checksum of a file, lower-case hex; `more` gets its bytes, too."""
+    import hashlib
+
+    found, size, done = hashlib.sha256(), path.stat().st_size, 0
+    with open(path, "rb", buffering=0) as data:
+        while block := data.read(_BLOCK_BYTES):
+            found.update(block)
+            if more is not None:
+                more(block)
+            done += len(block)
+            if progress is not None:
+                progress(path.name, done, size)
+    return found.hexdigest()

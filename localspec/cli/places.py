@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
@@ -63,15 +62,6 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     print(plan.sentence(), file=sys.stderr)
     found = {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
     return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
-
-
-def installed_models() -> dict[str, Path]:
-    """Sound models on this machine by name, the bundled ones included."""
-    from localspec.models.installed.catalog import Catalog
-    from localspec.models.installed.store import Store
-
-    found = {entry.name: entry.path for entry in Catalog.load().models.values() if entry.bundled}
-    return found | {entry.name: entry.path for entry in Store().entries() if not entry.fault}
 
 
 def memory_lines(plan: MemoryPlan) -> list[str]:

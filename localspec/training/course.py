@@ -19,9 +19,9 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.library import lib
 from localspec.models.facts.pairing import TRAINED_FOR
-from localspec.models.installed.adopt import sha256_of
 from localspec.models.installed.installed import NO_DRAFT
 from localspec.models.installed.trained import LOCK, work_folder
+from localspec.paths import sha256_of
 from localspec.training import answers
 from localspec.training.plan import Plan
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from huggingface_hub import constants
 
-from localspec.models.installed import adopt
+from localspec import paths
 from tests.hub.conftest import PAIR, Inside
 from tests.hub.server import LocalHub, sha256
 
@@ -92,7 +92,7 @@ def test_what_goes_bad_on_disk_is_not_called_good(inside: Inside, monkeypatch: p
     assert listed(inside) == []
     assert inside("pull", NAME, "-y").code == 0
     assert len(listed(inside)) == 1
-    monkeypatch.setattr(adopt, "open", unreadable, raising=False)
+    monkeypatch.setattr(paths, "open", unreadable, raising=False)
     assert listed(inside) == []
     assert "cannot be read: Input/output error" in inside("list", "--verify").out
     path.write_bytes(data[:1000])

@@ -10,8 +10,8 @@ import pytest
 from localspec.cli import main
 from localspec.gguf import read_header
 from localspec.models.installed.adopt import adopt
+from localspec.models.installed.installed import same_files, title_of, twin_sentence
 from localspec.models.installed.store import Store
-from localspec.models.installed.title import same_files, title_of, twin_sentence
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ async def pull(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     transfers("Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf", 640_000_000, 640_000_000, "checking")
     screen.query_one("#name", Input).value = "qwen3-8b"
     screen.query_one("#plan", Static).update(transfers.lines(70, now=0.0))
-    screen._say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
+    screen.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
 
 
 async def take_in(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:

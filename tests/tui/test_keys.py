@@ -23,7 +23,7 @@ from localspec.tui.widgets.bindings import known
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Composer, Prompt
 from localspec.tui.widgets.dialogs import Choice, Line
-from localspec.tui.widgets.path_input import PathInput
+from localspec.tui.widgets.form import PathInput
 from localspec.tui.widgets.registry import SCREENS, VIEWS, load
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub

@@ -25,8 +25,7 @@ from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.form import Tick
-from localspec.tui.widgets.path_input import PathInput, dropped
+from localspec.tui.widgets.form import PathInput, Tick, dropped
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes

@@ -14,7 +14,7 @@ from localspec.models.installed.store import Store
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.own_model import own_model
+from localspec.tui.widgets.hints import own_model
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 

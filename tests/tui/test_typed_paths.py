@@ -17,7 +17,7 @@ from localspec.models.installed.store import Store
 from localspec.paths import typed
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.talk import attach
-from localspec.tui.widgets.path_input import completed, dropped
+from localspec.tui.widgets.form import completed, dropped
 from tests.tui.conftest import MakeApp, front, say, until
 
 NO_FILES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.output import print_plain
-from localspec.cli.places import add_memory_options, fit_settings, installed_models, memory_lines, places
+from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
 from localspec.errors import ModelError, PairError, UsageError
 from localspec.methods import COPYING
 
@@ -163,13 +163,11 @@ def _refusal(path: Path) -> str:
 
 def _drafts(name: str, parts: Sequence[Header]) -> list[Suggestion]:
     """Draft models and heads for it: of this machine, and of the catalogue."""
-    from localspec.models.facts.suggestion import neighbours, suggest
+    from localspec.models.facts.suggestion import candidates, suggest
     from localspec.models.installed.catalog import Catalog
 
-    installed = installed_models()
     path = parts[0].path
-    near = neighbours(path, installed.values())
-    return suggest(parts, {name, path.name}, Catalog.load(), installed | near, name)
+    return suggest(parts, {name, path.name}, Catalog.load(), candidates(path), name)
 
 
 def _draft_lines(methods: Sequence[Method], drafts: Sequence[Suggestion]) -> list[str]:

@@ -27,8 +27,8 @@ def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import print_plain
     from localspec.cli.transfer import transfer_progress
     from localspec.models.installed.adopt import adopt
+    from localspec.models.installed.installed import twin_sentence
     from localspec.models.installed.store import Store
-    from localspec.models.installed.title import twin_sentence
 
     if options.find:
         if options.file is not None:

@@ -65,7 +65,7 @@ def _completes(entry: Entry, fault: str) -> bool:
 
 def _verify(entry: Entry) -> str:
     """What reading every byte finds; "" = sound."""
-    from localspec.models.installed.adopt import sha256_of
+    from localspec.paths import sha256_of
 
     for file in entry.files:
         try:
@@ -150,8 +150,7 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.models.installed import chosen
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.chosen import called
-    from localspec.models.installed.installed import can_draft
-    from localspec.models.installed.title import same_files
+    from localspec.models.installed.installed import can_draft, same_files
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]

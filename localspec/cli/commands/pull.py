@@ -118,15 +118,14 @@ def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str
 def drafts_for(plan: Plan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
     from localspec.cli.output import drafts
-    from localspec.cli.places import installed_models
-    from localspec.models.facts.suggestion import suggest
+    from localspec.models.facts.suggestion import candidates, suggest
     from localspec.models.installed.catalog import Catalog
 
     part = plan.parts[0]
     if part.role != "target" or plan.is_pair or any(one.taken for one in plan.drafters):
         return []
     names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
-    found = suggest(part.headers, names, Catalog.load(), installed_models())
+    found = suggest(part.headers, names, Catalog.load(), candidates())
     named = {one.name for one in plan.drafters}
     return [one for one in found if drafts(one.method) and one.draft not in named]
 

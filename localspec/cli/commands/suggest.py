@@ -9,7 +9,6 @@ from shlex import quote
 from rich.filesize import decimal
 
 from localspec.cli.output import print_plain
-from localspec.cli.places import installed_models
 from localspec.errors import ModelError
 
 
@@ -21,15 +20,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import drafts, not_used
     from localspec.gguf.split import read_parts
-    from localspec.models.facts.suggestion import neighbours, suggest
+    from localspec.models.facts.suggestion import candidates, suggest
     from localspec.models.hub.names import RepositoryName, parse
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find_one
 
-    catalog, installed = Catalog.load(), installed_models()
+    catalog = Catalog.load()
     pair = catalog.pairs.get(options.target)
     name = options.target if pair is None else pair.target
-    parts, names = None, {name}
+    parts, names, path = None, {name}, None
     try:
         path = find_one(name, catalog=catalog)
     except ModelError:
@@ -38,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         parts = read_parts(path)
         names.add(path.name)
-        installed |= neighbours(path, installed.values())
-    found = suggest(parts, names, catalog, installed, name if parts else "")
+    found = suggest(parts, names, catalog, candidates(path), name if parts else "")
     if options.json:
         print(json.dumps([one.as_dict() | {"unused": not_used(one.method)} for one in found]))
         return 0 if found else 1

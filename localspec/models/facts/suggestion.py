@@ -19,6 +19,7 @@ from localspec.models.facts.pairing import match
 from localspec.models.hub.names import base_name, drafter_method
 from localspec.models.hub.sidecar import forgets, misfit, rank
 from localspec.models.installed.catalog import Catalog, ModelEntry
+from localspec.models.installed.store import Store
 
 _MOST_BYTES = 0.7
 """A draft larger than this share of its target cannot pay."""
@@ -132,6 +133,13 @@ def _command(pair: str, draft: str, here: bool, target: str) -> str:
         return f"localspec run --target {pair}" if here else f"localspec pull {pair}"
     fetch = "" if here else f"localspec pull {draft} --role draft && "
     return f"{fetch}localspec run --target {target} --draft {draft}"
+
+
+def candidates(path: Path | None = None, store: Store | None = None) -> dict[str, Path]:
+    """Sound models on this machine by name, the bundled ones included; and what lies beside a file."""
+    found = {entry.name: entry.path for entry in Catalog.load().models.values() if entry.bundled}
+    found |= {entry.name: entry.path for entry in (store or Store()).entries() if not entry.fault}
+    return found if path is None else found | neighbours(path, found.values())
 
 
 def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:

@@ -165,11 +165,8 @@ class Hub:
         if listing.revision == listing.commit:
             return
         reference = self.folder(listing.repository) / "refs" / listing.revision
-        fresh = reference.with_name(f"{reference.name}.{os.getpid()}.tmp")
         with suppress(OSError):  # a convenience; the cache may be read-only
-            reference.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(listing.commit)
-            os.replace(fresh, reference)
+            paths.write_whole(reference, listing.commit)
 
     def url_file(self, url: Url) -> RemoteFile:
         """The file at an address, at its present version.

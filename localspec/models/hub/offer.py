@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from localspec import paths
 from localspec.methods import FROM_FILES
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.other_programs import hub_cache
 from localspec.models.installed.store import Store
 from localspec.models.memory.memory import Place, ram
 
@@ -131,5 +131,4 @@ def estimate(name: str, kind: str = "") -> int:
 
 def _free_disk() -> int:
     """Bytes free on the disk that the hub's files are, or will be, on."""
-    folder = paths.typed(os.environ.get("HF_HOME") or "~/.cache/huggingface")
-    return paths.free_bytes(folder)
+    return paths.free_bytes(hub_cache())

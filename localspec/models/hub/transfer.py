@@ -11,13 +11,13 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
+from localspec import paths
 from localspec.errors import Cancelled
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.names import RemoteFile
 
 PARTIAL = ".localspec.incomplete"
 """Ending of a file that has come in part."""
-_BLOCK_BYTES = 8 << 20
 
 Report = Callable[[str, int, int, str], None]
 """(file, bytes done, bytes in all, "loading", "checking" or "waiting"), from several threads."""
@@ -92,20 +92,15 @@ def checked_sha256(path: Path, transfer: Transfer, report: Report, stop: threadi
     file = transfer.file
     if path.stat().st_size != file.size:
         return None
-    sha256 = hashlib.sha256()
     git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)  # what git calls a file that is not in LFS
     check_git = not file.sha256 and len(file.blob) == 40
-    done = 0
-    with open(path, "rb", buffering=0) as data:
-        while block := data.read(_BLOCK_BYTES):
-            if stop.is_set():
-                raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
-            sha256.update(block)
-            if check_git:
-                git.update(block)
-            done += len(block)
-            report(transfer.label, done, file.size, "checking")
-    found = sha256.hexdigest()
+
+    def heard(_: str, done: int, size: int) -> None:
+        if stop.is_set():
+            raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
+        report(transfer.label, done, size, "checking")
+
+    found = paths.sha256_of(path, heard, git.update if check_git else None)
     if check_git:
         return found if git.hexdigest() == file.blob else None
     return found if file.sha256 in ("", found) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from localspec import paths
@@ -16,11 +15,7 @@ from localspec.models.facts.heads import draft_kind
 from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
-
-_BLOCK_BYTES = 8 << 20
-
-Progress = Callable[[str, int, int], None]
-"""(file, bytes done, bytes in all)."""
+from localspec.paths import Progress, sha256_of
 
 
 def adopt(
@@ -89,18 +84,6 @@ def _check_name(name: str, store: Store) -> None:
         raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
     if any(entry.name == name and not (entry.source == "import" and entry.fault) for entry in store.entries()):
         raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
-
-
-def sha256_of(path: Path, progress: Progress | None = None) -> str:
-    """Checksum of a file, lower-case hex."""
-    found, size, done = hashlib.sha256(), path.stat().st_size, 0
-    with open(path, "rb", buffering=0) as data:
-        while block := data.read(_BLOCK_BYTES):
-            found.update(block)
-            done += len(block)
-            if progress is not None:
-                progress(path.name, done, size)
-    return found.hexdigest()
 
 
 def _linked(source: Path, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from localspec import paths
@@ -14,10 +15,9 @@ from localspec.methods import FROM_FILES
 from localspec.models.facts.heads import draft_kind
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.hub.names import parse
-from localspec.models.installed.adopt import sha256_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
 from localspec.models.installed.store import Entry, Store
-from localspec.paths import typed
+from localspec.paths import sha256_of, typed
 
 NO_DRAFT = "none"
 """The word, in place of a draft model's name, for none: not the one that goes with the target either."""
@@ -166,3 +166,50 @@ def _nothing(text: str, store: Store, catalog: Catalog) -> Files:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     hint = catalog.nearest(text, (entry.name for entry in store.entries()))
     raise ModelError(f"There is no model, pair or file called {text!r}.", hint)
+
+
+def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
+    """What to call the model of this file.
+
+    Args:
+        target: its file, or the first part of a split one.
+        store: what is in the list; None = the user's.
+        named: what the user calls it; of several names in the list it is this one.
+    """
+    real = paths.real(target)
+    entries = (Store() if store is None else store).entries()
+    listed = [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]
+    if listed:
+        return named if named in listed else listed[0]
+    own = _name(target)
+    return own if own and _letters(own) in _letters(target.stem) else target.stem
+
+
+def _name(path: Path) -> str:
+    """The name inside a file, which may be anything: "Smollm2 135M 8k Lc100K Mix1 Ep2"; "" = it has none."""
+    try:
+        return " ".join(read_header(path).text("general.name").split())
+    except LocalspecError:
+        return ""
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def same_files(entry: Entry, entries: Iterable[Entry]) -> list[str]:
+    """Names of other entries with the same bytes: one model that has several names."""
+    own = tuple(file.sha256 for file in entry.files)
+    return [one.name for one in entries if one.name != entry.name and tuple(file.sha256 for file in one.files) == own]
+
+
+def twins(entry: Entry, entries: Iterable[Entry]) -> str:
+    """That a model has other names here, too, after "it is"; "" = it has none."""
+    same = same_files(entry, entries)
+    return f"the same file as {', '.join(same)}: one model with {len(same) + 1} names" if same else ""
+
+
+def twin_sentence(entry: Entry, entries: Iterable[Entry]) -> str:
+    """The same as a sentence; "" = it has none."""
+    same = twins(entry, entries)
+    return f"{entry.name} is {same}." if same else ""

@@ -84,7 +84,7 @@ def _files() -> Iterator[tuple[str, Path, str]]:
         yield from _named("LM Studio", _below(folder))
     for folder in _ollama_folders():
         yield from _ollama(folder)
-    yield from _named("the hub's cache", _below(_hub_cache()))
+    yield from _named("the hub's cache", _below(hub_cache()))
     yield from _named("llama.cpp's cache", _below(_llama_cache()))
     yield from _named("Downloads", _directly_in(_downloads()))
 
@@ -139,7 +139,7 @@ def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
                     yield "Ollama", blob, f"{manifest.parent.name}-{tag}"
 
 
-def _hub_cache() -> Path:
+def hub_cache() -> Path:
     """The cache that every program shares which loads models with Hugging Face's library, by its own variables."""
     cache = os.environ.get("HF_HUB_CACHE")
     if cache:

@@ -16,9 +16,8 @@ from localspec.models.facts.context_length import default_context
 from localspec.models.facts.shape import shape_of
 from localspec.models.hub.offer import estimate, needed_bytes, offer_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
-from localspec.models.installed.installed import can_draft
+from localspec.models.installed.installed import can_draft, title_of, twins
 from localspec.models.installed.store import Entry, Store
-from localspec.models.installed.title import same_files, title_of
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
 from localspec.models.memory.memory import Place, total_ram
@@ -182,21 +181,17 @@ def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
     draft = entries.get(entry.draft)
     parts = [entry] if draft is None or not (draft.fault or can_draft(draft)) else [entry, draft]
     fault = next((part.fault for part in parts if part.fault), "")
+    origin = f"{entry.architecture}, {entry.quant}, from {entry.origin}"
     return Item(
         entry.name,
         parts[1].name if len(parts) > 1 else "",
         "broken" if fault else "here",
         sum(part.bytes for part in parts),
-        fault or f"{entry.architecture}, {entry.quant}, from {entry.origin}{_twins(entry, entries)}",
+        fault or "; ".join(filter(None, (origin, twins(entry, entries.values())))),
         entry.licence,
         tuple(part.path for part in parts),
         removable=tuple(part.name for part in parts),
     )
-
-
-def _twins(entry: Entry, entries: Mapping[str, Entry]) -> str:
-    same = same_files(entry, entries.values())
-    return f"; the same file as {', '.join(same)}: one model with {len(same) + 1} names" if same else ""
 
 
 def judged(item: Item, places: Sequence[Place]) -> Item:

@@ -253,7 +253,7 @@ class ChatScreen(Screen[None]):
         pane = self.pane
         if pane is not None and pane.is_mounted:
             chat = pane.chat
-            pane.own_model.tell(chat.model, self.session.facts, chat.messages > 1)
+            pane.own_model.offer(chat.model, self.session.facts, chat.messages > 1)
 
     def on_unsaved_saved(self) -> None:
         say(self, "The chats of this session are saved.")

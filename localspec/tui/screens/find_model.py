@@ -12,8 +12,7 @@ from textual.content import Content
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.plain_text import one_line, pictured
-from localspec.errors import LocalspecError
+from localspec.chat.plain_text import one_line
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
 from localspec.tui.widgets.dialogs import Dialog
 from localspec.tui.widgets.errands import Errands, Tell
@@ -65,25 +64,19 @@ class FindModelScreen(Dialog[str | None]):
         event.stop()
         words = event.value.split()
         if not words:
-            self._say("Give a word first: a part of the model's name.", bad=True)
+            self.say("Give a word first: a part of the model's name.", bad=True)
             return
-        self._say("Asking the hub ...")
-        self._errands.begin(partial(self._search, words))
+        self.say("Asking the hub ...")
+        self._errands.begin(partial(self._search, words), "The search", lambda error: self.say(str(error), True))
 
     def _search(self, words: Sequence[str], tell: Tell) -> None:
-        try:
-            catalog = Catalog.load()
-            pairs: list[Listed] = [pair for pair in catalog.pairs.values() if _holds(pair, words)]
-            pairs += [entry for entry in catalog.alone() if _holds(entry, words)]
-            tell(self._show, pairs, [], "Asking the hub ...")
-            found = self._make_hub().search(words, _LIMIT)
-        except LocalspecError as error:
-            tell(self._say, str(error), True)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-            tell(self._say, f"The search failed: {error!r}.", True)
-        else:
-            nothing = "" if pairs or found else "Nothing was found. "
-            tell(self._show, pairs, found, nothing + HELP)
+        catalog = Catalog.load()
+        pairs: list[Listed] = [pair for pair in catalog.pairs.values() if _holds(pair, words)]
+        pairs += [entry for entry in catalog.alone() if _holds(entry, words)]
+        tell(self._show, pairs, [], "Asking the hub ...")
+        found = self._make_hub().search(words, _LIMIT)
+        nothing = "" if pairs or found else "Nothing was found. "
+        tell(self._show, pairs, found, nothing + HELP)
 
     def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
         self._names = [pair.name for pair in pairs] + [one.repository for one in found]
@@ -92,18 +85,13 @@ class FindModelScreen(Dialog[str | None]):
         entries.add_options(Option(_of_list(one)) for one in pairs)
         entries.add_options(Option(_of_repository(one)) for one in found)
         entries.display = bool(self._names)
-        self._say(note)
+        self.say(note)
         if found:
             entries.focus()
             entries.highlighted = 0
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._names[event.option_index])
-
-    def _say(self, text: str, bad: bool = False) -> None:
-        note = self.query_one("#note", Static)
-        note.update(Content(pictured(text)))
-        note.set_class(bad, "bad")
 
 
 def _holds(listed: Listed, words: Sequence[str]) -> bool:

@@ -23,7 +23,7 @@ from localspec.tui.talk import exchange
 from localspec.tui.widgets.bindings import CLOSE, bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Line
-from localspec.tui.widgets.own_model import short
+from localspec.tui.widgets.hints import short
 
 _MOST_SHOWN = 100
 

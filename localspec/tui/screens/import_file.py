@@ -10,20 +10,19 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.other_programs import Kept, find_kept
-from localspec.models.installed.store import Entry, Store
+from localspec.models.installed.store import Store
 from localspec.paths import typed
 from localspec.tui.text.plots import amount, bar
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.dialogs import Dialog
-from localspec.tui.widgets.form import Tick
-from localspec.tui.widgets.path_input import PathInput, dropped
+from localspec.tui.widgets.errands import call_while_running
+from localspec.tui.widgets.form import PathInput, Tick, dropped
 
 
 class ImportScreen(Dialog[str | None]):
@@ -61,8 +60,7 @@ class ImportScreen(Dialog[str | None]):
     def _find(self) -> None:
         """Looks where other programs keep models."""
         found = [one for one in find_kept(self._store) if not one.installed]
-        if self.is_running:
-            self.app.call_from_thread(self._offer, found)
+        call_while_running(self, self._offer, found)
 
     def _offer(self, found: list[Kept]) -> None:
         self._found = found
@@ -96,7 +94,7 @@ class ImportScreen(Dialog[str | None]):
         self._stop.clear()
         role = "draft" if self.query_one("#draft", Tick).value else "target"
         name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
-        self._say("Reading the file ...")
+        self.say("Reading the file ...")
         self._adopt(typed(path), name, role, copy)
 
     @work(thread=True, exclusive=True, group="import")
@@ -105,25 +103,19 @@ class ImportScreen(Dialog[str | None]):
             entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
         except (LocalspecError, OSError) as error:
             text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
-            if self.is_running:
-                self.app.call_from_thread(self._failed, text)
+            call_while_running(self, self._failed, text)
         else:
-            if self.is_running:
-                self.app.call_from_thread(self._taken, entry)
+            call_while_running(self, self.dismiss, entry.name)
 
     def _progress(self, file: str, done: int, size: int) -> None:
         if self._stop.is_set():
             raise Cancelled("The import was stopped; nothing was changed.")
-        if self.is_running:
-            text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
-            self.app.call_from_thread(self._say, text)
-
-    def _taken(self, entry: Entry) -> None:
-        self.dismiss(entry.name)
+        text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
+        call_while_running(self, self.say, text)
 
     def _failed(self, text: str) -> None:
         self._busy = False
-        self._say(text, bad=True)
+        self.say(text, bad=True)
 
     def action_close(self) -> None:
         """Stops what is being read; closes otherwise."""
@@ -131,8 +123,3 @@ class ImportScreen(Dialog[str | None]):
             self._stop.set()
         else:
             self.dismiss(None)
-
-    def _say(self, text: str, bad: bool = False) -> None:
-        note = self.query_one("#note", Static)
-        note.update(Content(pictured(text)))
-        note.set_class(bad, "bad")

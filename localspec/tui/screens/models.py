@@ -17,10 +17,10 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import LocalspecError, reason
 from localspec.methods import FROM_FILES
-from localspec.models.facts.suggestion import Suggestion, neighbours, suggest
+from localspec.models.facts.suggestion import Suggestion, candidates, suggest
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.installed import twin_sentence
 from localspec.models.installed.store import Removal, Store
-from localspec.models.installed.title import twin_sentence
 from localspec.runtime.memory import places
 from localspec.runtime.offered import pace, recommended_names
 from localspec.tui.pages.shelf import Item, Speeds, judged, shelf, timed
@@ -33,6 +33,7 @@ from localspec.tui.text.plots import amount
 from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.errands import call_while_running
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
@@ -98,16 +99,11 @@ class ModelsScreen(Page):
             items = shelf(Catalog.load(), self._store, recommended_names())
             speeds = speeds_of(archive)
             items = [timed(item, speeds, here) for item in items]
-            self._hand_over(items, worker)  # at once; headers take longer
+            call_while_running(self, self._take, items, worker)  # at once; headers take longer
             memory = places()
-            self._hand_over([judged(item, memory) for item in items], worker)
+            call_while_running(self, self._take, [judged(item, memory) for item in items], worker)
         except LocalspecError as error:
-            if self.is_running:
-                self.app.call_from_thread(self._say, str(error))
-
-    def _hand_over(self, items: list[Item], worker: Worker[None]) -> None:
-        if self.is_running:
-            self.app.call_from_thread(self._take, items, worker)
+            call_while_running(self, self._say, str(error))
 
     def _take(self, items: list[Item], worker: Worker[None]) -> None:
         """Shows a list, unless a later one is being read or the screen is being closed, part after part."""
@@ -226,19 +222,14 @@ class ModelsScreen(Page):
         from localspec.gguf.split import read_parts
 
         try:
-            catalog = Catalog.load()
-            known = {entry.name: entry.path for entry in catalog.models.values() if entry.bundled}
-            known |= {entry.name: entry.path for entry in self._store.entries() if not entry.fault}
             target = item.files[0]
-            known |= neighbours(target, known.values())
-            found = suggest(read_parts(target), [item.name, target.name], catalog, known)
+            known = candidates(target, self._store)
+            found = suggest(read_parts(target), [item.name, target.name], Catalog.load(), known)
         except LocalspecError as error:
-            if self.is_running:
-                self.app.call_from_thread(self._say, str(error))
+            call_while_running(self, self._say, str(error))
             return
-        if self.is_running:
-            usable = [one for one in found if one.installed and one.method in FROM_FILES]
-            self.app.call_from_thread(self._offer, item, usable)
+        usable = [one for one in found if one.installed and one.method in FROM_FILES]
+        call_while_running(self, self._offer, item, usable)
 
     def _offer(self, item: Item, found: Sequence[Suggestion]) -> None:
         own = str(item.files[0])
@@ -285,9 +276,8 @@ class ModelsScreen(Page):
             text = str(error)
         except OSError as error:
             text = f"{error.filename or item.name} cannot be removed: {reason(error)}."
-        if self.is_running:
-            self.app.call_from_thread(say, self, text)
-            self.app.call_from_thread(self.action_again)
+        call_while_running(self, say, self, text)
+        call_while_running(self, self.action_again)
 
 
 def speeds_of(archive: Archive) -> Speeds:

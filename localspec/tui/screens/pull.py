@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
-from localspec.chat.plain_text import one_line, pictured
+from localspec.chat.plain_text import one_line
 from localspec.errors import Cancelled, LocalspecError
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.part import Part
@@ -227,46 +227,40 @@ class PullScreen(Dialog[str | None]):
     def _begin_plan(self) -> None:
         name, draft = (self.query_one(f"#{part}", Input).value.strip() for part in ("name", "draft"))
         if not name:
-            self._say("Give a name first: a pair of the list, user/repo[:quant], or an address.", bad=True)
+            self.say("Give a name first: a pair of the list, user/repo[:quant], or an address.", bad=True)
             return
         self._plan, self._busy = None, True
         self.refresh_bindings()
         self.query_one("#plan", Static).update("")
-        self._say("Asking the hub: which files, do they fit each other and memory ...")
+        self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        self._errands.begin(partial(self._make_plan, name, draft))
+        self._errands.begin(partial(self._make_plan, name, draft), "The plan", self._failed)
 
     def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
         from localspec.drafters.heads.loading import out_of_reach
         from localspec.models.hub.pull import check_disk, make_plan, wishes
 
+        hub = self._make_hub()
+        alone = draft == _NO_DRAFT
+        wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
+        catalog = None if alone else Catalog.load()
+        plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
+        page = plan_page(plan, hub)
+        refusal = ""
         try:
-            hub = self._make_hub()
-            alone = draft == _NO_DRAFT
-            wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
-            catalog = None if alone else Catalog.load()
-            plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
-            page = plan_page(plan, hub)
-            refusal = ""
-            try:
-                check_disk(plan)
-            except LocalspecError as error:
-                refusal = str(error)
+            check_disk(plan)
         except LocalspecError as error:
-            tell(self._failed, error)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-            tell(self._failed, LocalspecError(f"The plan failed: {error!r}."))
-        else:
-            tell(self._planned, hub, plan, page, refusal)
+            refusal = str(error)
+        tell(self._planned, hub, plan, page, refusal)
 
     def _planned(self, hub: Hub, plan: Plan, page: Content, refusal: str) -> None:
         self._hub, self._plan, self._busy = hub, None if refusal else plan, False
         self.query_one("#plan", Static).update(page)
         if refusal:
-            self._say(refusal, bad=True)
+            self.say(refusal, bad=True)
         else:
             doubt = "" if plan.memory.fits else " It does not fit memory now; it can be loaded all the same."
-            self._say(f"y loads it, Esc leaves everything as it is.{doubt}")
+            self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
         self.refresh_bindings()
 
     # ---- loading
@@ -279,22 +273,15 @@ class PullScreen(Dialog[str | None]):
         self.refresh_bindings()
         missing = sum(part.missing(self._hub) for part in self._plan.parts)  # less than planned after a stop
         self._transfers = Transfers(missing)
-        self._say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
+        self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
         self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._draw)
-        self._errands.begin(partial(self._install, self._plan, self._hub))
+        self._errands.begin(partial(self._install, self._plan, self._hub), "The pull", self._failed)
 
     def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:
         from localspec.drafters.heads.loading import find
         from localspec.models.hub.pull import install
 
-        try:
-            entries = install(plan, hub, self._store, self._transfers, self._stop, find)
-        except LocalspecError as error:
-            tell(self._failed, error)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-            tell(self._failed, LocalspecError(f"The pull failed: {error!r}."))
-        else:
-            tell(self._installed, entries)
+        tell(self._installed, install(plan, hub, self._store, self._transfers, self._stop, find))
 
     def _draw(self) -> None:
         width = self.query_one("#plan-scroll").size.width
@@ -308,10 +295,10 @@ class PullScreen(Dialog[str | None]):
     def _failed(self, error: LocalspecError) -> None:
         self._end()
         if isinstance(error, Cancelled):
-            self._say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
+            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
         else:
             self._plan = None
-            self._say(str(error), bad=True)
+            self.say(str(error), bad=True)
             self.query_one("#name").focus()
         self.refresh_bindings()
 
@@ -328,11 +315,6 @@ class PullScreen(Dialog[str | None]):
         """Stops what is being loaded; closes otherwise."""
         if self._busy and self._timer is not None:
             self._stop.set()
-            self._say("Stopping ...")
+            self.say("Stopping ...")
         else:
             self.dismiss(None)
-
-    def _say(self, text: str, bad: bool = False) -> None:
-        note = self.query_one("#note", Static)
-        note.update(Content(pictured(text)))
-        note.set_class(bad, "bad")

@@ -16,7 +16,7 @@ from localspec.engine.request import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.llama.exact.choice import Progress
-from localspec.models.installed.title import title_of
+from localspec.models.installed.installed import title_of
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.offered import is_bundled

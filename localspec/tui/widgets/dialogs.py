@@ -14,6 +14,7 @@ from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.chat.plain_text import pictured
 from localspec.tui.widgets.bindings import CLOSE
 
 
@@ -25,6 +26,12 @@ class Dialog(ModalScreen[ScreenResultType]):
     def action_close(self) -> None:
         """Gives up: the result is None."""
         self.dismiss(None)
+
+    def say(self, text: str, bad: bool = False) -> None:
+        """Says something in the line `#note`, in a box that has one; it may quote what comes from outside."""
+        note = self.query_one("#note", Static)
+        note.update(Content(pictured(text)))
+        note.set_class(bad, "bad")
 
 
 class Choice(Dialog[str | None]):

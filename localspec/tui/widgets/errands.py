@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from textual.app import App
 from textual.widget import Widget
 
+from localspec.errors import LocalspecError
+
 
 def call_soon(app: App[Any], call: Callable[..., object], *arguments: Any) -> None:
     """Calls on the app's own thread, soon, or never if it is being left; from any thread, and never blocks."""
@@ -31,8 +33,16 @@ class Errands:
         self._node = node
         self._latest = object()
 
-    def begin(self, work: Callable[[Tell], None]) -> None:
-        """Runs `work` on a thread of its own; it must catch what it expects to fail: the rest is an internal error."""
+    def begin(
+        self, work: Callable[[Tell], None], what: str = "", failed: Callable[[LocalspecError], object] | None = None
+    ) -> None:
+        """Runs `work` on a thread of its own.
+
+        Args:
+            work: gets what calls on the app's thread.
+            what: it is called in the sentence on an error that nobody expected, such as "The search".
+            failed: hears of its errors on the app's thread; None = they are internal errors, as those of a worker.
+        """
         app, this = self._node.app, object()
         self._latest = this
 
@@ -46,8 +56,18 @@ class Errands:
         def run() -> None:
             try:
                 work(tell)
-            except Exception as error:  # noqa: BLE001 - the worker's edge: as what a worker of Textual's raises
-                call_soon(app, app._handle_exception, error)
+            except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+                if failed is None:
+                    call_soon(app, app._handle_exception, error)
+                    return
+                known = isinstance(error, LocalspecError)
+                tell(failed, error if known else LocalspecError(f"{what} failed: {error!r}."))
 
         # Not a worker of Textual's: those run on threads that the end of the program waits for.
         threading.Thread(target=run, name="localspec-errand", daemon=True).start()
+
+
+def call_while_running(node: Widget, call: Callable[..., object], *arguments: Any) -> None:
+    """Calls on the app's own thread and waits for it, unless the widget or screen is gone; from another thread."""
+    if node.is_running:
+        node.app.call_from_thread(call, *arguments)

@@ -28,13 +28,12 @@ from localspec.tui.talk.conversation import fit, last_turn, question_of
 from localspec.tui.talk.inbox import Inbox
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.compactor import Compactor
 from localspec.tui.widgets.completion import Completion, Suggestions
 from localspec.tui.widgets.composer import Composer, Prompt, joined
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.hints import Compactor, OwnModel
 from localspec.tui.widgets.meter import Live
-from localspec.tui.widgets.own_model import OwnModel
 from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.transcript import Transcript
 
