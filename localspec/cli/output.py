@@ -15,6 +15,7 @@ from localspec.chat.plain_text import PlainText, plain_text
 from localspec.methods import NAMES
 
 if TYPE_CHECKING:
+    from localspec.bench.report import Table
     from localspec.engine.stats import RequestStats
     from localspec.runtime.generation import Generation
 
@@ -79,6 +80,21 @@ def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
         end()
 
 
+@contextmanager
+def count_bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar for (what is being done, runs done, runs in all); nothing when standard error is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("Measuring", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
 def print_plain(*lines: str) -> None:
     """Prints lines that quote files or a hub, which so can neither move the cursor nor reorder what is read."""
     print(plain_text("\n".join(lines)))
@@ -89,6 +105,23 @@ def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, last in rows:
         print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
+
+
+def print_table(table: Table) -> None:
+    """On a terminal with lines and as wide as it is, else as text."""
+    if not sys.stdout.isatty():
+        print("\n".join(table.lines()))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in table.columns:
+        shown.add_column(column, justify="right")
+    for row in table.rows:
+        shown.add_row(*row)
+    Console().print(shown)
 
 
 def stream_answer(generation: Generation, parts: list[str] | None = None, channels: bool = False) -> None:

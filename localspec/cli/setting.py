@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+from localspec.errors import UsageError
 from localspec.settings import MOST as MOST
 from localspec.settings import Setting, settings_of
 
@@ -132,3 +133,26 @@ def _shown(text: str) -> str:
     except ValueError:
         return repr(cut)
     return cut.strip()
+
+
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """Whole numbers between commas, each once, in the order given."""
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(
+            f"--{name} is {text!r}; it must be whole numbers with commas between, such as 1,2,4."
+        ) from None
+
+
+def numbers(name: str, text: str) -> tuple[float, ...]:
+    """Numbers between commas, each once, in the order given."""
+    try:
+        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"--{name} is {text!r}; it must be numbers with commas between, such as 0,0.7,1.") from None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words between commas, each once, in the order given."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.chats import LONGEST_TITLE, title_from
 from localspec.chat.archive.message import Attachment
 from localspec.chat.prompt.prompt import (
     drop_oldest,
@@ -18,7 +19,6 @@ from localspec.chat.prompt.prompt import (
     summary_request,
     with_attachments,
 )
-from localspec.chat.prompt.title import LONGEST_TITLE, title_from
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.types import SamplingParams

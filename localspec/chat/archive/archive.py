@@ -18,31 +18,17 @@ from typing import Any
 from localspec import paths
 from localspec.chat.archive import answer, chats, tree
 from localspec.chat.archive.answer import AnswerWriter, Flusher
+from localspec.chat.archive.chats import title_from
 from localspec.chat.archive.database import Database
 from localspec.chat.archive.intake import ImportReport, take_in
 from localspec.chat.archive.message import Attachment, Chat, Deletion, Hit, Preset, StoredMessage
 from localspec.chat.archive.passes import Replay, encode
 from localspec.chat.archive.search import search
 from localspec.chat.archive.tree import LEAF, Tree
-from localspec.chat.files.export import ChatExport, to_json, to_markdown
-from localspec.chat.prompt.title import title_from
+from localspec.chat.files.export import KINDS, ChatExport
 from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
 from localspec.types import SamplingParams
-
-
-def _to_html(exports: Sequence[ChatExport]) -> str:
-    from localspec.chat.files.page import to_html  # a Markdown parser, 20 ms
-
-    return to_html(exports)
-
-
-_KINDS: dict[str, Callable[[Sequence[ChatExport]], str]] = {
-    "markdown": to_markdown,
-    "json": to_json,
-    "html": _to_html,
-}
-"""What chats can be written as, by name."""
 
 
 class Archive:
@@ -394,14 +380,14 @@ class Archive:
         Raises:
             UsageError: another kind, or a chat that is not there.
         """
-        if kind not in _KINDS:
-            raise UsageError(f"The format is {kind!r}; it must be one of {', '.join(_KINDS)}.")
+        if kind not in KINDS:
+            raise UsageError(f"The format is {kind!r}; it must be one of {', '.join(KINDS)}.")
 
         def question(connection: sqlite3.Connection) -> list[ChatExport]:
             wanted = [chat.id for chat in chats.listed(connection, None, None)] if chat_ids is None else chat_ids
             return [self._exported(connection, chat_id) for chat_id in wanted]
 
-        return _KINDS[kind](self._database.read_apart(question))
+        return KINDS[kind](self._database.read_apart(question))
 
     @staticmethod
     def _exported(connection: sqlite3.Connection, chat_id: int) -> ChatExport:

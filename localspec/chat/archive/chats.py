@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 import uuid
@@ -293,3 +294,29 @@ def prompts(connection: sqlite3.Connection, limit: int, containing: str) -> list
     """The prompt history, newest first; `containing`: only texts with that in it, letter case aside."""
     query = "SELECT text FROM prompt WHERE instr(lower(text), lower(?)) > 0 ORDER BY id DESC LIMIT ?"
     return [row[0] for row in connection.execute(query, (clean(containing), limit))]
+
+
+# A chat's title, made from its first message.
+
+LONGEST_TITLE = 60
+"""Characters of a made title."""
+_MARKS = re.compile(r"^(?:[#>*+\-`~\s]|\d+[.)]\s)+|[*_`~\s]+$")
+"""Markdown around a line: headings, quotes, bullets, fences, emphasis."""
+
+
+def title_from(text: str) -> str:
+    """The first line that says something, on one line, cut at a word; "" for a text without any."""
+    for line in plain_text(text).splitlines():
+        words = _MARKS.sub("", line).replace("**", "").replace("`", "").split()
+        if any(character.isalnum() for word in words for character in word):
+            return _cut(" ".join(words))
+    rest = " ".join(plain_text(text).split())
+    return _cut(rest)
+
+
+def _cut(line: str) -> str:
+    if len(line) <= LONGEST_TITLE:
+        return line
+    short = line[: LONGEST_TITLE - 1]
+    at = short.rfind(" ")
+    return (short[:at] if at > LONGEST_TITLE // 2 else short).rstrip(" ,;:.") + "…"

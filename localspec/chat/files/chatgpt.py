@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from localspec.chat.archive.chats import title_from
 from localspec.chat.archive.intake import ForeignChat, ForeignMessage
-from localspec.chat.prompt.title import title_from
 from localspec.errors import UsageError
 
 _LONGEST_NAME = 200

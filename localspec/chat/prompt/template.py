@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.chat.prompt.marks import Marks, marks_of
 from localspec.chat.prompt.sealed import BREAK, json_text, opened
@@ -12,6 +12,11 @@ from localspec.chat.turn import Message
 from localspec.errors import ModelError, UsageError, reason
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import Prompt
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
 
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What an expression in a template may raise besides Jinja's own errors."""
@@ -57,10 +62,8 @@ class ChatTemplate:
         import jinja2  # 30 ms, only when a model is loaded
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        from localspec.chat.prompt.generation import Generation
-
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation()]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
@@ -118,6 +121,22 @@ class ChatTemplate:
         except _FAILURES as error:
             raise UsageError(f"The model's chat template fails on these messages: {error}.") from None
         return opened(text + marks.sealed(beginning, by_model=True))
+
+
+def _generation() -> type[Extension]:
+    """`{% generation %}`: templates mark with it, for trainers, what the model says. In a prompt it is its content."""
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        """The tags, as `transformers` has them, without what it counts between them."""
+
+        tags = {"generation"}  # noqa: RUF012 - Jinja's own way
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return Generation
 
 
 def _sealed(message: Message, marks: Marks) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench_output import print_table, whole_numbers
-from localspec.cli.output import load_progress
+from localspec.cli.output import load_progress, print_table
+from localspec.cli.setting import whole_numbers
 
 if TYPE_CHECKING:
     from localspec.bench.pass_times import PassReport, PassSettings

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench_output import count_bar, numbers, print_table, whole_numbers, words
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
-from localspec.cli.setting import reader, whole
+from localspec.cli.output import count_bar, print_table
+from localspec.cli.setting import numbers, reader, whole, whole_numbers, words
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed

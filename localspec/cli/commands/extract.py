@@ -13,9 +13,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.bench_output import count_bar, whole_numbers
 from localspec.cli.options import add_model_options, load_engine
-from localspec.cli.setting import whole
+from localspec.cli.output import count_bar
+from localspec.cli.setting import whole, whole_numbers
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
