@@ -26,7 +26,7 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }
-ROOMS = ("text", "talk", "widgets", "pages", "screens", "shell")
+ROOMS = ("text", "talk", "widgets", "screens", "shell")
 """The rooms of tui: each imports only from those before it."""
 ONLY_IN = {"llama_cpp": ("llama/library/lib.py",), "textual": ("tui/",)}
 """Libraries that may be imported in these places only."""

@@ -1,8 +1,8 @@
 """The terminal chat (Textual).
 
 Each of its rooms imports only from those before it: `text/` (text as it is drawn), `talk/` (who answers, and the
-`Session`: what a chat works with and no screen draws), `widgets/`, `pages/` (what screens show), `screens/` (one file
-and one `.tcss` a screen), `shell/` (the app around them). Widgets and screens get the session when they are made.
+`Session`: what a chat works with and no screen draws), `widgets/`, `screens/` (one file and one `.tcss` a screen),
+`shell/` (the app around them). Widgets and screens get the session when they are made.
 
 Answers come from an `answerer.Answerer`: an engine of this process (`local`), an OpenAI-style endpoint (`remote`), or
 a recording (tests). It works on threads of its own and only posts messages; nothing here waits for it.

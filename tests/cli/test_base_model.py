@@ -13,7 +13,7 @@ from localspec.errors import ModelError
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
 from localspec.models.memory.memory import Place
-from localspec.tui.pages import shelf
+from localspec.tui.screens import shelf
 from tests.cli.conftest import Command
 from tests.llama.rewritten_gguf import rewritten
 

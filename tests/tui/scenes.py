@@ -14,7 +14,6 @@ from localspec.checks.finding import Finding
 from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
-from localspec.tui.pages.shelf import Item
 from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.find_model import HELP, FindModelScreen
 from localspec.tui.screens.help import HelpScreen
@@ -25,6 +24,7 @@ from localspec.tui.screens.parameters import ParametersScreen
 from localspec.tui.screens.pull import PullScreen, Transfers
 from localspec.tui.screens.race import RaceScreen
 from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.screens.shelf import Item
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import StepsScreen
 from localspec.tui.shell.app import ChatApp

@@ -16,11 +16,11 @@ from textual.widgets import Input, Static
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
-from localspec.tui.pages.race import Heat, Lane, likeness, summary
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
 from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.text.lanes import Heat, Lane, likeness, summary
 from localspec.tui.text.passes import PassReader
 from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.bindings import bind

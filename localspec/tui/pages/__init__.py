@@ -1,1 +1,0 @@
-"""What screens show, without a screen."""
