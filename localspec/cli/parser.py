@@ -100,7 +100,8 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The short help, and how many options `--help-all` shows besides."""
-        left_out = [action for group in self._action_groups if group.title in SHARED for action in _rare(group)]
+        shared = [group for group in self._action_groups if group.title in SHARED]
+        left_out = [action for group in shared for action in group._group_actions if action.dest not in MOST_USED]
         text = self._without(left_out or [self._help_all])
         if left_out:
             text = f"{text.rstrip()}\n\n{len(left_out)} more options: {self.prog} --help-all\n"
@@ -166,10 +167,6 @@ def _not_required(actions: list[argparse.Action]) -> Iterator[None]:
     finally:
         for action in required:
             action.required = True
-
-
-def _rare(group: argparse._ArgumentGroup) -> list[argparse.Action]:
-    return [action for action in group._group_actions if action.dest not in MOST_USED]
 
 
 def _about(name: str, what: str) -> tuple[str, str]:

@@ -141,7 +141,8 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
     n_ctx = settings.context
     if not n_ctx:
         draft = None if settings.draft is None else _shape(settings.draft)
-        n_ctx = default_context(shape, draft, settings.slots, total, _element(settings))
+        element_bytes = 1.0625 if settings.cache == "q8_0" else 2.0
+        n_ctx = default_context(shape, draft, settings.slots, total, element_bytes)
     widest = settings.slots * (1 + settings.longest_draft)
     return choose(
         settings.target,
@@ -168,11 +169,6 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         progress=progress,
         tap=union(head.tap for head in found),
     )
-
-
-def _element(settings: EngineSettings) -> float:
-    """Bytes of an element of the target's cache."""
-    return 1.0625 if settings.cache == "q8_0" else 2.0
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:
@@ -384,18 +380,14 @@ def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
     drafters = make_drafters(loaded, settings)
     if not drafters:
         return FixedPlan((), 0, widths)
+    thresholds = dict.fromkeys(COPYING, _LOOKUP_FIRST) if loaded.trained else {}  # before a draft model or head
     return AdaptivePlan(
         drafters,
         widths,
         loaded.knowledge,
         longest=min(settings.longest_draft, most),
         longest_costly=min(settings.longest_costly, most),
-        fixed=FixedPlan(drafters, min(FIXED_DRAFT, most) if wanted is None else wanted, widths, _thresholds(loaded)),
+        fixed=FixedPlan(drafters, min(FIXED_DRAFT, most) if wanted is None else wanted, widths, thresholds),
         forced=Forced(wanted, settings.drafter != "auto"),
         delayed=cpus.claim_delay,
     )
-
-
-def _thresholds(loaded: Loaded) -> dict[str, float]:
-    """What a fixed plan asks of drafters that come before a draft model or head."""
-    return dict.fromkeys(COPYING, _LOOKUP_FIRST) if loaded.trained else {}

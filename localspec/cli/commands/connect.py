@@ -80,7 +80,7 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
     """
     import httpx2 as httpx
 
-    url = _address(text)
+    url = base_of(text, "--url", "http://127.0.0.1:8080").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=_SECONDS, **way_to(url)) as client:
         models = _get(client, "/v1/models").get("data")
@@ -92,11 +92,6 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
             raise UsageError(f"{url} has no model {wanted!r}.", f"It has: {', '.join(one['id'] for one in cards)}.")
         card = cards[0] if wanted is None else names[wanted]
         return Server(url, wanted or card["id"], _context(client, card))
-
-
-def _address(text: str) -> str:
-    """An endpoint's address without /v1."""
-    return base_of(text, "--url", "http://127.0.0.1:8080").removesuffix("/v1")
 
 
 def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:

@@ -90,7 +90,8 @@ class DFlashContext:
         self._api.llama_set_causal_attn(self._handle.pointer, shape.causal)
         if not shape.logits:
             self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, False)
-        sections = int(self._api.llama_model_rope_type(model.handle)) in _by_sections(self._api)
+        by_sections = (int(self._api.LLAMA_ROPE_TYPE_MROPE), int(self._api.LLAMA_ROPE_TYPE_IMROPE))
+        sections = int(self._api.llama_model_rope_type(model.handle)) in by_sections
         self._batch = HeadBatch(capacity, self._n_slots, sections)
 
     def _parameters(self, model: Model, target: Context, capacity: int) -> Any:
@@ -199,8 +200,3 @@ class DFlashContext:
             return False
         self._make(slot, tokens, max(len(self._trunks[slot].tokens), start), stop)
         return True
-
-
-def _by_sections(api: Any) -> tuple[int, ...]:
-    """llama.cpp's numbers of the ways to turn keys by sections."""
-    return int(api.LLAMA_ROPE_TYPE_MROPE), int(api.LLAMA_ROPE_TYPE_IMROPE)

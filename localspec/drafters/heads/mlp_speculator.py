@@ -193,10 +193,8 @@ class MlpContext(FinalState):
         root = self._roots.get(feed.slot)
         if root is None or not np.array_equal(root[0], state):
             root = self._roots[feed.slot] = (state, {})
-        return self._behind(root[1], self._first(state), path).row
-
-    def _first(self, state: Float32Array) -> Float32Array:
-        return _unit(state) * np.float32(math.sqrt(0.5)) if self._shape.scaled else state
+        first = _unit(state) * np.float32(math.sqrt(0.5)) if self._shape.scaled else state
+        return self._behind(root[1], first, path).row
 
     def _behind(self, known: dict[bytes, _Thought], state: Float32Array, path: Tokens) -> _Thought:
         """Computes what is not known yet of the steps along a path."""

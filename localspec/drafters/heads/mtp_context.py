@@ -147,7 +147,8 @@ class MtpContext:
             if not able:
                 break
             head = min(step.head for step in able.values())
-            now = sorted(((step, index) for index, step in able.items() if step.head == head), key=_by_slot)
+            now = [(step, index) for index, step in able.items() if step.head == head]
+            now.sort(key=lambda pair: pair[0].slot)
             self._run([step for step, _ in now])
             for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
                 if step.stop == len(step.tokens):
@@ -277,7 +278,3 @@ def _row(pointer: Any, count: int) -> Float32Array:
     if not pointer:
         raise DecodeError("llama.cpp does not show what its pass over MTP layers computed.")
     return np.ctypeslib.as_array(pointer, shape=(count,))
-
-
-def _by_slot(pair: tuple[_Step, int]) -> int:
-    return pair[0].slot

@@ -39,6 +39,8 @@ def shared_facts(
     """What every key holds: the file, where it runs, on how many threads of which machine, and with which build."""
     rollback = {"rollback": settings.rollback} if settings.rollback else {}
     driver = {"driver": _driver()} if gpu_layers else {}
+    # Without our own: whether it is there changes nothing about passes that do not use it.
+    devices = [found for found in lib.devices() if found.name != wide.DEVICE_NAME]
     return {
         **rollback,
         **driver,
@@ -46,7 +48,7 @@ def shared_facts(
         "model": of_file(path),
         "weights": [gpu_layers, device, str(spread)],
         "threads": settings.threads or lib.default_threads(),
-        "machine": [cpu_name(), [found.name + found.description for found in _devices()]],
+        "machine": [cpu_name(), [found.name + found.description for found in devices]],
         "build": lib.build_id(),
     }
 
@@ -57,11 +59,6 @@ def _driver() -> list[str]:
     with contextlib.suppress(OSError):
         nvidia = _NVIDIA_VERSION.read_text().partition("\n")[0]
     return [platform.release(), nvidia]
-
-
-def _devices() -> list[lib.Device]:
-    """Without ours: whether it is there changes nothing about passes that do not use it."""
-    return [found for found in lib.devices() if found.name != wide.DEVICE_NAME]
 
 
 def cpu_name() -> str:

@@ -221,7 +221,7 @@ def _shown(service: Service, name: str) -> Shown:
     what, engine = describe(service.pool.files(name).target), service.pool.loaded().get(name)
     template = what.header.chat_template or ""
     info = {key: _plain(value) for key, value in what.header.metadata.items() if key != "tokenizer.chat_template"}
-    info["general.parameter_count"] = _parameters(what.header.path)
+    info["general.parameter_count"] = sum(part.parameters for part in read_parts(what.header.path))
     return Shown(
         modelfile=f"# Made by localspec {__version__}.\nFROM {name}\n",
         template=template,
@@ -282,10 +282,6 @@ def _digest(path: Path, size: int) -> str:
             return sums[0] if len(sums) == 1 else sha256("\n".join(sums).encode()).hexdigest()
     with path.open("rb") as file:
         return sha256(file.read(_HEAD) + size.to_bytes(8, "little")).hexdigest()
-
-
-def _parameters(path: Path) -> int:
-    return sum(part.parameters for part in read_parts(path))
 
 
 def _human(count: int) -> str:

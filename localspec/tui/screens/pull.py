@@ -112,13 +112,11 @@ class Transfers:
                 self._start.setdefault(file, done)
                 self._most[file] = max(done, self._most.get(file, 0))
 
-    def _come(self) -> int:
-        return sum(most - self._start[file] for file, most in self._most.items())
-
     def lines(self, width: int, now: float | None = None) -> Content:
         """A bar for each file and one for all, with speed and time left."""
         with self._lock:
-            files, come = {name: (one.done, one.size, one.what) for name, one in self._files.items()}, self._come()
+            files = {name: (one.done, one.size, one.what) for name, one in self._files.items()}
+            come = sum(most - self._start[file] for file, most in self._most.items())
         rate = self._rate(monotonic() if now is None else now, come)
         cells = max(8, min(40, width - _SPEED_CELLS))
         lines = [_file_line(name, done, size, what, cells) for name, (done, size, what) in files.items()]

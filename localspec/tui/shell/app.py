@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.errands import call_soon
 from localspec.tui.widgets.pane import ChatPane
-from localspec.tui.widgets.registry import SCREENS, ScreenRow, load
+from localspec.tui.widgets.registry import SCREENS, load
 from localspec.tui.widgets.themes import DARK, THEMES
 from localspec.tui.widgets.unsaved import does_not_last, may_leave
 
@@ -291,11 +292,8 @@ class ChatApp(App[int]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
         for row in SCREENS:
-            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], self._opener(row))
+            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.open, row.name))
         yield from self.chat_screen.palette()
-
-    def _opener(self, row: ScreenRow) -> Callable[[], None]:
-        return lambda: self.open(row.name)
 
     # ---- looks and keys
 

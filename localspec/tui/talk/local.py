@@ -297,12 +297,8 @@ class _Asked:
             chat=question.chat,
             recall=not apart,
             remember=not apart,
-            on_prefill=lambda done, total: _tell_prefill(sink, answer, done, total),
+            on_prefill=lambda done, total: sink.post_message(Prefilled(answer, done, total)),
         )
-
-
-def _tell_prefill(sink: Sink, answer: LocalAnswer, done: int, total: int) -> None:
-    sink.post_message(Prefilled(answer, done, total))
 
 
 def _facts(engine: AnyEngine, name: str, key: str) -> Facts:

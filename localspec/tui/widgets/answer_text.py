@@ -303,7 +303,7 @@ class AnswerText(Widget):
         row = y - self._starts[index]
         assert segment.lines is not None
         if row >= len(segment.lines):
-            return Strip.blank(self.size.width, self._look.plain).apply_offsets(0, y)
+            return Strip.blank(self.size.width, self._setter.look.plain).apply_offsets(0, y)
         strip = Strip(segment.lines[row], self.size.width)
         if self.text_selection is not None:
             strip = self._marked(strip, self.text_selection.get_span(y))
@@ -322,10 +322,6 @@ class AnswerText(Widget):
     def _wanted(self, width: int) -> tuple[int, str, Style]:
         colours = self.visual_style
         return width, self.app.theme, Style(background=colours.background, foreground=colours.foreground)
-
-    @property
-    def _look(self) -> Look:
-        return self._setter.look
 
     @property
     def _setter(self) -> Typesetter:
