@@ -27,8 +27,6 @@ METAL = -1
 """LS_METAL, the ordinal of a Mac's GPU."""
 _REASON_ROOM = 256
 """LS_REASON_ROOM, bytes."""
-_PATCHED = 2
-"""LS_REQUEST_PATCHED, the word of a request that counts patched tokens."""
 
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 

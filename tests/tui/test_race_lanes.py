@@ -19,7 +19,6 @@ def test_a_clock_adds_up_what_passes_took() -> None:
     lane.add([brought(1, 0.1), brought(3, 0.2)], [1, 2, 3, 4])
     assert (round(lane.seconds, 3), lane.count) == (0.3, 4)
     assert [lane.count_at(second) for second in (0.0, 0.05, 0.1, 0.29, 0.31, 9.0)] == [0, 0, 1, 1, 4, 4]
-    assert lane.tokens_per_second == 4 / lane.seconds
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.001, 1.0)), max_size=30), st.floats(0, 40))

@@ -50,10 +50,6 @@ class Lane:
         """Tokens so far."""
         return self._counts[-1] if self._counts else 0
 
-    @property
-    def tokens_per_second(self) -> float:
-        return self.count / self.seconds if self.seconds else 0.0
-
     def at(self, seconds: float) -> int:
         """Passes that were over by then."""
         return bisect_right(self._ends, seconds)
