@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from localspec.errors import ModelError, ModelFileError
 from localspec.gguf import Header, read_header, read_header_from
+from localspec.machine.memory import Place
 from localspec.models.facts.facts import describe
 from localspec.models.facts.pairing import match
 from localspec.models.memory.fit import FitSettings, choose
-from localspec.models.memory.memory import Place
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, string, tiny_tensors
 from tests.models.made_models import Made, metadata_of, tensors_of
 

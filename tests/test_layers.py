@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "localspec"
 LEAVES = (
     *("errors", "types", "config", "methods", "options", "settings", "sampling"),
-    *("paths", "kept", "sqlite", "claim", "cgroup"),
+    *("paths", "kept", "sqlite", "claim", "machine"),
 )
 """Leaf modules may import one another; tests/test_circles.py finds circles."""
 LAYERS = {

@@ -23,6 +23,7 @@ from localspec.llama.exact.passes import Bench
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
+from localspec.machine.cpus import default_threads
 from localspec.models.facts.heads import check_target
 
 # What a pass has to read and to compute, from a model file's header alone.
@@ -224,7 +225,7 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
         PairError: it is a head, or no language model.
         KeyboardInterrupt: before anything was measured.
     """
-    settings = replace(settings, threads=settings.threads or lib.default_threads())
+    settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()
     check_target(header)
     report = PassReport(header, settings, _points(header, settings), status.isa, status.reason)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from localspec.llama.exact import wide
-from localspec.llama.library import lib
+from localspec.machine.cpus import allowed, default_threads
 
 ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
 
@@ -32,8 +31,8 @@ def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]
     found: list[dict[str, Any]] = []
     drafts = bool(running["drafts"])
     if aspect == "threads":
-        usual = lib.default_threads()
-        found = [{"threads": count} for count in sorted({1, usual // 2, usual - 1, _logical_cpus()} - {0, usual})]
+        usual = default_threads()
+        found = [{"threads": count} for count in sorted({1, usual // 2, usual - 1, len(allowed())} - {0, usual})]
     elif aspect == "kernels" and base.get("gpu_layers") in (None, 0, "auto") and not running.get("gpu"):
         names = ["repacked", "plain"] if not base.get("wide", True) or not wide.available() else []
         names = names or ["wide", "repacked", "plain"]
@@ -49,10 +48,3 @@ def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]
         for changes in found
         if not set(changes) & set(base)
     ]
-
-
-def _logical_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1

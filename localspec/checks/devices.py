@@ -11,12 +11,12 @@ from localspec.checks.finding import Finding
 from localspec.llama.library import bindings, lib
 from localspec.llama.library.preselection import ordinal_of
 from localspec.llama.model import Model
+from localspec.machine import ROOT, text_of
 from localspec.models.memory import gpu
 from localspec.runtime import memory
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory import placement
 
-_ROOT = Path("/")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
 """Makers of graphics cards, by their numbers on the PCI bus."""
 _DISPLAY = "0x03"
@@ -31,7 +31,7 @@ _BUILD = (
 
 
 def examine_devices(
-    info: lib.Info, root: Path = _ROOT, which: Callable[[str], str | None] = shutil.which
+    info: lib.Info, root: Path = ROOT, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
     """A finding per device, and one about a build without a GPU.
 
@@ -70,8 +70,8 @@ def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] |
     AMD's cards get ROCm where its compiler is installed, else Vulkan, as Intel's do. Graphics of Intel's processors,
     which sit on the first bus, are left out: they are not used by default.
     """
-    cards = [(path.name, _text(path / "vendor"), path) for path in sorted((root / "sys/bus/pci/devices").glob("*"))]
-    cards = [card for card in cards if _text(card[2] / "class").startswith(_DISPLAY)]
+    cards = [(path.name, text_of(path / "vendor"), path) for path in sorted((root / "sys/bus/pci/devices").glob("*"))]
+    cards = [card for card in cards if text_of(card[2] / "class").startswith(_DISPLAY)]
     if which("nvidia-smi") or any(maker == _NVIDIA for _, maker, _ in cards):
         return "NVIDIA", "CUDA"
     if any(maker == _AMD and _number(path / "mem_info_vram_total") >= _LEAST_VRAM for _, maker, path in cards):
@@ -107,13 +107,6 @@ def _where(model: Model) -> str:
     return f"{count} on {model.device or 'the GPU'}{spread}"
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> int:
-    text = _text(path)
+    text = text_of(path)
     return int(text) if text.isdigit() else 0

@@ -16,12 +16,13 @@ from rich.filesize import decimal
 from localspec import __version__, kept, paths
 from localspec.checks.devices import examine_devices, examine_layers
 from localspec.checks.finding import Finding
-from localspec.checks.machine import examine_openmp
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import limits, wide
 from localspec.llama.library import bindings, lib
 from localspec.llama.model import Model
+from localspec.machine import ROOT, cpus, maps, text_of
+from localspec.machine.memory import Place, ram
 from localspec.models.facts import facts
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
@@ -30,6 +31,11 @@ from localspec.runtime.kept import tuning
 
 _CHECK_SECONDS = 5.0
 """That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""
+_CROWDED_LOAD_PER_CPU = 1.5
+"""Programs that want to run per CPU, from which on ours waits noticeably."""
+_TIGHT_BYTES = 512 << 20
+_OPENMP = re.compile(r"lib(gomp|omp|iomp)\d*[-.].*")
+"""File names of GNU's, LLVM's and Intel's runtime; wheels put a hash after the name."""
 
 
 def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
@@ -48,9 +54,67 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield _wide_kernels(with_wide)
     yield from examine_openmp()  # once all that uses it is loaded
     yield from examine_devices(info)
-    yield Finding("threads", f"{lib.default_threads()} (of {os.cpu_count()} logical CPUs)")
+    yield Finding("threads", f"{cpus.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _folder("data", paths.data_dir())
     yield _folder("cache", paths.cache_dir())
+
+
+def examine_openmp(root: Path = ROOT) -> Iterator[Finding]:
+    """Which OpenMP runtime is loaded in this process, with advice if there are several: the threads of each compete for
+    the cores with those of the others. Nothing where none is known (only Linux tells).
+    """
+    found = sorted(file for file in maps.files(root) if _OPENMP.fullmatch(Path(file).name))
+    advice = (
+        f"{len(found)} OpenMP runtimes in one process make decoding two to three times slower; "
+        "reinstall localspec and localspec-llama (or llama-cpp-python) so that both use the same one."
+    )
+    if found:
+        yield Finding("OpenMP", ", ".join(found), advice if len(found) > 1 else "")
+
+
+def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float | None = None) -> Iterator[Finding]:
+    """Load, memory, power: what can be seen now. What the system does not tell is left out.
+
+    Args:
+        model_bytes: size of the files in use; 0 = unknown.
+        root: where the system's files are.
+        load: as `cpus.load`; None = as it is now.
+    """
+    load, count = cpus.load() if load is None else load, os.cpu_count() or 1
+    if load is not None:
+        value = f"{load:.1f} programs want to run on {count} CPUs (mean of the last minute, this one included)"
+        crowded = load > _CROWDED_LOAD_PER_CPU * count
+        yield Finding("load", value, "Other programs take the CPUs; end them, or use fewer threads." if crowded else "")
+    yield _memory(ram(root), model_bytes)
+    if cpus.on_battery(root):
+        yield Finding("power", "on battery", "Laptops compute slower on battery; plug it in.")
+    clock = root / "sys/devices/system/cpu/cpu0/cpufreq"
+    governor, driver = text_of(clock / "scaling_governor"), text_of(clock / "scaling_driver")
+    if governor:
+        # under these drivers "powersave" is the usual one and does not hold the clock down
+        lazy = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
+        yield Finding(
+            "clock",
+            f"governor {governor}" + (f" ({driver})" if driver else ""),
+            "The CPUs are kept at their lowest clock." if lazy else "",
+            "sudo cpupower frequency-set -g performance" if lazy else "",
+        )
+
+
+def _memory(memory: Place, model_bytes: int) -> Finding:
+    free, total = memory.free_bytes, memory.total_bytes
+    value = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    if model_bytes:
+        value += f", the model's files have {model_bytes / 2**30:.2f} GiB"
+    if total and model_bytes > total:
+        return Finding(
+            "memory",
+            value,
+            "The model is larger than memory, so weights are read from the disk again and again; take a smaller one.",
+            "localspec search MODEL",
+        )
+    tight = bool(free) and free < _TIGHT_BYTES
+    return Finding("memory", value, "Little memory is left; close programs or use a shorter context." if tight else "")
 
 
 def _packages(used: bindings.Bindings) -> Finding:

@@ -22,7 +22,7 @@ from localspec.checks.compare import Answering, Ratio, Side, Task
 from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
-from localspec.llama.library import lib
+from localspec.machine.memory import available_bytes
 
 
 def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Task]:
@@ -242,7 +242,7 @@ def _name(settings: Mapping[str, Any]) -> str:
 
 def _fit_twice(target: Path, draft: Path | None) -> bool:
     """Whether two engines fit into memory side by side, one of them comparing two copies of the target as it loads."""
-    free, size = lib.available_bytes(), 0
+    free, size = available_bytes(), 0
     for path in (target, draft):
         if path is not None:
             size += sum(part.path.stat().st_size for part in read_parts(path))

@@ -23,8 +23,9 @@ from localspec.llama.breakers import breakers
 from localspec.llama.exact import wide
 from localspec.llama.exact.configuration import Kernels
 from localspec.llama.fewest import FewestTokens
-from localspec.llama.library import device_list, lib, mapping
+from localspec.llama.library import device_list, lib
 from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
+from localspec.machine import maps
 from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
 _MOST_LAYERS = 512
@@ -89,7 +90,7 @@ class Model:
         """Whether the end of its cache can be dropped, which drafting needs."""
         self.chat_template = header.chat_template
         if kernels != "plain" or gpu_layers:  # the weights were copied
-            mapping.give_back(parts_of(header.path))
+            maps.give_back(parts_of(header.path))
 
     @classmethod
     def load(

@@ -8,9 +8,7 @@ process. Passes and measurements wait for mains power and for CPUs that are free
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
@@ -20,8 +18,9 @@ from localspec.errors import LocalspecError
 from localspec.llama.exact import limits
 from localspec.llama.exact.self_check import SelfCheck
 from localspec.llama.library.contention import cpus, waited
+from localspec.machine.cpus import on_battery
+from localspec.machine.memory import available_bytes
 from localspec.planning.costs import PassCosts
-from localspec.runtime.memory import available_bytes
 from localspec.types import Feed, LogitRows, Tokens
 
 _QUIET_SECONDS = 2.0
@@ -34,7 +33,6 @@ _PASSES_A_WIDTH = 3
 """Passes of a width; the first one builds its graph and does not count."""
 _FREE_BYTES = 4 * 256 * 2**20
 """Free bytes from which on the machine is measured: four times what that takes (native/wide/limits.c)."""
-_POWER_SUPPLIES = Path("/sys/class/power_supply")
 
 
 class IdleJob(Protocol):
@@ -214,25 +212,3 @@ def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) 
     """Widths from 2 to `widest` that may run and of which no pass has been timed."""
     timed = costs.timed
     return [width for width in range(2, widest + 1) if width not in timed and (exact is None or width in exact)]
-
-
-def on_battery() -> bool:
-    """Whether the machine runs on its battery, as far as Linux says so; elsewhere it counts as plugged in.
-
-    A desktop has plugs that are not used (USB-C), and batteries of other devices (a mouse).
-    """
-    try:
-        supplies = [_POWER_SUPPLIES / name for name in os.listdir(_POWER_SUPPLIES)]
-    except OSError:
-        return False
-    own = any(_said(one, "type") == "Battery" and _said(one, "scope") != "Device" for one in supplies)
-    plugs = [online for one in supplies if (online := _said(one, "online"))]
-    return own and bool(plugs) and "1" not in plugs
-
-
-def _said(supply: Path, what: str) -> str:
-    """What the system says of a power supply; empty = nothing."""
-    try:
-        return (supply / what).read_text("utf-8").strip()
-    except (OSError, ValueError):
-        return ""

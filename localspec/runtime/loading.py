@@ -35,13 +35,13 @@ from localspec.llama.exact.identity import shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import check_text_model
+from localspec.machine.memory import ram
 from localspec.methods import COPYING, HEADS, NAMES, PLAIN, TABLE
 from localspec.models.facts import pairing
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import check_target, keeps_state
 from localspec.models.facts.shape import ModelShape, shape_of
 from localspec.models.memory.fit import rollback
-from localspec.models.memory.memory import ram
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.runtime.kept import pass_record

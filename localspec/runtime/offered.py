@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.exact import limits
-from localspec.llama.library import lib
+from localspec.machine.cpus import default_threads
 from localspec.models.hub.offer import Offer, first_offers, recommended
 from localspec.models.memory import gpu
 from localspec.runtime.memory import gpus
@@ -52,7 +52,7 @@ def pace() -> Pace | None:
     """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
     if gpu.used(gpus()):
         return None
-    measured = limits.read(lib.default_threads())
+    measured = limits.read(default_threads())
     return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)
 
 

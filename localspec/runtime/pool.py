@@ -17,11 +17,11 @@ from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
 from localspec.llama.exact.choice import Progress
+from localspec.machine.memory import Place
 from localspec.models.installed import installed
 from localspec.models.installed.catalog import DEFAULT_PAIR
 from localspec.models.installed.processes import announce
 from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
-from localspec.models.memory.memory import Place
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import check_drafter

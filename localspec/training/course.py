@@ -17,7 +17,7 @@ from localspec.drafters.cut import export, part
 from localspec.drafters.cut.layers import Shape, Weights, cut_layers
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header, read_header
-from localspec.llama.library import lib
+from localspec.machine.cpus import default_threads
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.installed import NO_DRAFT
 from localspec.models.installed.trained import LOCK, work_folder
@@ -207,7 +207,7 @@ class Course:
 
         from localspec.training import learning, module
 
-        torch.set_num_threads(lib.default_threads())
+        torch.set_num_threads(default_threads())
         torch.manual_seed(1)
         state.chosen = state.chosen or len(found)
         state.write(self._file)

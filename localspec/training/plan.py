@@ -15,8 +15,8 @@ from localspec.drafters.cut.layers import Shape
 from localspec.drafters.cut.part import MOST_DRAFTED
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
+from localspec.machine.memory import Place
 from localspec.models.memory import fit
-from localspec.models.memory.memory import Place
 from localspec.training import answers
 
 ANSWERS_SHARE = 1 / 3

@@ -25,6 +25,7 @@ import numpy as np
 from localspec import Engine, SamplingParams
 from localspec.config import Exactness
 from localspec.llama.library import lib  # silences llama.cpp's log
+from localspec.machine.cpus import default_threads
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="128,1536,3584")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=lib.default_threads())
+    parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--gpu-layers", type=int, default=0, help="of every contender, -1 all; default: 0")
     parser.add_argument("--json", action="store_true", help="at the end the ratio of every length, by contender")
     options = parser.parse_args()

@@ -29,7 +29,7 @@ from peer_server import SETTINGS, PeerServer, ServerProcess, free_port
 from server_load_turns import Answer, Turn, Turns, page
 
 from localspec.checks.prompts import load_prompts
-from localspec.llama.library import lib
+from localspec.machine.cpus import default_threads
 from localspec.remote.server import Piece, piece_of
 
 OURS: dict[str, tuple[str, ...]] = {
@@ -154,7 +154,7 @@ class Load:
         )
         logs = self.folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        threads = options.threads or lib.default_threads()
+        threads = options.threads or default_threads()
         found: list[ServerProcess] = []
         with ExitStack() as stack:
             for name in options.ours.split(";"):

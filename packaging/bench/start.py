@@ -148,9 +148,9 @@ def main() -> None:
     localspec = str(Path(sys.executable).with_name("localspec"))
     files = ["--target", str(weights[0]), *(["--draft", str(draft)] if draft else [])]
     run = [localspec, "run", *files, "--stats", PROMPT]
-    from localspec.llama.library import lib
+    from localspec.machine.cpus import default_threads
 
-    bare = [sys.executable, "-c", BARE, str(weights[0]), str(lib.default_threads()), PROMPT]
+    bare = [sys.executable, "-c", BARE, str(weights[0]), str(default_threads()), PROMPT]
     found: dict[str, list[float]] = {}
     said = set[str]()
     with busy(options.busy):

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.checks.machine import examine_openmp, runtimes
+from localspec.checks.doctor import examine_openmp
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
-LOADED = "from localspec.llama.exact import wide\nwide.status()\nfrom localspec.checks.machine import runtimes\n"
+LOADED = (
+    "from localspec.llama.exact import wide\nwide.status()\nfrom localspec.checks.doctor import examine_openmp\n"
+    "[found] = examine_openmp()\n"
+)
 """Loads llama.cpp and the wide kernels, as a start of localspec does."""
 
 
@@ -24,11 +27,12 @@ def _printed(code: str, *arguments: str) -> list[str]:
 
 
 def test_llama_cpp_and_our_libraries_share_one_runtime() -> None:
-    assert len(_printed(f"{LOADED}print(*runtimes(), sep='\\n')")) == 1
+    (value,) = _printed(f"{LOADED}print(found.value)")
+    assert ", " not in value
 
 
 def test_a_second_runtime_is_seen(tmp_path: Path) -> None:
-    first = Path(_printed(f"{LOADED}print(*runtimes(), sep='\\n')")[0])
+    first = Path(_printed(f"{LOADED}print(found.value)")[0])
     folder = tmp_path / os.fsdecode(b"k\xe4se")  # no UTF-8
     folder.mkdir()
     second = folder / "libgomp-0123abcd.so.1.0.0"  # as a repaired wheel names its copy
@@ -45,7 +49,8 @@ def test_a_second_runtime_is_seen(tmp_path: Path) -> None:
 
 
 def test_files_are_told_from_others_of_like_names(tmp_path: Path) -> None:
-    maps = tmp_path / "maps"
+    maps = tmp_path / "proc/self/maps"
+    maps.parent.mkdir(parents=True)
     files = (
         "/a b/libgomp.so.1.0.0",
         "/x/libiomp5.so",
@@ -56,7 +61,8 @@ def test_files_are_told_from_others_of_like_names(tmp_path: Path) -> None:
     maps.write_text(
         "".join(f"7f00-7f01 r-xp 00000000 08:01 12   {file}\n" for file in (*files, *files)) + "7f-80 rw-p 0 0 0\n"
     )
-    assert runtimes(maps) == ["/a b/libgomp.so.1.0.0", "/x/libgomp.so.1", "/x/libiomp5.so", "/x/libomp-12.so.5"]
+    (found,) = examine_openmp(tmp_path)
+    assert found.value == "/a b/libgomp.so.1.0.0, /x/libgomp.so.1, /x/libiomp5.so, /x/libomp-12.so.5"
 
 
 def test_nothing_is_said_where_the_system_does_not_tell(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from localspec.checks.doctor import examine_machine_state
 from localspec.checks.finding import Finding
-from localspec.checks.machine import examine_machine_state
 from localspec.checks.speed import examine_answers, examine_context, examine_use
-from localspec.models.memory.memory import Place
 from localspec.runtime.engine import Engine
 
 
@@ -93,9 +92,10 @@ def test_a_long_chat_explains_slower_passes() -> None:
 
 
 def state(system: Path, **options: Any) -> dict[str, Finding]:
-    memory = options.pop("memory", Place("CPU", "cpu", 8 << 30, 16 << 30))
+    free, total = options.pop("memory", (8 << 20, 16 << 20))
+    written(system / "proc/meminfo", f"MemTotal: {total} kB\nMemAvailable: {free} kB")
     load = options.pop("load", 0.1)
-    return {one.name: one for one in examine_machine_state(system=system, memory=memory, load=load, **options)}
+    return {one.name: one for one in examine_machine_state(root=system, load=load, **options)}
 
 
 def test_a_quiet_machine_is_well(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_quiet_machine_is_well(tmp_path: Path) -> None:
 
 def test_other_programs_and_little_memory_are_said(tmp_path: Path) -> None:
     assert "Other programs" in state(tmp_path, load=999.0)["load"].advice
-    small = Place("CPU", "cpu", 100 << 20, 4 << 30)
+    small = 100 << 10, 4 << 20
     assert "Little memory" in state(tmp_path, memory=small)["memory"].advice
     assert "larger than memory" in state(tmp_path, memory=small, model_bytes=5 << 30)["memory"].advice
 
@@ -126,7 +126,7 @@ def written(path: Path, text: str) -> None:
     ],
 )
 def test_a_battery_is_said(tmp_path: Path, kind: str, status: str, scope: str, said: bool) -> None:
-    battery = tmp_path / "class" / "power_supply" / "BAT0"
+    battery = tmp_path / "sys" / "class" / "power_supply" / "BAT0"
     written(battery / "type", kind)
     written(battery / "status", status)
     if scope:
@@ -139,7 +139,7 @@ def test_a_battery_is_said(tmp_path: Path, kind: str, status: str, scope: str, s
     [("powersave", "acpi-cpufreq", True), ("powersave", "intel_pstate", False), ("performance", "acpi-cpufreq", False)],
 )
 def test_a_lazy_clock_is_said(tmp_path: Path, governor: str, driver: str, bad: bool) -> None:
-    cpu = tmp_path / "devices" / "system" / "cpu" / "cpu0" / "cpufreq"
+    cpu = tmp_path / "sys" / "devices" / "system" / "cpu" / "cpu0" / "cpufreq"
     written(cpu / "scaling_governor", governor)
     written(cpu / "scaling_driver", driver)
     assert bool(state(tmp_path)["clock"].advice) == bad

@@ -17,7 +17,7 @@ from localspec.checks.compare import Answer, Answering, Task, Turn
 from localspec.checks.prompts import Prompt, load_prompts
 from localspec.checks.tune import Tried, TunePlan, TuneReport, questions, tune
 from localspec.errors import LocalspecError, UsageError
-from localspec.llama.library import lib
+from localspec.machine.cpus import default_threads
 from localspec.options import Options
 
 NGRAM, LENGTH = ("ngram",), ("length",)
@@ -204,7 +204,7 @@ def test_what_the_user_decided_is_not_tried() -> None:
     assert challengers("kernels", {"gpu_layers": "auto"}, running) == challengers("kernels", {}, running) != []
     assert challengers("kernels", {"gpu_layers": "auto"}, running | {"gpu": True}) == []
     assert challengers("kernels", {"gpu_layers": 3}, running) == []
-    usual = lib.default_threads()
+    usual = default_threads()
     assert usual not in [one.changes["threads"] for one in challengers("threads", {}, running)]
 
 

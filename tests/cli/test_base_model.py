@@ -10,9 +10,9 @@ import pytest
 from localspec.chat.prompt.completion import MOST_TOKENS, NO_TEMPLATE, continued, note
 from localspec.chat.turn import Message
 from localspec.errors import ModelError
+from localspec.machine.memory import Place
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
-from localspec.models.memory.memory import Place
 from localspec.tui.screens import shelf
 from tests.cli.conftest import Command
 from tests.llama.rewritten_gguf import rewritten

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.gguf import read_header
+from localspec.machine.memory import Place
 from localspec.models.facts.heads import draft_kind
 from localspec.models.hub import sidecar
 from localspec.models.hub.hub import Hub
@@ -20,7 +21,6 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
 from localspec.models.memory.fit import MARGINS
-from localspec.models.memory.memory import Place
 from tests.drafters.dflash_files import head as block_head
 from tests.drafters.shipped_heads import SHIPPED
 from tests.hub.conftest import Inside, Program

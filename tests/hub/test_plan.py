@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import DownloadError, ModelError, PairError, UsageError
+from localspec.machine.memory import Place
 from localspec.models.hub import pull
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Plan, install, make_plan, wishes
@@ -14,7 +15,6 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
 from localspec.models.memory.fit import MARGINS
-from localspec.models.memory.memory import Place
 from tests.hub.conftest import PAIR
 from tests.hub.server import LocalHub, sha256
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from localspec.llama.library import lib
+from localspec.machine.memory import Place
 from localspec.models.memory.gpu import LEAST_RATE, MEMORY_RATES, is_unified, used, why_unused
-from localspec.models.memory.memory import Place
 from localspec.runtime import memory
 
 GIB = 1 << 30

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from localspec.machine.memory import Place
 from localspec.models.hub import offer
 from localspec.models.hub.offer import MOST_OFFERS, OFFER_ORDER, first_offers, offers
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store, StoredFile
-from localspec.models.memory.memory import Place
 
 GB = 10**9
 

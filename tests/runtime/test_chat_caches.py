@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from localspec.llama.exact import wide
-from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
+from localspec.runtime.kept import caches
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.types import Tokens
 
@@ -226,10 +226,10 @@ def test_short_memory_is_left_alone(
     first, _ = turns(engine)
     size = engine.loaded.context.kv_bytes * 611 // 1024
     ask(engine, first, "one")
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * size - 2)
+    monkeypatch.setattr(caches, "available_bytes", lambda: 2 * size - 2)
     ask(engine, first[::-1].copy(), None)
     assert not folder.directory.exists()
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * size)
+    monkeypatch.setattr(caches, "available_bytes", lambda: 2 * size)
     ask(engine, first, "one")
     ask(engine, first[::-1].copy(), None)
     engine.forget_chat("two")  # waits for the file

@@ -24,9 +24,9 @@ from localspec.llama.exact.choice import Chosen, choose
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model, file_sha256
+from localspec.machine.memory import Place
 from localspec.models.facts import checkpoint
 from localspec.models.memory.fit import MIB, FitSettings, plan
-from localspec.models.memory.memory import Place
 from localspec.native import kernels
 from localspec.runtime.engine import Engine
 from localspec.types import Rule, SamplingParams

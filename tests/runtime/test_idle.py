@@ -17,7 +17,7 @@ from localspec.llama.exact import limits, wide
 from localspec.planning.costs import PassCosts
 from localspec.runtime import idle
 from localspec.runtime.engine import Engine
-from localspec.runtime.idle import IdleCalibration, IdleLimits, next_wait, on_battery, unknown_widths
+from localspec.runtime.idle import IdleCalibration, IdleLimits, next_wait, unknown_widths
 from localspec.runtime.memory.estimate import Rates
 from localspec.types import NO_TOKENS, Feed, LogitRows, SamplingParams, Tokens
 
@@ -139,34 +139,6 @@ def test_a_pass_that_fails_ends_it(machine: Machine) -> None:
     assert waiting.step()
     assert waiting.wait is None
     assert machine.tokens.tolist() == list(range(20))
-
-
-AC, BATTERY = {"type": "Mains", "online": "0"}, {"type": "Battery"}
-
-
-@pytest.mark.parametrize(
-    ("supplies", "found"),
-    [
-        ({}, False),
-        ({"AC": AC | {"online": "1"}, "BAT0": BATTERY}, False),
-        ({"AC": AC, "BAT0": BATTERY}, True),
-        ({"AC": AC, "BAT0": BATTERY | {"scope": "System"}}, True),
-        ({"AC": AC, "USB": {"type": "USB", "online": "1"}, "BAT0": BATTERY}, False),
-        ({"ucsi-source-psy-1": {"type": "USB", "scope": "Unknown", "online": "0"}}, False),
-        ({"AC": AC, "mouse": BATTERY | {"scope": "Device", "online": "0"}}, False),
-        ({"BAT0": BATTERY}, False),
-    ],
-)
-def test_batteries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: dict[str, dict[str, str]], found: bool
-) -> None:
-    monkeypatch.setattr(idle, "_POWER_SUPPLIES", tmp_path / "power")
-    assert not on_battery()
-    for name, said in supplies.items():
-        (tmp_path / "power" / name).mkdir(parents=True)
-        for what, value in said.items():
-            (tmp_path / "power" / name / what).write_text(f"{value}\n")
-    assert on_battery() == found
 
 
 # -- in an engine ----------------------------------------------------------------------------------------------------

@@ -104,16 +104,6 @@ def test_nothing_is_kept_without_a_folder_that_can_be_written(tmp_path: Path) ->
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_memory_that_is_left(tmp_path: Path) -> None:
-    source = tmp_path / "meminfo"
-    assert memory.available_bytes(source) is None
-    source.write_text("MemTotal: 100 kB\nMemAvailable:   2048 kB\n")
-    assert memory.available_bytes(source) == 2**21
-    for damaged in ("MemAvailable:", "MemAvailable: x kB", ""):
-        source.write_text(damaged)
-        assert memory.available_bytes(source) is None
-
-
 def test_short_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [None, 2**20, 2**40]
     monkeypatch.setattr(memory, "available_bytes", lambda: answers.pop(0))

@@ -20,7 +20,7 @@ from localspec.checks.devices import examine_layers
 from localspec.config import EngineSettings
 from localspec.errors import ModelFileError, UsageError
 from localspec.llama.library import lib
-from localspec.models.memory.memory import Place
+from localspec.machine.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
 from localspec.runtime.memory import gpus as listed_gpus

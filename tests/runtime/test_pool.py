@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import Cancelled, ModelError, NoRoomError, UsageError
+from localspec.machine.memory import Place
 from localspec.models.installed import processes
-from localspec.models.memory.memory import Place
 from localspec.runtime.pool import Pool
 
 SETTINGS = {"exact": "off", "context": 256}

@@ -7,7 +7,7 @@ import pytest
 from localspec.drafters.cut.layers import read_shape
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
-from localspec.models.memory.memory import ram
+from localspec.machine.memory import ram
 from localspec.training import chart
 from localspec.training.plan import Plan, check, plan
 

@@ -14,7 +14,7 @@ from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
 from localspec.chat.archive.archive import Archive
-from localspec.models.memory.memory import Place
+from localspec.machine.memory import Place
 from localspec.runtime.engine import Engine
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.local import LocalAnswerer

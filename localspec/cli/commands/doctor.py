@@ -27,8 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.checks.doctor import examine_engine, examine_machine
-    from localspec.checks.machine import examine_machine_state
+    from localspec.checks.doctor import examine_engine, examine_machine, examine_machine_state
 
     take_default(options)
     findings = [*examine_machine(options.wide), *examine_machine_state()]

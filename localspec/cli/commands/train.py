@@ -110,7 +110,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec.drafters.cut.part import check_tokenizer
     from localspec.gguf import read_header
     from localspec.llama.exact import limits
-    from localspec.llama.library import lib
+    from localspec.machine.cpus import default_threads
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.store import Store
     from localspec.models.installed.trained import check_name, size_of, work_folder
@@ -133,7 +133,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     words = ", ".join(options.texts) or "localspec's own list of prompts"
     begun = None if options.fresh else texts.read(work_folder(name) / PROMPTS, words)
     learned, held = begun or texts.gather(options.texts)
-    known = limits.read(lib.default_threads())
+    known = limits.read(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
     there = places()
     if len(there) > 1:

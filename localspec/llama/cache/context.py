@@ -24,6 +24,7 @@ from localspec.llama.library.logits import Logits
 from localspec.llama.library.parameters import EXTRA_ROWS, make_handle, most_nodes, most_rows
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
+from localspec.machine.cpus import default_threads
 from localspec.types import Feed, LogitRows, Tokens
 
 FEWEST_COPIED_TOKENS = 32
@@ -69,7 +70,7 @@ class Context:
         """Whether the bits of the cache do not depend on how a prompt is cut into passes; see `reuse_all`."""
         self.watch: StepWatch | None = None
         """Ends `exact_widths` after a pass in which our library computed fewer steps than proved; None = no watch."""
-        self.threads = settings.threads or lib.default_threads()
+        self.threads = settings.threads or default_threads()
         self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
         self._most_rows = most_rows(settings)

@@ -13,6 +13,8 @@ from localspec.llama.exact import tiles, wide
 from localspec.llama.exact.configuration import Kernels
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
+from localspec.machine import text_of
+from localspec.machine.cpus import default_threads
 
 _FORMAT = 5
 _NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
@@ -47,7 +49,7 @@ def shared_facts(
         "format": _FORMAT,
         "model": of_file(path),
         "weights": [gpu_layers, device, str(spread)],
-        "threads": settings.threads or lib.default_threads(),
+        "threads": settings.threads or default_threads(),
         "machine": [cpu_name(), [found.name + found.description for found in devices]],
         "build": lib.build_id(),
     }
@@ -55,10 +57,7 @@ def shared_facts(
 
 def _driver() -> list[str]:
     """The release of the system, which most drivers of GPUs come with, and NVIDIA's driver, which does not."""
-    nvidia = ""
-    with contextlib.suppress(OSError):
-        nvidia = _NVIDIA_VERSION.read_text().partition("\n")[0]
-    return [platform.release(), nvidia]
+    return [platform.release(), text_of(_NVIDIA_VERSION).partition("\n")[0]]
 
 
 def cpu_name() -> str:

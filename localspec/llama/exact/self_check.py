@@ -14,7 +14,7 @@ from typing import Any, Final
 from localspec.gguf import PACKED, TYPE_NUMBERS
 from localspec.kept import Facts
 from localspec.llama.exact import identity, wide
-from localspec.llama.library import lib
+from localspec.machine.cpus import default_threads
 
 _LOG = logging.getLogger("localspec")
 _CACHES: Final = ("F16", "BF16", "Q8_0")
@@ -35,7 +35,7 @@ class SelfCheck:
             facts: where the result is kept.
             threads: of the passes; 0 = as many as llama.cpp takes by itself.
         """
-        self._facts, self._threads = facts, threads or lib.default_threads()
+        self._facts, self._threads = facts, threads or default_threads()
         self._key: list[Any] = [*wide.identity(), identity.cpu_name(), self._threads]
         self._left: list[Case] | None = None
         before = facts.read("kernels", self._key, lambda data: str(data["fault"]))

@@ -27,6 +27,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
+from localspec.machine import maps
+from localspec.machine.cpus import allowed, load
+
 _INTERVAL_SECONDS = 0.25
 """Seconds of passes between two measurements."""
 _SHARED_CPU = 0.3
@@ -39,7 +42,6 @@ _PROBATION_INTERVALS = 8
 _MOST_INTERVALS = 64
 """Most measurements that a return waits for."""
 _TASKS = Path("/proc/self/task")
-_MAPS = Path("/proc/self/maps")
 
 
 class Contention:
@@ -129,7 +131,7 @@ class Contention:
     def _passed(self, seconds: float) -> None:
         if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
             self._passes = 0.0
-            if _busy():
+            if (load() or 0.0) > 1.25 * (os.cpu_count() or 1):  # more programs than CPUs want to run
                 self._give_way(1)
         self._passes += seconds
         if self._passes < _INTERVAL_SECONDS:
@@ -139,7 +141,7 @@ class Contention:
         if used is not None and self._family is not None:
             used |= _usage(self._family) or {}
         if used is not None and self._used is not None and self._waited is not None:
-            self._decide(kept_out(self._used, used, len(os.sched_getaffinity(0))) / self._passes)
+            self._decide(kept_out(self._used, used, len(allowed())) / self._passes)
             self._claimed = max(self._claimed, self._waited)
         self._used, self._waited, self._passes = used, now, 0.0
 
@@ -195,7 +197,7 @@ class _Parked(threading.Thread):
         start.restype = None
         start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         nothing = ctypes.cast(self._library.free, ctypes.c_void_p)  # free(NULL): every thread's part of the work
-        start(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)
+        start(nothing, None, len(allowed()) + 1, 0)
         self._ended.wait()
 
     def end(self) -> None:
@@ -258,20 +260,12 @@ def _total(used: Mapping[str, Usage] | None) -> float | None:
     return None if used is None else sum(one.waited for one in used.values())
 
 
-def _busy() -> bool:
-    """Whether more programs than CPUs wanted to run in the last minute."""
-    return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1)
-
-
 def _openmp() -> ctypes.CDLL | None:
     """The GNU OpenMP that is loaded in this process (a wheel may bring its own), if there is one."""
-    try:
-        for line in _MAPS.read_bytes().splitlines():  # names of files are bytes, not text
-            path = line.partition(b"/")[2]
-            if b"libgomp" in path:
-                return ctypes.CDLL(os.fsdecode(b"/" + path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        pass
+    for file in maps.files():
+        if "libgomp" in file:
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     return None
 
 

@@ -5,7 +5,6 @@ Nothing is imported until `api()` is called, so `import localspec` stays fast an
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from localspec import cgroup
 from localspec.errors import Cancelled, DecodeError, DeviceError, LocalspecError
 from localspec.llama.library import bindings
 
@@ -290,30 +288,6 @@ def pointer_value(pointer: Any) -> int:
 def bytes_pointer(array: Any) -> Any:
     """A uint8_t * to the data of a numpy array, which it keeps alive."""
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def default_threads() -> int:
-    """Physical cores this process may use (affinity and container quota respected), at least 1."""
-    try:
-        allowed = os.sched_getaffinity(0)
-    except AttributeError:  # not Linux
-        return max(1, os.cpu_count() or 1)
-    cores = set()
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
-    quota = cgroup.cpus()
-    return max(1, len(cores) if quota is None else min(len(cores), int(quota)))
-
-
-def available_bytes() -> int | None:
-    """Memory that can be had without swapping (on Linux; a container's limit respected), None = unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        told = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-        room = cgroup.memory()
-        return min([*told, *([] if room is None else [room[1]])], default=None)
-    return None
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.gguf import FILE_TYPES
 from localspec.llama.library import lib
 from localspec.llama.model import check_text_model
+from localspec.machine.cpus import default_threads
 from localspec.paths import new_mode
 
 
@@ -37,7 +38,7 @@ def quantize(source: str | Path, destination: str | Path, type_name: str, thread
     api = lib.api()
     params = api.llama_model_quantize_default_params()
     params.ftype = numbers[type_name.upper()]
-    params.nthread = threads or lib.default_threads()
+    params.nthread = threads or default_threads()
     params.allow_requantize = True
     try:
         handle, name = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".tmp")

@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.gguf import Header, packs
 from localspec.gguf.formats import ROLLS_BACK
+from localspec.machine.memory import Place, total_ram
 from localspec.methods import TABLE, Need
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
@@ -16,7 +17,6 @@ from localspec.models.facts.pairing import template_marks
 from localspec.models.facts.shape import shape_of
 from localspec.models.facts.vocabulary import doubt_of, vocabulary
 from localspec.models.memory.fit import FitSettings, plan
-from localspec.models.memory.memory import Place, total_ram
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 LANGUAGE_MODEL = "a language model"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from localspec import paths
+from localspec.machine.memory import Place, ram
 from localspec.methods import FROM_FILES
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.other_programs import hub_cache
 from localspec.models.installed.store import Store
-from localspec.models.memory.memory import Place, ram
 
 OFFER_ORDER = (
     "qwen3.6-35b-a3b-mtp",

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from localspec import paths
 from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
+from localspec.machine.memory import Place, ram, total_ram
 from localspec.methods import HEADS
 from localspec.models.facts import pairing
 from localspec.models.facts.context_length import default_context
@@ -30,7 +31,6 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings, MemoryPlan
-from localspec.models.memory.memory import Place, ram, total_ram
 
 _LOG = logging.getLogger("localspec")
 SPARE_DISK = 256 << 20

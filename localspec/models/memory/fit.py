@@ -20,10 +20,10 @@ from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, TYPE_NUMBERS, Header
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.spread import spread_of
+from localspec.machine.memory import Place, total_ram
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.head_shape import HeadShape, own_heads
 from localspec.models.facts.shape import ModelShape, shape_of
-from localspec.models.memory.memory import Place, total_ram
 
 MIB = 1 << 20
 MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}

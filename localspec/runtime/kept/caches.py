@@ -27,7 +27,7 @@ from localspec.llama.cache import saved_cache
 from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.saved_cache import SavedCache
-from localspec.runtime import memory
+from localspec.machine.memory import available_bytes
 from localspec.types import NO_TOKENS, Tokens
 
 LEAST_CHAT = 128
@@ -72,7 +72,7 @@ class CacheFolder:
     def fits(self, context: Context, tokens: int) -> bool:
         """Whether a copy of so many tokens' cache takes at most half of the memory that is left, and the budget."""
         size = context.kv_bytes * tokens // (context.settings.n_ctx * context.settings.n_slots)
-        available = memory.available_bytes()
+        available = available_bytes()
         return size <= self.budget and (available is None or size <= available // 2)
 
     def keep(self, chat: str, key: bytes, saved: SavedCache) -> str:

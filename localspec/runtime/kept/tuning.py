@@ -17,6 +17,7 @@ from localspec import kept
 from localspec.config import EngineSettings
 from localspec.llama.exact import identity, wide
 from localspec.llama.library import lib
+from localspec.machine.cpus import default_threads
 from localspec.runtime.memory.placement import on_gpu
 
 _CONFIGURATION = frozenset({"kernels", "cache"})
@@ -107,5 +108,5 @@ def _machine() -> str:
     ours = wide.find_library()
     devices = [one.name + one.description for one in lib.devices() if one.name != wide.DEVICE_NAME]
     kernels = "" if ours is None else hashlib.sha256(ours.read_bytes()).hexdigest()
-    facts = [identity.cpu_name(), lib.default_threads(), devices, lib.build_id(), kernels]
+    facts = [identity.cpu_name(), default_threads(), devices, lib.build_id(), kernels]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 
 from localspec.errors import LocalspecError
+from localspec.machine.memory import Place, available_bytes, ram
 from localspec.models.memory import gpu
-from localspec.models.memory.memory import Place, ram
 
-_MEMINFO = Path("/proc/meminfo")
 _LOW_MEMORY_BYTES = 192 * 2**20
-
-
-def available_bytes(source: Path = _MEMINFO) -> int | None:
-    """Memory that programs could still get without swapping; None where that is unknown (anywhere but on Linux)."""
-    try:
-        for line in source.read_text("ascii", "replace").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def is_short() -> bool:

@@ -21,10 +21,10 @@ from localspec.gguf.spread import Spread, spread_of
 from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE
 from localspec.llama.exact.identity import of_file
 from localspec.llama.library import device_list
+from localspec.machine.memory import Place, ram
 from localspec.models.memory import fit
 from localspec.models.memory import gpu as gpus
 from localspec.models.memory.fit import FitSettings
-from localspec.models.memory.memory import Place, ram
 from localspec.runtime.kept import pass_record
 from localspec.runtime.memory import gpus as listed_gpus
 

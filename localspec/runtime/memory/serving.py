@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.config import EngineSettings
+from localspec.machine.memory import Place
 from localspec.models.memory.fit import FitSettings, MemoryPlan
 from localspec.models.memory.gpu import why_unused
-from localspec.models.memory.memory import Place
 from localspec.runtime.memory import gpus
 from localspec.runtime.memory.placement import known_fault, measured
 

@@ -106,8 +106,7 @@ def examine(engine: AnyEngine | None, answers: Sequence[Mapping[str, Any]], cont
         answers: stats of the last answers of the chat in front.
         context_use: tokens of that chat.
     """
-    from localspec.checks.doctor import examine_machine
-    from localspec.checks.machine import examine_machine_state
+    from localspec.checks.doctor import examine_machine, examine_machine_state
     from localspec.checks.speed import examine_answers
 
     yield from examine_answers(answers)

@@ -11,6 +11,7 @@ from localspec.chat.prompt.completion import NO_TEMPLATE
 from localspec.engine.stats import kept_comparison
 from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
+from localspec.machine.memory import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.context_length import default_context
 from localspec.models.facts.shape import shape_of
@@ -20,7 +21,6 @@ from localspec.models.installed.installed import can_draft, title_of, twins
 from localspec.models.installed.store import Entry, Store
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
-from localspec.models.memory.memory import Place, total_ram
 from localspec.runtime.offered import Pace
 
 State = Literal["here", "hub", "broken"]
