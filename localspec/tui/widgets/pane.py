@@ -47,6 +47,8 @@ _LONGEST_LABEL = 24
 """Characters of a tab's label; three tabs fit a terminal of 80 columns."""
 _LONG_SECONDS = 10.0
 """From asking to the end of an answer: so long that somebody may have turned away."""
+_ASKING = ("send", "ask", "compact")
+"""Groups of workers that lead to an answer, or to a summary."""
 
 
 class ChatPane(TabPane):
