@@ -254,9 +254,11 @@ LS_API int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, i
                                int32_t max_depth, int32_t shape, int32_t *tokens, int32_t *parents, double *chances,
                                int32_t found[3], double *score);
 /* A drafter's pass in one call: `sync` to the whole int32[n] tokens, of which the first `unchanged` need not be looked
- * at, then what follows their end in `own` (running on) or, where that promises more, in `other` (NULL = none). */
-LS_API int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchanged, const int32_t *tokens,
-                                int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape, ls_followed *out);
+ * at, then what follows their end in `own` (running on) or, where that promises more after a match of at least `least`
+ * tokens, in `other` (NULL = none). */
+LS_API int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int32_t least, int64_t unchanged,
+                                const int32_t *tokens, int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape,
+                                ls_followed *out);
 LS_API int32_t ls_suffix_check(const ls_suffix *index);   /* LS_OK, or LS_BAD_ARGUMENT if the index is damaged. */
 LS_API int64_t ls_suffix_tokens(const ls_suffix *index);  /* Tokens held. */
 LS_API int64_t ls_suffix_bytes(const ls_suffix *index);   /* Memory held. */

@@ -244,8 +244,9 @@ int32_t ls_suffix_guess(const ls_suffix *index, const int32_t *context, int64_t 
     return LS_OK;
 }
 
-int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchanged, const int32_t *tokens, int64_t n,
-                         int32_t max_nodes, int32_t max_depth, int32_t shape, ls_followed *out) {
+int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int32_t least, int64_t unchanged,
+                         const int32_t *tokens, int64_t n, int32_t max_nodes, int32_t max_depth, int32_t shape,
+                         ls_followed *out) {
     guess mine, theirs;
     *out = (ls_followed){.sequence = -1};
     if (unchanged < 0 || unchanged > n || max_nodes < 0 || max_depth < 0) {
@@ -260,7 +261,7 @@ int32_t ls_suffix_follow(ls_suffix *own, const ls_suffix *other, int64_t unchang
     out->score = guessed(&mine, own, tokens + n, n, max_nodes, max_depth, tree | LS_SUFFIX_RUNS_ON);
     if (other) {
         const double score = guessed(&theirs, other, tokens + n, n, max_nodes, max_depth, tree);
-        if (score > out->score) {
+        if (score > out->score && theirs.match >= least) {
             best = &theirs;
             out->score = score;
             out->sequence = ls_suffix_sequence_of(other, theirs.nodes[0].latest);

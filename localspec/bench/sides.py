@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from localspec import __version__
-from localspec.checks.compare import Answer, Turn, ask
+from localspec.checks.compare import Answer, TrialCorpus, Turn, ask
 from localspec.checks.prompts import Prompt
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
@@ -24,27 +22,11 @@ from localspec.llama.exact.identity import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.corpus import Corpus, CorpusFile
 
 PADDED = "localspec.padded"
 """Key of a GGUF file under which a padded model says so, in words that must stand beside every number it gives."""
 BASELINE, PRODUCT = "plain", "localspec"
 """Names of the sides that all others are compared with: plain decoding, and localspec without any flag."""
-
-
-class TrialCorpus(Corpus):
-    """An empty corpus for one conversation, which leaves nothing on disk."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._folder = TemporaryDirectory(prefix="localspec-bench-")
-        self.before = engine.loaded.corpus
-        """What the engine goes on with afterwards."""
-        file = CorpusFile(Path(self._folder.name) / "answers.sqlite", int(engine.settings.corpus_mb * 1e6))
-        super().__init__(file, engine.loaded.model.n_vocab)
-
-    def close(self) -> None:
-        super().close()
-        self._folder.cleanup()
 
 
 class EngineSide:
@@ -70,7 +52,8 @@ class EngineSide:
         engine = self._engine
         self._forget_answers()
         if prompt.apart and not self._plain:
-            self._use_corpus(TrialCorpus(engine))
+            TrialCorpus(engine)
+            self._configure()  # drafters are made anew
         elif (engine.settings.drafter, engine.settings.max_draft_tokens) != (self._drafter, self._length):
             self._configure()
         engine.forget()
@@ -94,20 +77,10 @@ class EngineSide:
         self._engine.configure(drafter=self._drafter, max_draft_tokens=self._length)
 
     def _forget_answers(self) -> None:
-        if isinstance(self._engine.loaded.corpus, TrialCorpus):
-            self._use_corpus(self._engine.loaded.corpus.before)
-
-    def _use_corpus(self, corpus: Corpus | None) -> None:
-        """Searches and fills this one from now on."""
-        engine, old = self._engine, self._engine.loaded.corpus
-
-        def change() -> None:
-            engine.loaded.corpus = corpus
-
-        engine.on_engine_thread(change)
-        self._configure()  # drafters are made anew
-        if isinstance(old, TrialCorpus):
-            old.close()
+        corpus = self._engine.loaded.corpus
+        if isinstance(corpus, TrialCorpus):
+            corpus.close()
+            self._configure()
 
 
 def engine_sides(engine: Engine, drafters: Sequence[str] = (), lengths: Sequence[int] = ()) -> list[EngineSide]:

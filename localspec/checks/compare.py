@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise, zip_longest
 from pathlib import Path
 from statistics import NormalDist, fmean, variance
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from localspec.engine.request import TokenLogProb
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import Options
 from localspec.runtime.engine import Engine
+from localspec.runtime.kept.corpus import Corpus, CorpusFile
 from localspec.types import SamplingParams
 
 Progress = Callable[[str, int, int], None]
@@ -115,6 +117,33 @@ def ask(engine: Engine, turn: Turn) -> Answer:
     return answer
 
 
+class TrialCorpus(Corpus):
+    """An empty corpus that an engine uses until it is closed, and that leaves nothing on disk.
+
+    Drafters must be made anew after it came and after it went (`Engine.configure`).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._before = engine, engine.loaded.corpus
+        self._folder = TemporaryDirectory(prefix="localspec-trial-")
+        file = CorpusFile(Path(self._folder.name) / "answers.sqlite", int(engine.settings.corpus_mb * 1e6))
+        super().__init__(file, engine.loaded.model.n_vocab)
+        self._use(self)
+
+    def _use(self, corpus: Corpus | None) -> None:
+        def change() -> None:
+            self._engine.loaded.corpus = corpus
+
+        self._engine.on_engine_thread(change)
+
+    def close(self) -> None:
+        """Gives the engine back what it had."""
+        if self._engine.loaded.corpus is self:
+            self._use(self._before)
+        super().close()
+        self._folder.cleanup()
+
+
 class Answering:
     """An engine under some settings; made in a process of its own (`apart`)."""
 
@@ -169,8 +198,10 @@ class Task(NamedTuple):
     """But for the seed, which is the first turn's; every further turn has one of its own."""
 
 
-def tasks(prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1) -> list[Task]:
-    """Every prompt at every temperature; each prompt has a seed of its own."""
+def tasks(
+    prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, recall: bool = False
+) -> list[Task]:
+    """Every prompt at every temperature; each prompt has a seed of its own. `recall`: past answers are searched."""
     return [
         Task(
             prompt,
@@ -179,7 +210,7 @@ def tasks(prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: 
                 seed=seed + 1000 * prompt.index,
                 max_tokens=max_tokens,
                 ignore_end=prompt.ignore_end,
-                recall=False,
+                recall=recall,
                 remember=False,
             ),
         )

@@ -7,9 +7,12 @@ them a lot, inexact arithmetic by some hundredths.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any
+
+import numpy as np
 
 from localspec.checks import compare
 from localspec.checks.compare import Heat, Progress, Side, Turn
@@ -154,6 +157,8 @@ def verify(
 ) -> Report:
     """Runs every prompt plain and under every setting and compares tokens and text.
 
+    Drafters search the plain answers to earlier prompts, and no other past answers.
+
     Args:
         engine: loaded with every drafter and draft length that `settings` uses.
         max_tokens: longest answer a turn.
@@ -171,22 +176,26 @@ def verify(
     report = report or Report()
     report.by_setting.update({setting: Tally() for setting in settings})
     sides = {setting: _side(engine, setting) for setting in (PLAIN, *settings)}
-    asked = compare.tasks(prompts, temperatures, max_tokens, seed)
+    asked = compare.tasks(prompts, temperatures, max_tokens, seed, recall=True)
 
     def tell(what: str, done: int, total: int) -> None:
         if progress is not None:
             progress(f"Verifying, {len(report.forks)} forks", done, total)
 
-    for heat in compare.compare(list(sides.values()), asked, progress=tell):
-        first = heat.number % len(temperatures) == 0
-        if isinstance(heat.refused, ContextOverflowError):
-            report.too_long += first
-        elif heat.refused is not None:
-            raise heat.refused
-        else:
-            _count(heat, sides, report)
-            if first:
-                report.prompt_tokens.append(heat.runs[str(PLAIN)].answers[-1].stats["prompt_tokens"])
+    with closing(compare.TrialCorpus(engine)) as corpus:
+        for heat in compare.compare(list(sides.values()), asked, progress=tell):
+            first = heat.number % len(temperatures) == 0
+            if isinstance(heat.refused, ContextOverflowError):
+                report.too_long += first
+            elif heat.refused is not None:
+                raise heat.refused
+            else:
+                _count(heat, sides, report)
+                if first:
+                    report.prompt_tokens.append(heat.runs[str(PLAIN)].answers[-1].stats["prompt_tokens"])
+                for answer in heat.runs[str(PLAIN)].answers:
+                    corpus.keep(np.array(answer.ids, dtype=np.int32))
+                corpus.settle()
     return report
 
 

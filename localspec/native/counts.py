@@ -13,6 +13,9 @@ from localspec.native.kernels import KERNELS
 from localspec.native.library import MOST_FOLLOWED
 from localspec.types import Noise, Tokens
 
+LONGEST = 4
+"""Tokens of a context at most (`native/counts.c`)."""
+
 
 class ContextCounts:
     """Knows what followed the last one to four tokens, and how often: of one conversation, or of many sequences.

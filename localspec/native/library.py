@@ -58,7 +58,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_suffix_remove": (_I32, [_PTR, _I32]),
     "ls_suffix_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
     "ls_suffix_guess": (_I32, [_PTR, _PTR, _I64, _I32, _I32, _I32, _PTR, _PTR, _PTR, _PTR, _PTR]),
-    "ls_suffix_follow": (_I32, [_PTR, _PTR, _I64, _PTR, _I64, _I32, _I32, _I32, _PTR]),
+    "ls_suffix_follow": (_I32, [_PTR, _PTR, _I32, _I64, _PTR, _I64, _I32, _I32, _I32, _PTR]),
     "ls_suffix_check": (_I32, [_PTR]),
     "ls_suffix_tokens": (_I64, [_PTR]),
     "ls_suffix_bytes": (_I64, [_PTR]),

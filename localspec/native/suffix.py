@@ -167,6 +167,7 @@ class SuffixIndex:
         *,
         tree: bool = False,
         other: SuffixIndex | None = None,
+        least: int = 1,
     ) -> Followed:
         """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses after them.
 
@@ -177,6 +178,7 @@ class SuffixIndex:
             max_depth: most tokens in a row.
             tree: as in `guess`.
             other: searched, too, and preferred where it promises more; its sequences do not run on.
+            least: tokens that must match there.
 
         Raises:
             KernelError: as `sync` and `guess`.
@@ -189,6 +191,7 @@ class SuffixIndex:
         status = self._lib.suited(length - unchanged).ls_suffix_follow(
             self._handle,
             None if other is None else other._handle,
+            least,
             unchanged,
             tokens.ctypes.data,
             length,

@@ -114,17 +114,17 @@ def _drafts_the_same(engine: Engine, drafter: str) -> None:
     assert drafts() == first
 
 
-def test_an_answer_found_in_past_answers_is_not_compared_with_plain_decoding(engine: Engine) -> None:
+def test_an_answer_found_in_past_answers_is_compared_as_any_other(engine: Engine) -> None:
     heat(engine, "suffix", alone=False)
     held(engine)
     again = heat(engine, "suffix", alone=False)
     assert again.stats.accepted > 0.6 * again.stats.generated, "it was found"
-    assert again.stats.compared < 0.2 * again.stats.generated, "what it had from there says nothing of plain decoding"
+    assert again.stats.compared == again.stats.generated
 
 
 def test_what_verify_counts_does_not_depend_on_the_order_of_its_settings(engine: Engine) -> None:
     prompts = [Prompt("sea", MESSAGES), Prompt("again", MESSAGES)]
-    settings = [Setting("suffix", 4), Setting("recycling", 4)]
+    settings = [Setting("suffix", 4), Setting("habits", 4)]
     before = held(engine)
     counts = []
     for order in (settings, settings[::-1]):

@@ -188,9 +188,10 @@ def test_token_by_token_equals_all_at_once(backend: Backend, seed: int) -> None:
     others=st.lists(small, max_size=3),
     nodes=st.integers(0, 9),
     tree=st.booleans(),
+    least=st.integers(1, 4),
 )
 def test_a_pass_in_one_call_is_sync_and_the_better_of_two_guesses(
-    backend: Backend, steps: list[tuple[int, list[int]]], others: list[list[int]], nodes: int, tree: bool
+    backend: Backend, steps: list[tuple[int, list[int]]], others: list[list[int]], nodes: int, tree: bool, least: int
 ) -> None:
     one, apart, other = (backend.suffixes(8) for _ in range(3))
     other.add([tokens_of(tokens) for tokens in others])
@@ -199,11 +200,11 @@ def test_a_pass_in_one_call_is_sync_and_the_better_of_two_guesses(
         kept = min(kept, len(history))
         history = history[:kept] + fresh
         for beside in (None, other):
-            found = one.follow(tokens_of(history), kept, nodes, 5, tree=tree, other=beside)
+            found = one.follow(tokens_of(history), kept, nodes, 5, tree=tree, other=beside, least=least)
             apart.sync(tokens_of(history))
             mine = apart.guess(tokens_of(history), nodes, 5, tree=tree, runs_on=True)
             theirs = other.guess(tokens_of(history), nodes, 5, tree=tree)
-            best = theirs if beside is not None and theirs.score > mine.score else mine
+            best = theirs if beside is not None and theirs.score > mine.score and theirs.match >= least else mine
             assert found.tokens.tolist() == best.tokens.tolist()
             assert found.parents.tolist() == best.parents.tolist()
             odds = [chance if chance < 0.5 else chance / (1 - chance) for chance in best.chances.tolist()]

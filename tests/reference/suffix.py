@@ -124,12 +124,13 @@ class SuffixIndex:
         max_depth: int,
         tree: bool = False,
         other: SuffixIndex | None = None,
+        least: int = 1,
     ) -> Followed:
         self.sync(tokens, unchanged)
         best, sequence = self.guess(tokens, max_nodes, max_depth, tree, True), -1
         if other is not None:
             found = other.guess(tokens, max_nodes, max_depth, tree)
-            if found.score > best.score:
+            if found.score > best.score and found.match >= least:
                 best, sequence = found, found.sequence
         scores = [chance if chance < 0.5 else chance / (1.0 - chance) for chance in best.chances.tolist()]
         return Followed(best.tokens, best.parents, np.array(scores, dtype=np.float32), best.match, sequence)

@@ -13,9 +13,13 @@ from collections.abc import Sequence
 from localspec.drafters.search.conversations import Conversations
 from localspec.drafters.setup import Corpus, Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.native.counts import LONGEST
 
 SHORTEST_MATCH = 2
 """Fewest tokens that must match: a match of one token is no evidence."""
+PAST_MATCH = LONGEST + 1
+"""Fewest tokens that must match in past answers: what they say after fewer is counted (`habits`), and counts of all
+places promise more than the places of the longest match."""
 
 
 class SuffixDecoding:
@@ -54,7 +58,9 @@ class SuffixDecoding:
         borrowed = self._corpus.borrow() if self._corpus is not None and searched else None
         other = borrowed[0] if borrowed else None
         try:
-            found = seen.index.follow(tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other)
+            found = seen.index.follow(
+                tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other, least=PAST_MATCH
+            )
         finally:
             if borrowed is not None and self._corpus is not None:
                 self._corpus.give_back()
