@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import main
-from localspec.cli.unit import unit
+from localspec.cli.commands.serve import unit
 
 WORDS = ["serve", "tiny", "--port", "9000", "--alias", 'a "b" 100%$HOME\\']
 

@@ -19,7 +19,7 @@ from localspec.server.http.app import create_app
 from localspec.server.http.meter import Meter
 from localspec.server.http.reading import HEADER, SWITCHES
 from localspec.settings import settings_of
-from localspec.tui.screens.parameters import parameters
+from localspec.tui.screens.settings import parameters
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.bindings import known

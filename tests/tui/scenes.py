@@ -20,10 +20,9 @@ from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen
-from localspec.tui.screens.parameters import ParametersScreen
 from localspec.tui.screens.pull import PullScreen, Transfers
 from localspec.tui.screens.race import RaceScreen
-from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.screens.shelf import Item
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import StepsScreen

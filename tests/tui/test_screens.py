@@ -12,8 +12,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.history import HistoryScreen
-from localspec.tui.screens.parameters import ParametersScreen
-from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.bindings import read_keys

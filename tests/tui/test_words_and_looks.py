@@ -7,8 +7,7 @@ import pytest
 from textual.widgets import Static
 
 from localspec.errors import reason
-from localspec.tui.screens.parameters import ParametersScreen, parameters
-from localspec.tui.screens.settings import SettingsScreen, loading, looks
+from localspec.tui.screens.settings import ParametersScreen, SettingsScreen, loading, looks, parameters
 from localspec.tui.talk.conversation import Fit
 from localspec.tui.widgets.form import Form, Pick, Tick
 from localspec.tui.widgets.welcome import Welcome

@@ -1,20 +1,28 @@
-"""`localspec serve`: the local OpenAI-style endpoint."""
+"""`localspec serve`: the local OpenAI-style endpoint, and units with which systemd or launchd start it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import plistlib
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.options import add_model_options, add_process, engine_settings, loader, take_target
 from localspec.cli.setting import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
-from localspec.cli.unit import KINDS, unit
 from localspec.errors import UsageError
 from localspec.paths import typed
+
+KINDS = ("systemd", "launchd")
+"""Units that start the endpoint with the session of the user."""
+_LABEL = "localspec.serve"
+_LOG = "Library/Logs/localspec.log"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -168,3 +176,59 @@ def api_keys(path: str | None) -> tuple[str, ...]:
             raise UsageError(f"{path} holds no API key.", "Put one on a line.")
     given = os.environ.get(KEY_VARIABLE, "").strip()
     return (*keys, given) if given else tuple(keys)
+
+
+def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+    """The text of a unit that starts a command of localspec.
+
+    Args:
+        kind: of `KINDS`.
+        arguments: of `localspec`.
+        environment: variables that it needs; nothing secret.
+        folder: where paths in the arguments begin.
+    """
+    command = [sys.executable, "-m", "localspec", *arguments]
+    return (_systemd if kind == "systemd" else _launchd)(command, environment, folder)
+
+
+def _systemd(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+    lines = [
+        "# Save it as ~/.config/systemd/user/localspec.service, then: systemctl --user enable --now localspec",
+        "[Unit]",
+        "Description=localspec " + " ".join(map(shlex.quote, command[3:])).replace("%", "%%").replace("\n", " "),
+        "",
+        "[Service]",
+        "ExecStart=" + " ".join(_quoted(part, "$") for part in command),
+        "WorkingDirectory=" + str(folder).replace("%", "%%"),
+        *("Environment=" + _quoted(f"{name}={value}") for name, value in environment.items()),
+        "Restart=on-failure",
+        "RestartSec=5",
+        "",
+        "[Install]",
+        "WantedBy=default.target",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str, doubled: str = "") -> str:
+    """One word of a unit; characters that mean something there are doubled or escaped."""
+    for one in ("%", *doubled):
+        text = text.replace(one, 2 * one)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _launchd(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+    where = f"~/Library/LaunchAgents/{_LABEL}.plist"
+    unit = {
+        "Label": _LABEL,
+        "ProgramArguments": list(command),
+        "WorkingDirectory": str(folder),
+        "EnvironmentVariables": dict(environment),
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "StandardOutPath": str(paths.home() / _LOG),
+        "StandardErrorPath": str(paths.home() / _LOG),
+    }
+    head, line, rest = plistlib.dumps(unit, sort_keys=False).decode().partition("\n")
+    return f"{head}{line}<!-- Save it as {where}, then: launchctl load -w {where} -->\n{rest}"

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from localspec.engine.stats import RequestStats
 from localspec.runtime.generation import Generation
@@ -45,6 +43,7 @@ class Meter:
     """Counters of a server. Belongs to the event loop."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they say nothing here and double the page
         self.registry = CollectorRegistry()
         self._add_llama()
         self._add_vllm()
@@ -165,16 +164,4 @@ class Meter:
             (self._vllm_waiting, deferred),
         ):
             gauge.set(value)
-        return generate_latest(_WithoutTimes(self.registry))
-
-
-class _WithoutTimes(Collector):
-    """A registry without the `_created` series, which say nothing here and double the page."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
+        return generate_latest(self.registry)

@@ -1,26 +1,119 @@
-"""F2: looks, what new chats begin with, and how models are loaded. Made from the documented settings themselves."""
+"""Forms made from the documented settings themselves.
+
+F2: looks, what new chats begin with, and how models are loaded. F3: system message, sampling and presets of the chat in
+front.
+"""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
+from localspec.chat.archive.message import Preset
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.settings import Setting, settings_of
 from localspec.tui.screens.page import Page
-from localspec.tui.screens.parameters import parameters
+from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.conversation import checked
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.bindings import CLOSE, bind
 from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.form import Form
 from localspec.tui.widgets.themes import DARK
+from localspec.types import SamplingParams
+
+_OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")
+
+
+def parameters() -> list[Setting]:
+    """What can be set for a chat: sampling, and what else a question has."""
+    asked = {setting.name: setting for setting in settings_of(Question)}
+    drawing = [setting for setting in settings_of(SamplingParams) if setting.kind is not tuple]
+    return [*drawing, *(asked[name] for name in _OF_QUESTIONS)]
+
+
+class ParametersScreen(Page):
+    """Applies to this chat alone, from the next answer on."""
+
+    CSS_PATH = "form.tcss"
+    TITLE = "Parameters of this chat"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        CLOSE,
+        bind("parameters.save", "ctrl+s", "save", "Apply", "Use this for the chat", show=True, priority=True),
+        bind(
+            "parameters.preset", "ctrl+y", "preset", "Presets", "Fill the form from a preset", show=True, priority=True
+        ),
+        bind("parameters.keep", "ctrl+k", "keep", "Save preset", "Keep this as a preset", show=True, priority=True),
+        bind("parameters.forget", "ctrl+d", "forget", "Delete preset", "Delete a preset", show=True, priority=True),
+    ]
+
+    def body(self) -> ComposeResult:
+        chat = self.chats.front.chat
+        with VerticalScroll(classes="sheet"):
+            yield Static("System message", classes="section")
+            yield TextArea(chat.system, id="system", tab_behavior="focus")
+            yield Static("Sampling and limits; empty = the default", classes="section")
+            yield Form(parameters(), chat.params, "chat-")
+
+    def action_save(self) -> None:
+        found = self._read()
+        if found is None:
+            return
+        system, params = found
+        pane = self.chats.front
+        self.session.archive.set_system(pane.chat_id, system)
+        self.session.archive.set_params(pane.chat_id, params)
+        pane.count()
+        self.dismiss(None)
+
+    @work
+    async def action_preset(self) -> None:
+        preset = await self._pick("Which preset?")
+        if preset is not None:
+            self.query_one("#system", TextArea).text = preset.system
+            self.query_one(Form).show(preset.params)
+
+    @work
+    async def action_keep(self) -> None:
+        found = self._read()
+        if found is None:
+            return
+        name = await self.app.push_screen_wait(Line("Name of the preset"))
+        if name and name.strip():
+            self.session.archive.save_preset(Preset(name.strip(), *found))
+            say(self, f"Preset {name.strip()} is saved; /preset {name.strip()} uses it.")
+
+    @work
+    async def action_forget(self) -> None:
+        preset = await self._pick("Delete which preset?")
+        if preset is not None:
+            self.session.archive.delete_preset(preset.name)
+            say(self, f"Preset {preset.name} is deleted.")
+
+    async def _pick(self, question: str) -> Preset | None:
+        presets = {preset.name: preset for preset in self.session.archive.presets()}
+        if not presets:
+            say(self, "There are no presets yet; Ctrl+K saves one.", problem=True)
+            return None
+        rows = [(name, name, preset.system[:70]) for name, preset in presets.items()]
+        chosen = await self.app.push_screen_wait(Choice(question, rows))
+        return None if chosen is None else presets[chosen]
+
+    def _read(self) -> tuple[str, dict[str, Any]] | None:
+        try:
+            return self.query_one("#system", TextArea).text, checked(self.query_one(Form).values())
+        except LocalspecError as error:
+            say(self, str(error), problem=True)
+            return None
+
 
 _TEXT = "system"
 """The preference that gets a text area of its own."""

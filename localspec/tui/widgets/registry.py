@@ -38,7 +38,7 @@ SCREENS: tuple[ScreenRow, ...] = (
     ScreenRow("settings", "localspec.tui.screens.settings:SettingsScreen", "Settings", "models, looks, keys", "f2"),
     ScreenRow(
         "parameters",
-        "localspec.tui.screens.parameters:ParametersScreen",
+        "localspec.tui.screens.settings:ParametersScreen",
         "Parameters",
         "system prompt, sampling and presets of this chat",
         "f3",
