@@ -21,7 +21,7 @@ COMMANDS: dict[str, str] = {
     "run": "answer a prompt (or standard input, or a file of prompts) and exit",
     "chat": "talk with a model, in screens or line by line",
     "chats": "list, search, show, export, import and remove the chats on disk",
-    "corpus": "count, cut, clear or add to the texts that suffix decoding searches: past answers, and your files",
+    "corpus": "count, cut, clear or add to the texts that drafters search: past answers, and your files",
     "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
     "connect": "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve",
     "verify": "check on this machine that speculation does not change the text",

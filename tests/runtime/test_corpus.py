@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError
+from localspec.native.counts import ContextCounts
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import Corpus, CorpusFile, Sequence, erase, folder, mark_of, name_of
-from localspec.types import SamplingParams, Tokens
+from localspec.types import Noise, SamplingParams, Tokens
 from tests.native.inside import tokens_held
 from tests.runtime.corpus_texts import LONG, entry, guess, knows, text
 
@@ -85,6 +87,30 @@ def test_the_same_answer_is_kept_once_and_counts_as_used(file: CorpusFile) -> No
         corpus.keep(text(number))
     corpus.close()
     assert kept(file) == [text(1).tolist(), text(0).tolist()]
+
+
+def habit(corpus: Corpus, tokens: Tokens) -> list[int]:
+    """What the counts say after some tokens."""
+    borrowed = corpus.borrow()
+    assert borrowed is not None
+    found = ContextCounts().guess(tokens, 0, 0.0, Noise(1), 1, 1, 1, borrowed[1])
+    corpus.give_back()
+    return found.tokens.tolist()
+
+
+def test_habits_are_this_models_answers_and_end_with_their_chat(file: CorpusFile) -> None:
+    file.write([replace(entry(0), model="this.gguf"), replace(entry(1), model="other.gguf"), entry(2)])
+    corpus = Corpus(file, 32_000, "this.gguf")
+    corpus.keep(text(3), "a chat")
+    corpus.settle()
+    for number, counts in ((0, True), (1, False), (2, False), (3, True)):
+        assert habit(corpus, text(number)[:2]) == ([int(text(number)[2])] if counts else []), number
+        assert knows(corpus, text(number)), "whoever said it, its copies are found"
+    corpus.forget("a chat")
+    corpus.settle()
+    assert habit(corpus, text(3)[:2]) == []
+    assert habit(corpus, text(0)[:2]) == [int(text(0)[2])]
+    corpus.close()
 
 
 def test_what_is_of_least_use_makes_room(file: CorpusFile) -> None:

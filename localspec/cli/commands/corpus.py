@@ -1,4 +1,4 @@
-"""`localspec corpus`: what suffix decoding searches besides the conversation, counted, cleared and added to."""
+"""`localspec corpus`: what drafters search besides the conversation, counted, cleared and added to."""
 
 from __future__ import annotations
 
