@@ -93,9 +93,9 @@ def habit(corpus: Corpus, tokens: Tokens) -> list[int]:
     """What the counts say after some tokens."""
     borrowed = corpus.borrow()
     assert borrowed is not None
-    found = ContextCounts().guess(tokens, 0, 0.0, Noise(1), 1, 1, 1, borrowed[1])
+    found: list[int] = ContextCounts().guess(tokens, 0, 0.0, Noise(1), 1, 1, 1, borrowed[1]).tokens.tolist()
     corpus.give_back()
-    return found.tokens.tolist()
+    return found
 
 
 def test_habits_are_this_models_answers_and_end_with_their_chat(file: CorpusFile) -> None:
