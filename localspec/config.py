@@ -68,7 +68,7 @@ class EngineSettings:
     """Longest draft for a model with recurrent layers: llama.cpp keeps so many of its states besides the last. None =
     1 to 4, as memory has it (see `models.rollback`)."""
     branches: int = declared(1, least=1, most=64, help="guesses per position: 2 or more make drafts trees; default: 1")
-    """Guesses per position of the draft model and of token recycling; 2 or more make drafts trees, those of suffix
+    """Guesses per position of the draft model and of habits; 2 or more make drafts trees, those of suffix
     decoding, too (one slot only)."""
     min_ngram: int = declared(2, least=1, most=32, help="shortest n-gram of prompt lookup; default: 2")
     """Shortest n-gram prompt lookup searches for."""

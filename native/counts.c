@@ -24,7 +24,7 @@
 #define WAYS 4                /* Lines that a context may have. */
 #define FIRST_LINES 1024
 #define MOST_LINES (1 << 18)  /* 16 MB. */
-#define KEPT LS_MOST_SUCCESSORS
+#define KEPT 8                /* Guesses after a token. */
 #define LEAST 0.03            /* After a guess that is less likely to be reached nothing more is guessed. */
 #define LEAST_SAY 0.02        /* A shorter context that has less of a say is not looked at. */
 #define HIGHEST 0.999         /* No share is as good as a long match. */

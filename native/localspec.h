@@ -95,7 +95,6 @@ typedef struct ls_followed {
     float confidence[LS_MOST_FOLLOWED]; /* Chance given the parent below one half, odds from there on. */
 } ls_followed;
 
-#define LS_MOST_SUCCESSORS 8 /* Tokens kept after each token. */
 /* A tree of guesses; parents as in a draft. */
 typedef struct ls_guess {
     int32_t nodes; /* How many of the next three are filled in. */
@@ -109,7 +108,6 @@ typedef struct ls_workspace ls_workspace; /* Scratch memory and the chosen instr
 typedef struct ls_ngram ls_ngram;         /* Index of the n-grams of one history. */
 typedef struct ls_suffix ls_suffix;       /* Index of many sequences, sorted by what stands before each token. */
 typedef struct ls_counts ls_counts;       /* What followed one to four tokens, and how often. */
-typedef struct ls_successors ls_successors; /* The likeliest tokens after each token. */
 
 /* backend.c: what this build is, and scratch memory. */
 LS_API int32_t ls_abi_version(void);          /* LS_ABI_VERSION of the library. */
@@ -277,21 +275,5 @@ LS_API int32_t ls_counts_guess(ls_counts *own, const ls_counts *past, const ls_w
                                const int32_t *tokens, int64_t n, double temperature, const ls_noise *noise,
                                int32_t max_nodes, int32_t max_depth, int32_t breadth, ls_guess *out);
 LS_API int64_t ls_counts_bytes(const ls_counts *counts); /* Memory held. */
-
-/* successors.c: token recycling. */
-LS_API int32_t ls_successors_new(ls_successors **out);
-LS_API void ls_successors_free(ls_successors *index); /* NULL is fine. */
-/* rows float32*[n], each n_vocab long: row i follows tokens[i]; its likeliest tokens and their shares of the 32 likeliest
- * are kept in place of those that were, one row after the other. Passed over: rows that hold NaN or +inf or exclude every
- * token, and tokens outside the vocabulary. Another n_vocab than before: everything is forgotten. */
-LS_API int32_t ls_successors_learn(ls_successors *index, ls_workspace *w, float *const *rows, int32_t n_vocab,
-                                   const int32_t *tokens, int32_t n);
-/* Guesses after a token, the next always the likeliest to be reached: at most max_nodes (64 at most), max_depth in a row,
- * `breadth` (1 to LS_MOST_SUCCESSORS) after each. With a temperature the noise of LS_SAMPLE ranks them, as the target
- * will; `position` = of the first one. */
-LS_API int32_t ls_successors_guess(const ls_successors *index, const ls_workspace *w, int32_t token,
-                                   double temperature, const ls_noise *noise, uint32_t position, int32_t max_nodes,
-                                   int32_t max_depth, int32_t breadth, ls_guess *out);
-LS_API int64_t ls_successors_bytes(const ls_successors *index); /* Memory reserved; taken as tokens are met. */
 
 #endif

@@ -200,11 +200,8 @@ def verify(
 
 
 def _side(engine: Engine, setting: Setting) -> Side:
-    """Nothing that an earlier setting made is recycled under this one."""
-
     def begin(prompt: Prompt) -> None:
         engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
-        engine.on_engine_thread(engine.loaded.successors.clear)
 
     return Side(str(setting), lambda turn: compare.ask(engine, turn), begin)
 

@@ -13,7 +13,6 @@ from localspec.drafters.search.conversations import Conversations
 from localspec.engine.interfaces import Drafter
 from localspec.methods import ROWS
 from localspec.native.counts import ContextCounts
-from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from localspec.types import Tokens
 
@@ -61,8 +60,6 @@ class Setup:
     """What the user asked for."""
     corpus: Corpus | None = None
     """Past answers that may be searched; None = none."""
-    successors: SuccessorIndex = field(default_factory=SuccessorIndex)
-    """What the target thought of saying after each token, in any answer. It outlives the drafter."""
     conversations: Conversations = field(default_factory=Conversations)
     """What drafters of text search."""
 

@@ -71,13 +71,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_PTR, _PTR, _PTR, _I64, _PTR, _I64, ctypes.c_double, _PTR, _I32, _I32, _I32, _PTR],
     ),
     "ls_counts_bytes": (_I64, [_PTR]),
-    "ls_successors_new": (_I32, [_PTR]),
-    "ls_successors_free": (None, [_PTR]),
-    "ls_successors_learn": (_I32, [_PTR, _PTR, _PTR, _I32, _PTR, _I32]),
-    "ls_successors_guess": (_I32, [_PTR, _PTR, _I32, ctypes.c_double, _PTR, _U32, _I32, _I32, _I32, _PTR]),
-    "ls_successors_bytes": (_I64, [_PTR]),
 }
-BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_counts_guess", "ls_successors_guess")
+BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_counts_guess")
 """Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
 let go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond. In the
 pass it has time."""

@@ -236,7 +236,7 @@ class AnyEngine(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drops the caches of all free slots and what is recycled."""
+        """Drops the caches of all free slots."""
 
     @abstractmethod
     def configure(self, **changes: Any) -> None:

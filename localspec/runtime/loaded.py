@@ -14,7 +14,6 @@ from localspec.llama.exact.self_check import SelfCheck
 from localspec.llama.model import Model
 from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.models.memory.gpu import integrated
-from localspec.native.successors import SuccessorIndex
 from localspec.planning.knowledge import Knowledge
 from localspec.runtime.kept import pass_record
 from localspec.runtime.kept.corpus import Corpus
@@ -26,7 +25,7 @@ _MOVED = (
     "store", "self_check", "cache_key", "prompt_key",
     "heads",
 )  # fmt: skip
-"""Fields that depend on the device; past answers and what was recycled do not."""
+"""Fields that depend on the device; past answers do not."""
 _MOST_SHOWN = 8
 """Widest pass whose cost is shown."""
 
@@ -60,8 +59,6 @@ class Loaded:
     """The same where caches of long prompts are kept; empty = they are not."""
     corpus: Corpus | None = None
     """Past answers that are searched, and where new ones go."""
-    successors: SuccessorIndex = field(default_factory=SuccessorIndex)
-    """What the target thought of saying after each token, in any answer."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
     heads: list[Head] = field(default_factory=list)

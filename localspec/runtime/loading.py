@@ -55,7 +55,7 @@ _LOG = logging.getLogger("localspec")
 _CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
-recycling's confidence, a chance, never reaches it."""
+the confidence of habits, a chance, never reaches it."""
 
 
 def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
@@ -369,7 +369,6 @@ def _setup(loaded: Loaded, settings: EngineSettings) -> Setup:
         model.piece,
         settings,
         loaded.corpus,
-        loaded.successors,
     )
 
 

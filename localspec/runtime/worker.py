@@ -312,7 +312,7 @@ class Worker:
             self._loaded.drop(name)
 
     def begin_anew(self) -> None:
-        """Drops the caches of all free slots and what is recycled. On the thread only.
+        """Drops the caches of all free slots. On the thread only.
 
         Raises:
             DecodeError: the target failed.
@@ -325,7 +325,6 @@ class Worker:
         try:
             self.drop(displace(own, loaded.context, free))
         finally:
-            loaded.successors.clear()
             for context in filter(None, (loaded.context, loaded.draft_context)):
                 for index in free:
                     context.forget(index)

@@ -69,7 +69,7 @@ REBUILD = {"tiny": 0.35}
 """Milliseconds that a pass takes longer after one of another width, where that is much of a pass."""
 _GROWTH = 6000.0
 """Cached tokens that double what a pass costs."""
-ALONE = ("draft", "lookup", "recycling", "suffix")
+ALONE = ("draft", "habits", "lookup", "suffix")
 PARTS = ("draft_seconds", "verify_seconds", "host_seconds")
 """Of an answer's statistics, what decoding took."""
 AIM = 0.97

@@ -122,7 +122,7 @@ def test_of_conversations_apart_the_last_is_measured_and_what_was_answered_befor
 
 def test_a_draft_model_that_is_not_there(tiny_target: Path) -> None:
     with Engine.load(tiny_target, threads=1, context=256, tuned=False) as engine:
-        assert possible_drafters(engine) == ["lookup", "suffix", "recycling"]
-        assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
+        assert possible_drafters(engine) == ["lookup", "suffix", "habits"]
+        assert engine.drafters == ("grammar", "lookup", "suffix", "habits")
         with pytest.raises(UsageError, match="needs a draft model"):
             engine_sides(engine, ["draft"], [2])

@@ -41,7 +41,7 @@ def keeping(folder: Path, *files: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def engine(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Without a draft model, so that recycling drafts, too."""
+    """Without a draft model, so that habits draft, too."""
     with keeping(tmp_path_factory.mktemp("data"), tiny_target) as found:
         yield found
 
@@ -85,7 +85,7 @@ def heat(engine: Engine, drafter: str, alone: bool = True) -> Listener:
     return listener
 
 
-@pytest.mark.parametrize("drafter", ["suffix", "recycling", "lookup"])
+@pytest.mark.parametrize("drafter", ["suffix", "habits", "lookup"])
 def test_a_heat_drafts_the_same_whatever_was_answered_before(engine: Engine, drafter: str) -> None:
     _drafts_the_same(engine, drafter)
 

@@ -44,11 +44,11 @@ def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kerne
         Setting("lookup", 4),
         Setting("suffix", 4),
         Setting("draft", 3),
-        Setting("recycling", 4),
+        Setting("habits", 4),
         Setting("auto", 4),
         Setting("draft", 6, branches=2),
         Setting("suffix", 6, branches=2),
-        Setting("recycling", 6, branches=2),
+        Setting("habits", 6, branches=2),
     ]
     for branches in (1, 2):  # exact widths are those of the shape
         here = [setting for setting in settings if setting.branches == branches]

@@ -96,7 +96,7 @@ def test_a_prompt_that_does_not_fit_is_named(command: Command) -> None:
 def test_an_unknown_drafter_is_named(command: Command) -> None:
     result = command(*QUICK, "--drafters", "oracle")
     assert result.code == 2
-    assert "--drafters has 'oracle'; there are: draft, lookup, suffix, recycling, auto" in result.err
+    assert "--drafters has 'oracle'; there are: draft, lookup, suffix, habits, auto" in result.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")

@@ -27,7 +27,7 @@ def test_all_that_is_to_be_known_of_a_target(
         "a.gguf is a language model: llama, Q8_0.",
         "loads: yes",
         "exact: yes, at every width and in prompts",
-        "drafted from the text alone: lookup, suffix, recycling",
+        "drafted from the text alone: lookup, suffix, habits",
     ]
     assert "drafted by tiny-draft (draft, here)" in lines
     assert f"drafted by {tmp_path / 'beside.gguf'} (draft, here)" in lines
@@ -40,7 +40,7 @@ def test_all_that_is_to_be_known_of_a_target(
         True,
         True,
     )
-    assert told["methods"][:4] == ["draft", "lookup", "suffix", "recycling"]
+    assert told["methods"][:4] == ["draft", "lookup", "suffix", "habits"]
     assert [one["draft"] for one in told["drafts"]] == ["tiny-draft", str(tmp_path / "beside.gguf")]
     assert command("check", "tiny-target").code == 0
 

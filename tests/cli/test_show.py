@@ -103,7 +103,7 @@ def test_show_other_kinds(command: Command, tmp_path: Path) -> None:
     assert "memory" not in result.out
     hybrid = {**TINY_METADATA, "llama.ssm.conv_kernel": 4}
     assert (
-        "no  draft, lookup, suffix, recycling, pard: its recurrent"
+        "no  draft, lookup, suffix, habits, pard: its recurrent"
         in command("show", str(write(tmp_path / "hybrid.gguf", gguf_bytes(hybrid)))).out
     )
 

@@ -20,15 +20,13 @@ from localspec.drafters.heads.pard import ParallelContext, PardDrafter
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.habits import Habits
 from localspec.drafters.search.prompt_lookup import PromptLookup
-from localspec.drafters.search.recycling import RecyclingSettings, TokenRecycling
 from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.drafters.setup import made
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.methods import HEADS, NAMES, PLAIN, ROWS, TABLE
 from localspec.native.counts import ContextCounts
-from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
-from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
+from localspec.types import Noise, SamplingParams, SparseProbs
 from tests.drafters import plug_ins
 from tests.drafters.block_context import block_drafter
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model
@@ -77,19 +75,10 @@ class FixedCorpus:
         self.right.append(sequence)
 
 
-def learned() -> SuccessorIndex:
-    """What `MODEL` says after every token but one."""
-    successors = SuccessorIndex()
-    for token in range(VOCABULARY - 1):
-        row = MODEL(np.array([token], dtype=np.int32))
-        successors.learn(LogitRows.from_matrix(row[None, :].copy()), [0], [token])
-    return successors
-
-
 def of_table(name: str) -> Drafter:
     """As the program makes it."""
     settings = EngineSettings(Path("t.gguf"), min_ngram=1, max_ngram=4)
-    return made(name, replace(plug_ins.setup(VOCABULARY, settings=settings), successors=learned()))
+    return made(name, plug_ins.setup(VOCABULARY, settings=settings))
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
@@ -98,8 +87,6 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "suffix, trees": lambda: SuffixDecoding(FixedCorpus(), trees=True),
     "habits with a corpus": lambda: Habits(FixedCorpus()),
     "habits, trees": lambda: Habits(FixedCorpus(), branches=3),
-    "recycling, trees": lambda: TokenRecycling(learned(), RecyclingSettings(3)),
-    "recycling that saw nothing": TokenRecycling,
     "draft": draft_model,
     "draft, 2 branches": lambda: draft_model(2),
     "draft, 5 branches": lambda: draft_model(5),
@@ -275,7 +262,7 @@ def test_one_that_is_free_guesses_a_chain_where_one_is_asked_for(name: str) -> N
     (draft,) = MAKERS[name]().draft([replace(request, chain=True)])
     assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
     (tree,) = MAKERS[name]().draft([request])
-    if name in ("suffix", "suffix, trees", "recycling", "recycling, trees"):
+    if name in ("suffix", "suffix, trees", "habits", "habits with a corpus", "habits, trees"):
         assert tree.parents.tolist() != list(range(-1, len(tree) - 1)), "else this says nothing"
 
 

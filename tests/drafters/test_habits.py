@@ -10,6 +10,7 @@ import pytest
 from localspec.drafters.search.habits import Habits
 from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.engine.interfaces import Draft
+from localspec.errors import UsageError
 from tests.drafters.test_contract import FixedCorpus, ask
 
 
@@ -60,3 +61,9 @@ def test_it_shares_conversations_with_suffix_decoding() -> None:
         assert (
             suffix.draft([ask(tokens)])[0].tokens.tolist() == SuffixDecoding().draft([ask(tokens)])[0].tokens.tolist()
         )
+
+
+@pytest.mark.parametrize("branches", [0, 9])
+def test_branches_outside_are_refused(branches: int) -> None:
+    with pytest.raises(UsageError, match=f"branches is {branches}; it must be between 1 and 8"):
+        Habits(branches=branches)

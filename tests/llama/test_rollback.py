@@ -104,7 +104,7 @@ def test_the_text_is_plain_decodings_whoever_guesses(path: Path, tokens: Tokens)
         assert "mtp" in engine.drafters
         for temperature in (0.0, 1.0):
             found, drafted = [], 0
-            for drafter in ("none", "recycling", "mtp", "auto"):
+            for drafter in ("none", "habits", "mtp", "auto"):
                 engine.configure(drafter=drafter, max_draft_tokens={"none": 0, "auto": None}.get(drafter, 9))
                 sampling = SamplingParams(temperature=temperature, top_k=2)
                 generation = engine.submit(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from localspec.errors import KernelError
 from localspec.native.binding import NativeKernels
 from localspec.native.library import ISAS
 from localspec.native.ngrams import NgramIndex
-from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 from tests import reference
 
@@ -24,7 +22,6 @@ class Backend:
     kernels: Any
     ngrams: Callable[[int, int], Any]
     suffixes: Callable[[int], Any]
-    successors: Callable[[], Any]
 
     def __str__(self) -> str:
         return self.name
@@ -37,10 +34,10 @@ def _natives() -> list[Backend]:
             kernels = NativeKernels(isa)
         except KernelError:  # not this machine's
             continue
-        found.append(Backend(f"native-{isa}", kernels, NgramIndex, SuffixIndex, partial(SuccessorIndex, kernels)))
+        found.append(Backend(f"native-{isa}", kernels, NgramIndex, SuffixIndex))
     return found
 
 
-REFERENCE = Backend("reference", reference, reference.NgramIndex, reference.SuffixIndex, reference.SuccessorIndex)
+REFERENCE = Backend("reference", reference, reference.NgramIndex, reference.SuffixIndex)
 NATIVE = _natives()
 BACKENDS = [REFERENCE, *NATIVE]

@@ -8,7 +8,6 @@ import numpy as np
 
 from localspec.native.counts import ContextCounts
 from localspec.native.ngrams import NgramIndex
-from localspec.native.successors import SuccessorIndex
 from localspec.native.suffix import SuffixIndex
 
 
@@ -38,6 +37,4 @@ def memory_bytes(index: Any) -> int:
         return int(index._lib.ls_suffix_bytes(index._handle))
     if isinstance(index, ContextCounts):
         return int(index._lib.ls_counts_bytes(index._handle))
-    if isinstance(index, SuccessorIndex):
-        return int(index._lib.ls_successors_bytes(index._handle))
     return int(index.memory_bytes())

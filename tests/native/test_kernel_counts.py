@@ -171,6 +171,13 @@ def test_numbers_out_of_range_are_refused(
         ContextCounts().guess(tokens_of([1, 2, 3]), unchanged, temperature, NOISE, nodes, depth, breadth)
 
 
+def test_what_was_guessed_stays_when_more_is_asked() -> None:
+    counts = ContextCounts()
+    first = counts.guess(tokens_of([1, 2, 3, 1, 2]), 0, 0.0, NOISE, 3, 3)
+    counts.guess(tokens_of([7, 8, 9, 7]), 0, 0.0, NOISE, 3, 3)
+    assert first.tokens.tolist() == [3, 1, 2]
+
+
 def test_closed_counts_start_anew() -> None:
     counts = counts_of([1, 2, 3])
     counts.close()

@@ -1,4 +1,4 @@
-"""A drafter without cost that guesses in every pass, right or wrong, as token recycling does."""
+"""A drafter without cost that guesses in every pass, right or wrong, as habits do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def process(chance: float, confidence: float) -> Process:
 
 def test_a_draft_model_that_promises_more_has_its_turn_beside_it() -> None:
     """The free guesses are worth a pass of their own: reading the prompt is worth more."""
-    processes = {"recycling": process(0.6, 0.6), "draft": process(0.95, 0.95)}
+    processes = {"habits": process(0.6, 0.6), "draft": process(0.95, 0.95)}
     given = World(WIDE, processes, level=0.002, read=0.0003, prompt=200, answer=TOKENS, noise=0.0)
     run = simulate(make(given), range(ANSWERS))
     late = range(ANSWERS // 2, ANSWERS)
-    assert seconds(run, late) < 0.85 * given.fixed("recycling", 3, late)
+    assert seconds(run, late) < 0.85 * given.fixed("habits", 3, late)

@@ -31,7 +31,7 @@ PROMPTS = (
     Prompt("list", (Message("user", "List ten European countries with their capitals, one a line."),)),
     Prompt("turns", (Message("user", "Tell me a short story about a fox."), Message("user", "Now tell it again."))),
 )
-SETTINGS = (Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5), Setting("recycling", 4))
+SETTINGS = (Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5), Setting("habits", 4))
 
 
 @on(INSTRUCT)
@@ -56,7 +56,7 @@ def test_drafts_change_no_byte_of_a_completion(real: Real, temperature: float) -
     prompt = real.engine.tokenize(f"{CODE}\n\nclass SavingsAccount:\n    def __init__(self, owner, balance=0):\n")
     sampling = SamplingParams(temperature=temperature)
     answers, drafted = {}, 0
-    for name in ("none", "lookup", "suffix", "recycling"):
+    for name in ("none", "lookup", "suffix", "habits"):
         found = real.engine.generate(
             prompt, sampling=sampling, seed=3, max_tokens=96, ignore_end=True, drafter=name, max_draft_tokens=5
         )

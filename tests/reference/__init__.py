@@ -16,14 +16,12 @@ from tests.reference.matrix import matvec
 from tests.reference.ngrams import NgramIndex
 from tests.reference.numbers import exp, gumbel, lane_sum, log, philox4x32_10, uniform
 from tests.reference.rows import Support, distribution, log_probs, patched, sample, top_log_probs
-from tests.reference.successors import SuccessorIndex
 from tests.reference.suffix import SuffixIndex
 from tests.reference.verdict import Walk, verify
 
 __all__ = [
     "ContextCounts",
     "NgramIndex",
-    "SuccessorIndex",
     "SuffixIndex",
     "Support",
     "Walk",

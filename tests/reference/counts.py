@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from heapq import heappop, heappush
 
 import numpy as np
 
-from localspec.native.guess import Guess
-from localspec.native.successors import MOST_NODES, SUCCESSORS
-from localspec.types import Noise, Tokens
-from tests.reference.successors import grown, ranked
+from localspec.native.guess import NO_GUESS, Guess
+from localspec.native.library import MOST_FOLLOWED
+from localspec.types import Float64Array, Noise, Purpose, Tokens
+from tests.reference.numbers import exp, gumbel, log
+from tests.reference.rows import COLD
 
-_LONGEST, _OWN_TIMES, _LEAST_SAY, _HIGHEST = 4, 10.0, 0.02, 0.999
+_LONGEST, _OWN_TIMES, _LEAST_SAY, _HIGHEST, _KEPT = 4, 10.0, 0.02, 0.999, 8
+_LEAST = 0.03
+"""After a guess that is less likely than this to be reached nothing more is guessed."""
 
 
 class ContextCounts:
@@ -48,10 +53,10 @@ class ContextCounts:
 
         def children(path: list[int]) -> list[tuple[int, float]]:
             shares = _mixed([self, past] if past else [self], [*tokens.tolist()[-_LONGEST:], *path])
-            best = sorted(shares, key=lambda token: -shares[token])[:SUCCESSORS]
-            return ranked(best, [shares[token] for token in best], temperature, noise, len(tokens) + len(path))
+            best = sorted(shares, key=lambda token: -shares[token])[:_KEPT]
+            return _ranked(best, [shares[token] for token in best], temperature, noise, len(tokens) + len(path))
 
-        tree = grown(children, min(max_nodes, MOST_NODES), max_depth, breadth)
+        tree = _grown(children, min(max_nodes, MOST_FOLLOWED), max_depth, breadth)
         return tree._replace(confidence=np.minimum(tree.confidence, np.float32(_HIGHEST)))
 
     def close(self) -> None:
@@ -75,3 +80,44 @@ def _mixed(counts: list[ContextCounts], end: list[int]) -> dict[int, float]:
             mixed[token] = mixed.get(token, 0.0) + left * says / (met + len(seen))
         left *= len(seen) / (met + len(seen))
     return mixed
+
+
+def _ranked(
+    tokens: list[int], shares: list[float], temperature: float, noise: Noise, position: int
+) -> list[tuple[int, float]]:
+    """(token, how likely it is to be the target's own at that position), best first, together as likely as the shares.
+
+    With p its share, the target takes the largest log p / T + g, or log p + T g, where g is the noise there.
+    """
+    chances: Float64Array = np.array(shares, dtype=np.float32).astype(np.float64)
+    if temperature >= COLD and tokens:
+        noisy = log(chances) + temperature * gumbel(noise, Purpose.SAMPLE, position, np.array(tokens, dtype=np.int32))
+        weights = exp(noisy - noisy.max())
+        chances = weights * (np.cumsum(chances)[-1] / np.cumsum(weights)[-1])
+    return [(tokens[i], float(chances[i])) for i in np.argsort(-chances, kind="stable").tolist()]
+
+
+def _grown(
+    children: Callable[[list[int]], list[tuple[int, float]]], max_nodes: int, max_depth: int, breadth: int
+) -> Guess:
+    """A tree, the next node always the one that is likeliest to be reached; `children` of a path, best first."""
+    found: list[tuple[int, int, float]] = []
+    waiting: list[tuple[float, int, int, int, int, float, list[int]]] = []
+
+    def open_children(path: list[int], parent: int, reach: float) -> None:
+        for rank, (token, chance) in enumerate(children(path)[:breadth]):
+            heappush(waiting, (-(reach * chance), len(path), parent, rank, token, chance, [*path, token]))
+
+    if max_depth:
+        open_children([], -1, 1.0)
+    while waiting and len(found) < max_nodes:
+        reach, _, parent, _, token, chance, path = heappop(waiting)
+        found.append((token, parent, chance))
+        if len(path) < max_depth and -reach >= _LEAST:
+            open_children(path, len(found) - 1, -reach)
+    if not found:
+        return NO_GUESS
+    tokens, parents, chances = zip(*found, strict=True)
+    return Guess(
+        np.array(tokens, dtype=np.int32), np.array(parents, dtype=np.int32), np.array(chances, dtype=np.float32)
+    )

@@ -94,7 +94,7 @@ def test_it_reads_every_state_and_the_text_is_plains(engine: Engine, temperature
 
 def test_it_is_one_of_those_in_auto_and_may_be_asked_for_by_name(engine: Engine) -> None:
     engine.configure(drafter="auto", max_draft_tokens=None)
-    assert engine.drafters == ("grammar", "lookup", "suffix", "recycling", "mlp")
+    assert engine.drafters == ("grammar", "lookup", "suffix", "habits", "mlp")
     assert engine.loaded.trained == ("mlp",)
     before = last_drafter(engine)
     engine.configure(drafter="mlp")
@@ -120,7 +120,7 @@ def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
 
     monkeypatch.setattr("localspec.drafters.heads.mtp.MtpHead.attach", refuse)
     with Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off") as engine:
-        assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
+        assert engine.drafters == ("grammar", "lookup", "suffix", "habits")
         assert engine.loaded.context.states is None
         answer = engine.generate("Hi", max_tokens=4, ignore_end=True)
         answer.text()
@@ -151,7 +151,7 @@ def test_layers_of_the_targets_own_are_loaded_where_they_may_guess(
     with pytest.raises(ModelError, match="no memory"):
         Engine.load(SHIPPED["mtp"], drafter="mtp", **settings)
     with Engine.load(SHIPPED["mtp"], **settings) as engine:
-        assert engine.drafters == ("grammar", "lookup", "suffix", "recycling")
+        assert engine.drafters == ("grammar", "lookup", "suffix", "habits")
     assert "Loading goes on without the layers of multi-token prediction" in caplog.text
 
 

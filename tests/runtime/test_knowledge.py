@@ -17,8 +17,10 @@ from localspec.planning.draft_costs import DraftCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
 from localspec.runtime import memory
+from localspec.runtime.engine import Engine
 from localspec.runtime.kept.knowledge import Store
 from tests.fakes import prompt
+from tests.runtime.fake_engine import make, read, request
 
 
 def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
@@ -55,6 +57,22 @@ def test_what_was_learned_of_passes_is_worth_less_with_time(tmp_path: Path) -> N
     data["time"] -= 60 * 24 * 3600
     path.write_text(json.dumps(data), "utf-8")
     assert store(tmp_path).read().kept_passes[4] == pytest.approx((2.0, MOST_KEPT_PASSES / 4), rel=0.01)
+
+
+def test_what_is_known_of_a_drafter_that_is_gone_is_passed_over(tmp_path: Path, engines: list[Engine]) -> None:
+    old = learned(store(tmp_path))
+    old.acceptance["gone"] = old.acceptance["draft"]
+    old.draft_costs["gone"] = old.draft_costs["draft"]
+    store(tmp_path).write(old)
+    found = store(tmp_path).read()
+    assert found.acceptance["draft"] == old.acceptance["draft"]
+    engine, _ = make()
+    engines.append(engine)
+    engine.loaded.knowledge = found
+    engine.configure(drafter="auto")
+    generation = read(engine.generate(request(1).prompt, seed=1, max_tokens=20, ignore_end=True))
+    assert generation.stats.drafted_by_drafter
+    assert "gone" not in generation.stats.drafted_by_drafter
 
 
 def test_another_pair_or_machine_starts_afresh(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from textual.color import Color
+from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.engine.request import Origin, PassRecord
 from localspec.methods import TABLE
+from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.origin_view import NOTHING, OriginText, OriginView, Shares, legend
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.replayer import Pass, Recorded, Recording, ReplayAnswerer
@@ -38,6 +41,11 @@ RECORDING = Recording([Recorded(PASSES)], PIECES)
 def text_of(view: OriginView) -> str:
     """What the view shows, line by line."""
     return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height))
+
+
+def said(app: ChatApp, query: str, words: str) -> bool:
+    """Whether a Static of the screen in front says so."""
+    return any(words in str(one.content) for one in app.screen.query(query).results(Static))
 
 
 async def test_f6_goes_through_the_views(make_app: MakeApp) -> None:
@@ -116,6 +124,30 @@ async def test_old_chats_replay_without_the_model(make_app: MakeApp, archive: Ar
         await pilot.press("f6")
         await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
         assert "Maria bought" in text_of(app.screen.query_one(OriginView))
+
+
+async def test_old_chats_show_a_drafter_that_is_gone(make_app: MakeApp, archive: Archive) -> None:
+    """`recycling` was one in version 0.2."""
+    user = archive.append_user(archive.new_chat(model="gone").id, "hi")
+    writer = archive.begin_answer(user.id, piece=lambda token: PIECES[token])
+    writer.extend(" bought[red]12[/red]", record=PassRecord("recycling", (2, 5), (-1, 0), (0,), 3, 3, 0.02))
+    figures = {"generated_tokens": 2, "passes": 1, "draft_passes": 1, "drafted": 2, "accepted": 1}
+    by_drafter = {"drafted_by_drafter": {"recycling": 2}, "accepted_by_drafter": {"recycling": 1}}
+    writer.finish("done", stats={**figures, **by_drafter})
+    app = make_app("nothing like it")
+    async with app.run_test(size=(80, 40)) as pilot:
+        for mode in ("colours", "ghosts", "signs"):
+            await pilot.press("f6")
+            await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
+            view = app.screen.query_one(OriginView)
+            assert text_of(view).strip().startswith("bought"), mode
+            assert "recycling 50%" in str(app.screen.query_one(".legend").content)  # type: ignore[attr-defined]
+        assert text_of(app.screen.query_one(OriginView)).splitlines()[1].startswith("r")
+        for key, place in (("f7", "#page"), ("f9", "#headline")):
+            await pilot.press(key)
+            await until(pilot, partial(said, app, place, "recycling"))
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.chat_screen)
 
 
 async def test_colours_differ_and_underlines_stand_in_for_them(

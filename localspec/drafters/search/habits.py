@@ -20,6 +20,7 @@ from localspec.engine.interfaces import (
     History,
     Outcome,
 )
+from localspec.errors import UsageError
 
 _BREADTH = 8
 """Most guesses after a token, of a tree."""
@@ -40,8 +41,13 @@ class Habits:
             corpus: is not closed with it.
             branches: most guesses after a token: 1 drafts a chain, 2 or more a tree, best first.
             conversations: those that other drafters search, too.
+
+        Raises:
+            UsageError: no such number of branches.
         """
-        self._corpus, self._branches = corpus, min(branches, _BREADTH)
+        if not 1 <= branches <= _BREADTH:
+            raise UsageError(f"branches is {branches}; it must be between 1 and {_BREADTH}.")
+        self._corpus, self._branches = corpus, branches
         self._conversations = conversations or Conversations()
 
     def missing(self, slot: int, history: History) -> int:

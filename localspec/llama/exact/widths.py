@@ -105,8 +105,8 @@ def _telling_first(lengths: Sequence[int]) -> list[int]:
 def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, shortest: int) -> bool:
     """Whether a pass of `width` rows gives the bits of one-row passes, filled in each of the ways drafters fill it.
 
-    These are a chain; where the context takes trees, two chains side by side or in turn (suffix decoding, token
-    recycling) and a chain with a leaf beside each node (draft model); and in a context of several slots, equal chains
+    These are a chain; where the context takes trees, two chains side by side or in turn (suffix decoding,
+    habits) and a chain with a leaf beside each node (draft model); and in a context of several slots, equal chains
     of several slots. Where a rejected draft cannot just be trimmed, the rows after it count, too.
     """
     if not bench.chain_equals(length, width):

@@ -117,7 +117,7 @@ HELP = (
     "counts what the passes took on the engine, reading the prompt left out. Then both are shown again side by side, "
     "at one pace."
 )
-KNEW = "Both heats knew the prompt alone: no past answers, nothing recycled, no cache."
+KNEW = "Both heats knew the prompt alone: no past answers, no cache."
 """Said beside each result."""
 
 

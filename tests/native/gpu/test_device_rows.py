@@ -12,7 +12,6 @@ import pytest
 from localspec.errors import KernelError
 from localspec.native import kernels
 from localspec.native.gpu import DeviceRows, Gpu
-from localspec.native.successors import SuccessorIndex
 from localspec.types import NO_TOKENS, Float32Array, LogitRows, Noise, Rule, SamplingParams
 
 from ..test_kernel_agreement import Pass, random_pass
@@ -146,8 +145,6 @@ def test_functions_of_one_row_copy_that_row(driver: FakeDriver, gpu: Gpu) -> Non
     assert kernels.top_log_probs(rows, 1, 1)[0] == p.matrix[1].argmax()
     drawn = kernels.sample(rows, 2, GREEDY, NO_TOKENS, Noise(1, 1), 5)[0]
     assert drawn == kernels.sample(host, 2, GREEDY, NO_TOKENS, Noise(1, 1), 5)[0]
-    index = SuccessorIndex()
-    index.learn(rows, [1], [7])
     assert device.fetched == [1, 2]
     assert np.array_equal(rows.first(1)[-1], p.matrix[0])
     assert len(rows.first(2)) == 2
