@@ -366,9 +366,11 @@ int32_t ls_counts_sync(ls_counts *counts, int64_t unchanged, const int32_t *tail
         counts->tokens = tokens;
         counts->room = have + have / 4 + 256;
     }
-    if (!keep && counts->n_lines) { /* another conversation */
-        memset(counts->lines, 0, (size_t)counts->n_lines * sizeof(line));
-        counts->used = counts->length = 0;
+    if (!keep) { /* another conversation, which is counted as by fresh counts */
+        free(counts->memory);
+        counts->memory = NULL;
+        counts->lines = NULL;
+        counts->n_lines = counts->used = counts->length = 0;
     }
     for (int64_t i = counts->length; i > keep; i--) {
         count(counts, counts->tokens, counts->tokens + i - 1, false);
