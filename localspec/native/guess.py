@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from localspec.native.library import GuessStruct
+from localspec.native.library import FollowedStruct, GuessStruct
 from localspec.types import NO_TOKENS, Float32Array, Tokens
 
 
@@ -26,8 +26,9 @@ NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
 class GuessBuffer:
     """Memory for one tree, which C writes to `address`."""
 
-    def __init__(self) -> None:
-        self._struct = found = GuessStruct()
+    def __init__(self, found: GuessStruct | FollowedStruct | None = None) -> None:
+        """`found`: where it is written; None = in memory of its own."""
+        self._struct = found = found or GuessStruct()
         self.address = ctypes.addressof(found)
         self._views = (
             np.frombuffer(found.tokens, dtype=np.int32),

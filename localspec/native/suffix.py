@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
+from localspec.native.guess import GuessBuffer
 from localspec.native.kernels import KERNELS
 from localspec.native.library import MOST_FOLLOWED, FollowedStruct
 from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
@@ -68,13 +69,8 @@ class SuffixIndex:
         self._found = np.zeros(3, dtype=np.int32)
         outputs = (self._tokens, self._parents, self._chances, self._found, self._score)
         self._addresses = tuple(array.ctypes.data for array in outputs)
-        self._followed = found = FollowedStruct()
-        self._followed_address = ctypes.addressof(found)
-        self._views = (
-            np.frombuffer(found.tokens, dtype=np.int32),
-            np.frombuffer(found.parents, dtype=np.int32),
-            np.frombuffer(found.confidence, dtype=np.float32),
-        )
+        self._followed = FollowedStruct()
+        self._tree = GuessBuffer(self._followed)
         self._open()
 
     def _open(self) -> None:
@@ -198,18 +194,14 @@ class SuffixIndex:
             min(max_nodes, MOST_FOLLOWED),
             min(max_depth, MOST_FOLLOWED),
             tree,
-            self._followed_address,
+            self._tree.address,
         )
         if status:
             raise KernelError(f"the suffix index could not take {length} tokens (status {status}).")
         self._length = length
-        nodes: int = found.nodes
-        if not nodes:
+        if not found.nodes:
             return NOTHING_FOLLOWED
-        ids, parents, confidence = self._views
-        return Followed(
-            ids[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy(), found.match, found.sequence
-        )
+        return Followed(*self._tree.taken(), found.match, found.sequence)
 
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""

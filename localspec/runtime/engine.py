@@ -118,7 +118,7 @@ class Engine(AnyEngine):
 
     def forget(self) -> None:
         """Drops the caches of all free slots: the next answer begins as a fresh program's does,
-        but for past answers (`past` of `generate`) and what the plan has learned.
+        but for past answers (`recall` of `generate`) and what the plan has learned.
         """
         self.on_engine_thread(self._worker.begin_anew)
 

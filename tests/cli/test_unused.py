@@ -93,7 +93,7 @@ def test_a_damaged_head_breaks_neither_the_list_nor_its_target(
 def test_one_that_drafts_is_shown_with_its_target_and_used(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))  # nobody gave the target another name there
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))  # the target has no other name in that folder
     pard = SHIPPED["pard"]
     assert "trained for    tiny-target (sha256 " in command("show", str(pard)).out
     answer = command("run", "Hi", "--head", str(pard), "--drafter", "pard", "--max-tokens", "4", "--json")

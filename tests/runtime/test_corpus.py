@@ -105,7 +105,7 @@ def test_habits_are_this_models_answers_and_end_with_their_chat(file: CorpusFile
     corpus.settle()
     for number, counts in ((0, True), (1, False), (2, False), (3, True)):
         assert habit(corpus, text(number)[:2]) == ([int(text(number)[2])] if counts else []), number
-        assert knows(corpus, text(number)), "whoever said it, its copies are found"
+        assert knows(corpus, text(number)), "copies of every text are found"
     corpus.forget("a chat")
     corpus.settle()
     assert habit(corpus, text(3)[:2]) == []

@@ -120,7 +120,7 @@ def test_extract_writes_them_for_training(command: Command, tmp_path: Path, engi
     assert facts["sha256"] == engine.loaded.model.sha256
     kinds = ("tokens", "layer.1", "layer.4", "final")
     assert set(arrays) == {f"{number}.{kind}" for number in range(len(pieces)) for kind in kinds}
-    assert out.stat().st_mode == text.stat().st_mode, "whoever reads the text reads its states"
+    assert out.stat().st_mode == text.stat().st_mode, "the states have the mode of the text"
     last = len(pieces) - 1
     states = engine.hidden_states(arrays[f"{last}.tokens"], [1, 4])
     assert (states.layers[4] == arrays[f"{last}.layer.4"]).all()

@@ -140,16 +140,21 @@ def test_a_session(terminal: Terminal) -> None:
     terminal.leave()
 
 
+def _asks(terminal: Terminal, endpoint: Endpoint) -> None:
+    """A chat with the first model of an endpoint, which waits for its first token."""
+    terminal.start("chat", "--endpoint", endpoint.url)
+    terminal.sees(f"{endpoint.models[0]} answers, at an endpoint")
+    terminal.write("Say hello")
+    terminal.press("Enter")
+    terminal.sees("waiting for the first token")
+
+
 def test_stop(terminal: Terminal) -> None:
     """Esc ends an answer that never comes; one of the bundled pair may be at its end before the key comes."""
     endpoint = Endpoint()
     endpoint.hold.clear()
     with served(endpoint):
-        terminal.start("chat", "--endpoint", endpoint.url)
-        terminal.sees("answers, at an endpoint")
-        terminal.write("Say hello")
-        terminal.press("Enter")
-        terminal.sees("waiting for the first token")
+        _asks(terminal, endpoint)
         terminal.press("Escape")
         terminal.sees("stopped")
         terminal.leave()
@@ -174,10 +179,7 @@ def test_a_server_answers(terminal: Terminal) -> None:
     endpoint.models = ["small-one", "large-one"]
     endpoint.hold.clear()
     with served(endpoint):
-        terminal.start("chat", "--endpoint", endpoint.url)
-        terminal.sees("small-one answers, at an endpoint")
-        terminal.write("Say hello")
-        terminal.press("Enter")
+        _asks(terminal, endpoint)
         terminal.sees("waiting for the first token: 2 s")
         endpoint.hold.set()
         terminal.sees("Hello there.", "tok/s")

@@ -40,7 +40,7 @@ class Errands:
 
         Args:
             work: gets what calls on the app's thread.
-            what: it is called in the sentence on an error that nobody expected, such as "The search".
+            what: words for the errand in the sentence on an unexpected error, such as "The search".
             failed: hears of its errors on the app's thread; None = they are internal errors, as those of a worker.
         """
         app, this = self._node.app, object()
