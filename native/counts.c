@@ -3,8 +3,8 @@
  * Each context has one line of memory in a table of hashes, so that a look waits for memory once, however much was
  * counted: a pass of the target has emptied the caches. The counts of all lengths are mixed as Witten and Bell (1991) do: a
  * context that was met n times with k different sequels has a say of n / (n + k), and the next shorter one has a say in the
- * rest. What was said in the conversation counts several times. After each guess the same is asked anew; the next guess
- * is always the one that is likeliest to be reached.
+ * rest. Of contexts of one length the conversation's is asked first. After each guess the same is asked anew; the next
+ * guess is always the one that is likeliest to be reached.
  *
  * Whatever makes room lowers counts, so no count is ever higher than what was added and not taken out again: a sequence
  * that was taken out leaves nothing. */
@@ -19,7 +19,6 @@
 #endif
 
 #define LONGEST 4             /* Tokens of a context: with six, answers of a small model were guessed no better. */
-#define OWN_TIMES 10.0        /* How often a sequel in the conversation counts: 1, 3 and 10 were tried on such answers. */
 #define SEQUELS 9             /* Of a context. */
 #define WAYS 4                /* Lines that a context may have. */
 #define FIRST_LINES 1024
@@ -228,13 +227,18 @@ static void say(sequels *to, int32_t token, double says) {
     to->says[i] += says;
 }
 
-static double tell(const line *from, double times, sequels *to) {
+/* What followed a context joins in by what is left of the say; what then is left. */
+static double tell(const line *from, double left, sequels *mixed) {
+    int32_t n = 0;
     for (int32_t i = 0; from && i < SEQUELS; i++) {
+        n += from->counts[i] > 0;
+    }
+    for (int32_t i = 0; n && i < SEQUELS; i++) {
         if (from->counts[i]) {
-            say(to, from->tokens[i], times * from->counts[i]);
+            say(mixed, from->tokens[i], left * from->counts[i] / (from->met + n));
         }
     }
-    return from ? times * from->met : 0.0;
+    return n ? left * ((double)n / (from->met + n)) : left;
 }
 
 /* What follows the tokens before `end`, by all lengths. */
@@ -252,13 +256,8 @@ static void mix(const growth *g, const int32_t *end, int32_t longest, sequels *m
     }
     mixed->n = 0;
     for (int32_t length = longest; length && left > LEAST_SAY; length--) {
-        sequels seen = {.n = 0};
-        const double met = tell(find(g->own, hashes[length]), OWN_TIMES, &seen)
-                           + tell(g->past ? find(g->past, hashes[length]) : NULL, 1.0, &seen);
-        for (int32_t i = 0; i < seen.n; i++) {
-            say(mixed, seen.tokens[i], left * seen.says[i] / (met + seen.n));
-        }
-        left *= met > 0.0 ? seen.n / (met + seen.n) : 1.0;
+        left = tell(find(g->own, hashes[length]), left, mixed);
+        left = tell(g->past ? find(g->past, hashes[length]) : NULL, left, mixed);
     }
 }
 

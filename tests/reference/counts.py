@@ -14,7 +14,7 @@ from localspec.types import Float64Array, Noise, Purpose, Tokens
 from tests.reference.numbers import exp, gumbel, log
 from tests.reference.rows import COLD
 
-_LONGEST, _OWN_TIMES, _LEAST_SAY, _HIGHEST, _KEPT = 4, 10.0, 0.02, 0.999, 8
+_LONGEST, _LEAST_SAY, _HIGHEST, _KEPT = 4, 0.02, 0.999, 8
 _LEAST = 0.03
 """After a guess that is less likely than this to be reached nothing more is guessed."""
 
@@ -64,21 +64,19 @@ class ContextCounts:
 
 
 def _mixed(counts: list[ContextCounts], end: list[int]) -> dict[int, float]:
-    """How likely each token is to follow, by the last four tokens, three, two and one (Witten and Bell)."""
+    """How likely each token is to follow, by the last four tokens, three, two and one (Witten and Bell), and of each
+    length by the first of the counts before the second."""
     mixed: dict[int, float] = {}
     left = 1.0
     for length in range(min(_LONGEST, len(end)), 0, -1):
-        seen: dict[int, float] = {}
-        for one, times in zip(counts, (_OWN_TIMES, 1.0), strict=False):
-            for token, count in one._sequels.get(tuple(end[-length:]), {}).items():
-                if count:
-                    seen[token] = seen.get(token, 0.0) + times * count
-        met = sum(seen.values())
-        if left <= _LEAST_SAY or not met:
-            continue
-        for token, says in seen.items():
-            mixed[token] = mixed.get(token, 0.0) + left * says / (met + len(seen))
-        left *= len(seen) / (met + len(seen))
+        if left <= _LEAST_SAY:
+            break
+        for one in counts:
+            seen = {token: count for token, count in one._sequels.get(tuple(end[-length:]), {}).items() if count}
+            met = sum(seen.values()) + len(seen)
+            for token, count in seen.items():
+                mixed[token] = mixed.get(token, 0.0) + left * count / met
+            left *= len(seen) / met if met else 1.0
     return mixed
 
 
