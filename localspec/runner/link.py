@@ -19,6 +19,7 @@ from typing import Any
 from localspec.engine.request import Event, FinishReason
 from localspec.errors import LocalspecError, RunnerError
 from localspec.llama.exact.choice import Progress
+from localspec.remote.steps import figures_in
 from localspec.runner.messages import (
     LOADING,
     Ask,
@@ -35,7 +36,6 @@ from localspec.runner.messages import (
     Result,
     State,
     event_in,
-    figures_in,
     grammar_of,
 )
 from localspec.runner.outbox import Frame

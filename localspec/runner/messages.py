@@ -6,25 +6,19 @@ every pass. It travels as plain tuples: pickle takes 11 us for it, and 36 us for
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from localspec import errors
 from localspec.config import EngineSettings
 from localspec.engine.interfaces import Request
-from localspec.engine.plan import Undrafted
 from localspec.engine.request import Event, FinishReason, Origin, PassRecord, TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.lazy import Lazy, Trigger
 from localspec.grammar.matcher import Matcher
-
-Figures: TypeAlias = tuple[Any, ...]
-"""The figures of an answer but its gaps, which events bring one by one."""
 
 # -- to the runner ---------------------------------------------------------------------------------------------------
 
@@ -183,35 +177,7 @@ class Pulse:
     """Seconds of the longest such silence that ended."""
 
 
-# -- events and figures ----------------------------------------------------------------------------------------------
-
-_COUNTERS = ("accepted_histogram", "accepted_by_drafter", "drafted_by_drafter", "undrafted")
-_LISTS = ("accepted_per_position", "gaps")
-_PLAIN = tuple(one.name for one in fields(RequestStats) if one.name not in (*_COUNTERS, *_LISTS))
-_plain = attrgetter(*_PLAIN)
-
-
-def figures_out(stats: RequestStats) -> Figures:
-    """A copy for the pipe, made on the engine's thread: the figures change with the next pass."""
-    return (
-        _plain(stats),
-        tuple(stats.accepted_per_position),
-        dict(stats.accepted_histogram),
-        dict(stats.accepted_by_drafter),
-        dict(stats.drafted_by_drafter),
-        {reason.name: passes for reason, passes in stats.undrafted.items()},
-    )
-
-
-def figures_in(stats: RequestStats, figures: Figures) -> None:
-    """Brings an answer's figures up to date."""
-    plain, positions, histogram, accepted, drafted, undrafted = figures
-    for name, value in zip(_PLAIN, plain, strict=True):
-        setattr(stats, name, value)
-    stats.accepted_per_position = list(positions)
-    stats.accepted_histogram = Counter(histogram)
-    stats.accepted_by_drafter, stats.drafted_by_drafter = Counter(accepted), Counter(drafted)
-    stats.undrafted = Counter({Undrafted[reason]: passes for reason, passes in undrafted.items()})
+# -- events ----------------------------------------------------------------------------------------------
 
 
 def event_out(number: int, event: Event, gaps: list[float]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
-from localspec.runner.messages import Figures
+from localspec.remote.steps import Figures
 
 Frame: TypeAlias = tuple[list[Any], dict[int, Figures]]
 PULSE_SECONDS = 1.0

@@ -23,6 +23,7 @@ from localspec.engine.request import Event
 from localspec.grammar.lazy import Lazy
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
+from localspec.remote.steps import figures_out
 from localspec.runner import tape
 from localspec.runner.messages import (
     LOADING,
@@ -40,7 +41,6 @@ from localspec.runner.messages import (
     Result,
     State,
     event_out,
-    figures_out,
 )
 from localspec.runner.outbox import Outbox, received
 from localspec.runtime import memory
