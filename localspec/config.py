@@ -160,7 +160,7 @@ class EngineSettings:
         symbol="GB",
     )
     """Disk for the KV caches of chats that are not in memory, in units of 10^9 bytes: a chat that goes on is then not
-    read anew. Those not used for longest make room; 0 = none are kept. With one slot only."""
+    read anew. Those not used for longest make room; 0 = none are kept."""
     prompt_cache_gb: float = declared(0.0, least=0, most=1e6)
     """Disk for the KV caches of long prompts that come again, of any client and slot, in units of 10^9 bytes: they are
     not read anew, even after a restart. Those not used for longest make room; 0 = none are kept."""

@@ -119,7 +119,7 @@ def _load_parts(
     loaded.configuration, loaded.self_check = str(chosen.configuration), chosen.self_check
     if (settings.chat_cache_gb > 0 or settings.prompt_cache_gb > 0) and saved_cache.can_save(chosen.context):
         key = saved_cache.key(chosen.context)
-        loaded.cache_key = key if settings.chat_cache_gb > 0 and settings.slots == 1 else b""
+        loaded.cache_key = key if settings.chat_cache_gb > 0 else b""
         loaded.prompt_key = key if settings.prompt_cache_gb > 0 else b""
     try:
         if match is not None:

@@ -221,21 +221,24 @@ class Worker:
             self._admit(index, generation)
 
     def _best_slot(self, request: Request) -> int:
-        """The free slot that already holds most of the prompt, and loses no long prompt of another for a short
-        beginning; the lowest of equals (slots stay contiguous)."""
+        """Of the free slots that of the request's chat; else the one that already holds most of the prompt, and loses
+        no long prompt of another for a short beginning; the lowest of equals (slots stay contiguous)."""
         context, prompt = self._loaded.context, request.prompt
-        chunk = context.settings.grid
+        chunk, free = context.settings.grid, [index for index in range(self._slots) if index not in self._running]
+        own = None if self.chats is None else self.chats.slot(request.chat)
+        if own in free:
+            return own
 
         def worth(index: int) -> tuple[int, int]:
             kept = context.reusable(index, prompt, len(prompt))
             lost = len(context.held(index)[0]) - kept
             return kept - lost // chunk * chunk // _LOSS_SHARE, -index
 
-        return max((index for index in range(self._slots) if index not in self._running), key=worth)
+        return max(free, key=worth)
 
     def _admit(self, index: int, generation: Generation) -> None:
         if self.chats is not None:
-            self.chats.serve(generation.request.chat, generation.request.prompt)
+            self.chats.serve(index, generation.request.chat, generation.request.prompt)
         if self.prompts is not None:
             self.prompts.serve(index, generation.request.prompt)
         try:
@@ -318,10 +321,11 @@ class Worker:
             DecodeError: the target failed.
         """
         loaded = self._loaded
-        if self.chats is not None:
-            self.chats.serve(None, NO_TOKENS)  # the chat's cache comes back when the chat goes on
         own = [one for one in self.loop.plan.drafters if one.name in loaded.trained]
         free = [index for index in range(self._slots) if index not in self._running]
+        if self.chats is not None:
+            for index in free:
+                self.chats.serve(index, None, NO_TOKENS)  # the chat's cache comes back when the chat goes on
         try:
             self.drop(displace(own, loaded.context, free))
         finally:

@@ -1,9 +1,11 @@
-"""Chats that take turns in one slot, and chats that go on in another process, are not read anew."""
+"""Chats that take turns in slots, and chats that go on in another process, are not read anew."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.llama.exact import wide
+from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept import caches
@@ -34,11 +37,24 @@ def load(engines: list[Engine], **settings: Any) -> Engine:
 
 
 def ask(engine: Engine, prompt: Tokens, chat: str | None, count: int = 12) -> Generation:
-    generation = engine.generate(prompt, seed=1, chat=chat, max_tokens=count, ignore_end=True, top_log_probs=0)
-    generation.values = [  # type: ignore[attr-defined]
-        (found.token, found.logit) for event in generation for found in event.log_probs
-    ]
-    return generation
+    return ask_at_once(engine, {chat: prompt}, count)[0]
+
+
+def ask_at_once(engine: Engine, prompts: Mapping[str | None, Tokens], count: int = 12) -> list[Generation]:
+    """Answers that begin together, as far as there are slots for them."""
+
+    def begin() -> list[Generation]:
+        options = Options(seed=1, max_tokens=count, ignore_end=True, top_log_probs=0)
+        return [engine.generate(prompt, replace(options, chat=chat)) for chat, prompt in prompts.items()]
+
+    found = engine.on_engine_thread(begin)
+    for generation in found:
+        events = [*generation]
+        generation.slot = events[0].slot  # type: ignore[attr-defined]
+        generation.values = [  # type: ignore[attr-defined]
+            (found.token, found.logit) for event in events for found in event.log_probs
+        ]
+    return found
 
 
 def turns(engine: Engine, story: str = STORY, first: int = 600) -> tuple[Tokens, Tokens]:
@@ -169,7 +185,7 @@ def test_what_finds_no_room_is_not_tried_again_and_again(folder: CacheFolder, en
 def test_chats_take_turns_in_the_slot(folder: CacheFolder, engines: list[Engine]) -> None:
     engine = load(engines)
     first, second = turns(engine)
-    other, _ = turns(engine, "Sort the numbers 4, 2 and 9, then say which was last. ")
+    other, _ = turns(engine, OTHER_STORY)
     answer = ask(engine, first, "one")
     assert ask(engine, other, "two").stats.reused_tokens < 10
     assert ask(engine, first[::-1].copy(), None).stats.reused_tokens < 10  # nobody's: a race, a summary
@@ -199,9 +215,63 @@ def test_what_has_not_changed_is_not_written_again(folder: CacheFolder, engines:
     assert folder.path("one").stat().st_ino == before.st_ino
 
 
-@pytest.mark.parametrize("settings", [{"slots": 2}, {"chat_cache_gb": 0}], ids=str)
-def test_nothing_is_kept(folder: CacheFolder, engines: list[Engine], settings: dict[str, Any]) -> None:
-    engine = load(engines, **settings)
+OTHER_STORY = "Sort the numbers 4, 2 and 9, then say which was last. "
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_chats_that_answer_at_once_keep_their_caches(
+    folder: CacheFolder, engines: list[Engine], slots: int, texts: dict[str, list[list[int]]]
+) -> None:
+    engine = load(engines, slots=slots)
+    (first, second), (third, fourth) = turns(engine), turns(engine, OTHER_STORY)
+    one, two = ask_at_once(engine, {"one": first, "two": third})
+    assert [one.slot, two.slot] == [0, slots - 1]  # type: ignore[attr-defined]
+    again = ask_at_once(engine, {"two": next_prompt(two, fourth), "one": next_prompt(one, second)})
+    assert [each.stats.reused_tokens for each in again] == [611, 611]
+    engine.close()
+    assert folder.path("one").exists()
+    assert folder.path("two").exists()
+
+    engine = load(engines, slots=slots)
+    more = [np.concatenate([each.request.prompt, np.array(each.tokens, np.int32), first[:40]]) for each in again]
+    back = ask_at_once(engine, {"two": more[0], "one": more[1]})
+    assert [back[0].slot, back[1].slot] == [0, slots - 1], "each in the other's slot"  # type: ignore[attr-defined]
+    assert [each.stats.reused_tokens for each in back] == [len(prompt) - 41 for prompt in more]
+    said = [each.tokens for each in (one, two, *again, *back)]
+    assert texts.setdefault("said", said) == said, "as with one slot"
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, list[list[int]]]:
+    """What the tests of this file have to compare."""
+    return {}
+
+
+def test_a_third_chat_costs_no_cache(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines, slots=2)
+    stories = {"one": STORY, "two": OTHER_STORY, "three": "An owl counts ships: 7, 11, 13. "}
+    prompts = {chat: turns(engine, story) for chat, story in stories.items()}
+    answers = {chat: ask(engine, first, chat) for chat, (first, _) in prompts.items()}
+    for chat in ("two", "one", "three"):
+        assert ask(engine, next_prompt(answers[chat], prompts[chat][1]), chat).stats.reused_tokens == 611
+
+
+def test_a_chat_whose_slot_is_at_work_goes_on_in_another(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines, slots=2)
+    first, second = turns(engine)
+    answer = ask(engine, first, "one")
+    long = engine.generate(next_prompt(answer, second), chat="one", seed=1, ignore_end=True)
+    next(iter(long))
+    beside = ask(engine, next_prompt(answer, second), "one")
+    long.cancel()
+    assert beside.slot == 1  # type: ignore[attr-defined]
+    assert beside.stats.reused_tokens >= 611
+    engine.forget()
+    assert ask(engine, next_prompt(answer, second), "one").stats.reused_tokens >= 611
+
+
+def test_nothing_is_kept(folder: CacheFolder, engines: list[Engine]) -> None:
+    engine = load(engines, chat_cache_gb=0)
     first, second = turns(engine)
     ask(engine, first, "one")
     ask(engine, second, "two")

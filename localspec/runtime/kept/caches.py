@@ -191,67 +191,85 @@ class _Caches:
 
 
 class ChatCaches(_Caches):
-    """Which chat's cache the one slot holds; those of the others wait in files."""
+    """Which chat's cache each slot holds; those of the others wait in files. A chat's slot is the one that served it
+    last."""
 
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
-        self._chat: str | None = None
-        self._on_disk: Tokens = NO_TOKENS
-        """What the file of that chat holds, if this engine wrote or read it."""
+        self._slots: dict[str, int] = {}
+        """By chat."""
+        self._on_disk: dict[str, Tokens] = {}
+        """What the files of these chats hold, if this engine wrote or read them."""
 
-    def serve(self, chat: str | None, prompt: Tokens) -> None:
-        """The slot is about to answer a prompt: the cache it holds is saved if it is another chat's, and this chat's is
+    def serve(self, slot: int, chat: str | None, prompt: Tokens) -> None:
+        """A slot is about to answer a prompt: the cache it holds is saved if it is another chat's, and this chat's is
         brought back if it spares more of the prompt than what is there.
 
         Args:
+            slot: nobody else's until the answer ends.
             chat: whose prompt it is; None = no chat's, its cache is not kept.
             prompt: int32[n].
         """
-        if chat == self._chat:
+        if chat is not None and self.slot(chat) == slot:
             return
-        self._save(0)
-        self._chat, self._on_disk = chat, NO_TOKENS
-        self._refused.clear()
+        for other in [one for one, its in self._slots.items() if one == chat or its == slot]:
+            self._leave(other)
+        self._refused.pop(slot, None)
         if chat is not None:
-            self._bring_back(chat, prompt)
+            self._slots[chat] = slot
+            self._bring_back(slot, chat, prompt)
+
+    def slot(self, chat: str | None) -> int | None:
+        """The slot that holds a chat's cache; None = there is none."""
+        return None if chat is None else self._slots.get(chat)
 
     def forget(self, chat: str) -> None:
         """The chat was deleted: its cache leaves the disk and does not come back."""
         self._wait()
-        if chat == self._chat:
-            self._chat = None
+        self._slots.pop(chat, None)
+        self._on_disk.pop(chat, None)
         self._files.remove(chat)
 
     def move(self, context: Context, key: bytes) -> None:
-        """The slot is one of another context now, and empty."""
+        """The slots are those of another context now, and empty."""
         super().move(context, key)
-        self._on_disk = NO_TOKENS
+        self._on_disk.clear()
 
     def close(self) -> None:
-        """Saves what is in the slot, and waits until it is on disk."""
-        self._save(0)
+        """Saves what is in the slots, and waits until it is on disk."""
+        for chat in [*self._slots]:
+            self._leave(chat)
         self._writer.shutdown()
 
+    def _leave(self, chat: str) -> None:
+        """The chat's slot serves another; its cache waits in its file."""
+        self._save(self._slots[chat])
+        del self._slots[chat]
+        self._on_disk.pop(chat, None)
+
     def _next(self) -> int | None:
-        tokens, _ = self._context.held(0)
-        if self._chat is None or len(tokens) < LEAST_CHAT or len(tokens) == self._refused.get(0):
-            return None
-        new = len(tokens) - common_prefix(self._on_disk, tokens)
-        return 0 if new * NEW_SHARE >= len(tokens) else None
+        for chat, slot in self._slots.items():
+            tokens, _ = self._context.held(slot)
+            if len(tokens) >= LEAST_CHAT and len(tokens) != self._refused.get(slot):
+                new = len(tokens) - common_prefix(self._on_disk.get(chat, NO_TOKENS), tokens)
+                if new * NEW_SHARE >= len(tokens):
+                    return slot
+        return None
 
     def _save(self, slot: int) -> None:
         tokens, _ = self._context.held(slot)
-        if self._chat is None or len(tokens) < LEAST_CHAT or np.array_equal(tokens, self._on_disk):
+        chat = next(one for one, its in self._slots.items() if its == slot)
+        if len(tokens) < LEAST_CHAT or np.array_equal(tokens, self._on_disk.get(chat, NO_TOKENS)):
             return
         self._wait()
         saved = self._taken(slot)
         if saved is not None:
-            self._on_disk = saved.tokens
-            self._writing = self._writer.submit(self._files.keep, self._chat, self._key, saved)
+            self._on_disk[chat] = saved.tokens
+            self._writing = self._writer.submit(self._files.keep, chat, self._key, saved)
 
-    def _bring_back(self, chat: str, prompt: Tokens) -> None:
+    def _bring_back(self, slot: int, chat: str, prompt: Tokens) -> None:
         context = self._context
-        here = context.reusable(0, prompt, len(prompt))
+        here = context.reusable(slot, prompt, len(prompt))
 
         def wanted(tokens: Tokens, prompt_length: int) -> bool:
             return (
@@ -261,8 +279,8 @@ class ChatCaches(_Caches):
 
         self._wait()
         saved = self._files.read(chat, self._key, wanted)
-        if saved is not None and saved_cache.put(context, saved):
-            self._on_disk = saved.tokens
+        if saved is not None and saved_cache.put(context, saved, slot):
+            self._on_disk[chat] = saved.tokens
 
 
 @dataclass(frozen=True, slots=True)
