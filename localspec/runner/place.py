@@ -1,0 +1,147 @@
+"""Where a process of models listens: a socket file in a folder that only this user may enter.
+
+Names are never used twice, so two processes do not meet. A claimed file beside each socket says whether its process
+lives; what a dead one left is removed by the next, or by its parent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import stat
+import struct
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from localspec import __version__
+from localspec.claim import Claim, is_held
+from localspec.errors import LocalspecError, UsageError
+
+_MOST_BYTES = 103
+"""Of a socket's path; macOS takes 104 with the 0 at its end, Linux 108."""
+_KEY_DIGITS = 12
+_NAME_BYTES = len("/") + _KEY_DIGITS + len("-12345678.sock")
+_VARIABLES = ("LOCALSPEC_", "GGML_", "CUDA_")
+"""How the names of variables begin that change what a process has loaded."""
+
+
+class Place:
+    """Listens. For the process of the models itself, which closes it."""
+
+    def __init__(self, key: str) -> None:
+        """
+        Args:
+            key: what is loaded, see `key_of`.
+
+        Raises:
+            UsageError: there can be no such socket.
+        """
+        home = folder()
+        sweep(home)
+        self.path = home / f"{key}-{secrets.token_hex(4)}.sock"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._claim = Claim(self.path.with_suffix(".lock"))  # first: a socket without a claim is a dead one's
+            self.socket.bind(str(self.path))
+            self.path.chmod(0o600)
+        except OSError as error:
+            self.socket.close()
+            raise UsageError(f"Cannot listen at {self.path}: {error.strerror or error}.") from None
+        self.socket.listen()
+
+    def close(self) -> None:
+        """Listens no more; nothing is left in the folder."""
+        self.socket.close()
+        self.path.unlink(missing_ok=True)
+        self._claim.release()
+
+
+def folder() -> Path:
+    """Where the sockets are; made if it is not there.
+
+    Raises:
+        UsageError: others could reach into it.
+    """
+    import platformdirs
+
+    found = Path(f"/tmp/localspec-{os.getuid()}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said where XDG_RUNTIME_DIR is not set
+            named = platformdirs.user_runtime_path("localspec")
+        if len(os.fsencode(named)) + _NAME_BYTES <= _MOST_BYTES:
+            found = named
+        found.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fault = _fault(found.lstat(), found.parent.stat())
+    except OSError as error:
+        fault = error.strerror or str(error)
+    if fault:
+        raise UsageError(f"{found} cannot hold this user's sockets: {fault}.", "Remove it, or set XDG_RUNTIME_DIR.")
+    return found
+
+
+def _fault(seen: os.stat_result, above: os.stat_result) -> str:
+    """Why a folder is not this user's alone; "" = it is."""
+    if not stat.S_ISDIR(seen.st_mode):
+        return "it is no folder"
+    if seen.st_uid != os.getuid():
+        return "it belongs to another user"
+    if seen.st_mode & 0o077:
+        return "other users may enter it"
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        return "other users may put another in its place"
+    return ""
+
+
+def sweep(home: Path) -> None:
+    """Removes what processes left that are gone."""
+    with suppress(OSError):
+        for path in {one.with_suffix(".sock") for one in home.iterdir()}:
+            if not is_held(path.with_suffix(".lock")):
+                path.unlink(missing_ok=True)
+
+
+def connect(path: Path) -> socket.socket:
+    """A connection to this user's process; nothing has been sent.
+
+    Raises:
+        OSError: nobody listens there.
+        LocalspecError: another user's process does.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.connect(str(path))
+        if _peer(made) != os.getuid():
+            raise LocalspecError(f"Another user's process listens at {path}.")
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _peer(made: socket.socket) -> int:
+    """User id of the process at the other end."""
+    if sys.platform == "linux":
+        found = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", found)[1])
+    found = made.getsockopt(0, 1, 76)  # SOL_LOCAL, LOCAL_PEERCRED, sizeof(struct xucred) of macOS
+    return int(struct.unpack_from("2I", found)[1])
+
+
+def key_of(files: Sequence[Path], settings: Mapping[str, object]) -> str:
+    """What is loaded, in a few digits: processes of one key could serve for each other.
+
+    Raises:
+        OSError: a file is not there.
+    """
+    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+    facts = (__version__, seen, settings, variables, sys.path)
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_DIGITS]
