@@ -24,8 +24,9 @@ class Generation:
         """Why it ended; None while it runs."""
         self.stats = RequestStats(prompt_tokens=len(request.prompt))
         """Live; from when it has a slot on, the engine's own."""
-        self.cached = 0
-        """Tokens of the prompt that are in the slot's cache, found there or read."""
+        self.progress: tuple[int, int] | None = None
+        """Tokens of the prompt that are in the slot's cache, found there or read, and those to be there before the
+        first pass; None = none was read yet."""
         self.tokens: list[int] = []
         """Tokens read so far."""
         self.cancelled = False
@@ -50,7 +51,8 @@ class Generation:
                 yield self._read(self._inbox.get_nowait())
 
     def notify(self, arrived: Callable[[], None]) -> None:
-        """Has `arrived()` called on the engine thread whenever there is something to `poll`, and here, once, now."""
+        """Has `arrived()` called on the engine thread whenever there is something to `poll`, or more of the prompt was
+        read; and here, once, now."""
         self._arrived = arrived
         arrived()  # something may have come before there was a listener
 
@@ -67,13 +69,16 @@ class Generation:
     def read(self) -> int:
         """Tokens of the prompt that were computed for this answer by now."""
         reused = self.stats.reused_tokens
-        return max(0, (self.stats.prompt_tokens if self.stats.passes else self.cached) - reused)
+        cached, _ = self.progress or (0, 0)
+        return max(0, (self.stats.prompt_tokens if self.stats.passes else cached) - reused)
 
     def prefilled(self, done: int, total: int) -> None:
         """Engine thread only: so many tokens of the prompt are cached, of those to be cached before the first pass."""
-        self.cached = done
+        self.progress = done, total
         if self.request.on_prefill is not None:
             self.request.on_prefill(done, total)
+        if self._arrived is not None:
+            self._arrived()
 
     def text(self) -> str:
         """Waits for the end and returns the text of all events not yet read."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -14,8 +15,10 @@ from localspec.chat.reply.reply import Content, Part
 from localspec.engine.request import Event, FinishReason, TokenLogProb
 from localspec.errors import LocalspecError
 from localspec.runtime.generation import Generation
-from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import ApiError, from_localspec
+
+if TYPE_CHECKING:
+    from localspec.server.chat.shapes import FinishWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,67 @@ class Answers:
             self._ended(generation)
             if self.closed and not self._running:
                 self._over()
+
+
+class Joined:
+    """What one answer brings, joined: the first events at once, those after them at most so many times a second.
+
+    Belongs to the event loop it was made on, which the engine's thread wakes only while it waits for an event: a loop
+    that wakes takes the interpreter from that thread.
+    """
+
+    def __init__(self, generation: Generation, per_second: float) -> None:
+        self.generation = generation
+        self._pause = 1 / per_second
+        self._loop = asyncio.get_running_loop()
+        self._armed = False
+        self._told = generation.progress
+        self._woken, self._cancelled = asyncio.Event(), asyncio.Event()
+        generation.notify(self._wake)
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        """Events to the last one; none where only more of the prompt was read.
+
+        Raises:
+            LocalspecError: what went wrong on the engine's thread.
+        """
+        while self.generation.finish is None:
+            events, failure = await self._next()
+            if events or failure is None:
+                yield events
+            if failure is not None:
+                raise failure
+            if self.generation.finish is None:
+                with anyio.move_on_after(self._pause):
+                    await self._cancelled.wait()
+
+    def cancel(self) -> None:
+        """Asks for the end, whose event comes at once."""
+        self.generation.cancel()
+        self._cancelled.set()
+
+    async def _next(self) -> tuple[list[Event], LocalspecError | None]:
+        events, failure = list[Event](), None
+        while True:
+            self._woken.clear()
+            self._armed = True  # before the look: what comes after it wakes
+            try:
+                for event in self.generation.poll():
+                    events.append(event)
+            except LocalspecError as error:
+                failure = error
+            if events or failure is not None or self.generation.progress != self._told:
+                self._told = self.generation.progress
+                self._armed = False
+                return events, failure
+            await self._woken.wait()
+
+    def _wake(self) -> None:
+        """Engine thread: something has arrived."""
+        if self._armed:
+            self._armed = False
+            with suppress(RuntimeError):  # the loop is closed: nothing waits for it any more
+                self._loop.call_soon_threadsafe(self._woken.set)
 
 
 FINISH_WORDS: dict[FinishReason, FinishWord] = {
