@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from localspec.chat.turn import Message
     from localspec.engine.request import FinishReason
     from localspec.options import Options
-    from localspec.remote.endpoint import Endpoint, Reply
-    from localspec.remote.prompt import Prompt
+    from localspec.remote.asking import Reply
 
 
 def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -111,14 +109,14 @@ class ServerSpeaker:
         Raises:
             LocalspecError: there is no such server, or it has no models.
         """
-        from localspec.remote.server import base_of
+        from localspec.remote.asking import Asking
+        from localspec.remote.server import Server
 
-        self._key = key_of(options)
-        self.base = base_of(options.endpoint)
+        self._asking = Asking(Server(options.endpoint, key_of(options)))
+        self.base = self._asking.server.base
         """The server's address, with /v1 at its end."""
         self.last: Reply | None = None
-        self._seed: int | None = None
-        self.model: str = options.model or self._run(_first_model)
+        self.model: str = options.model or self._asking.models()[0]
 
     @property
     def title(self) -> str:
@@ -137,12 +135,12 @@ class ServerSpeaker:
         Raises:
             LocalspecError: the server is away, refuses, or fails in the middle.
         """
-        from localspec.remote.endpoint import Reply
+        from localspec.remote.asking import Reply
         from localspec.remote.prompt import Prompt
 
         prompt = Prompt(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop)
-        self.last, self._seed = Reply(prompt), prompt.seed
-        self._run(_answered, prompt, self.model, self.last, take)
+        self.last = Reply(self._asking, prompt, self.model)
+        self.last.read(take)
         return self.last
 
     def print_stats(self) -> None:
@@ -153,7 +151,7 @@ class ServerSpeaker:
         rate = f", {known['tokens_per_second']:.1f} tokens/s" if "tokens_per_second" in known else ""
         prompt = [f"prompt {known['prompt_tokens']} tokens"] if "prompt_tokens" in known else []
         first = [f"TTFT {known['ttft_seconds'] * 1e3:.1f} ms"] if "ttft_seconds" in known else []
-        seed = [] if self._seed is None else [f"seed {self._seed}"]
+        seed = [] if self.last.seed is None else [f"seed {self.last.seed}"]
         lines = [f"{known.get('generated_tokens', 0)} tokens{rate}", ", ".join([*prompt, *first])]
         lines.append(", ".join([*seed, self.title]))
         print(plain_text("\n".join(line for line in lines if line)), file=sys.stderr)
@@ -163,29 +161,6 @@ class ServerSpeaker:
         names = ("prompt_tokens", "generated_tokens", "ttft_seconds", "tokens_per_second")
         figures = self.last.stats.as_dict() if self.last is not None else {}
         return {name: figures[name] for name in names if figures.get(name)}
-
-    def _run(self, job: Callable[..., Any], *arguments: Any) -> Any:
-        import asyncio  # costs every command 40 ms, and only an endpoint needs asyncio
-
-        return asyncio.run(self._connected(job, *arguments))
-
-    async def _connected(self, job: Callable[..., Any], *arguments: Any) -> Any:
-        from localspec.remote.endpoint import Endpoint
-
-        async with Endpoint(self.base, self._key) as endpoint:
-            return await job(endpoint, *arguments)
-
-
-async def _first_model(endpoint: Endpoint) -> str:
-    return (await endpoint.models())[0]
-
-
-async def _answered(
-    endpoint: Endpoint, prompt: Prompt, model: str, reply: Reply, take: Callable[[str, str], None]
-) -> None:
-    async with aclosing(endpoint.answer(prompt, model, reply)) as streamed:
-        async for text, thinking in streamed:
-            take(text, thinking)
 
 
 def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:

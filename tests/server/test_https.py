@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import socket
@@ -17,7 +16,8 @@ import httpx
 import pytest
 
 from localspec.errors import UsageError
-from localspec.remote.endpoint import Endpoint
+from localspec.remote.asking import Asking
+from localspec.remote.server import Server
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
 from localspec.server.http.listen import UnixSocket
@@ -66,17 +66,16 @@ def test_certificates_of_the_environment_count_for_this_machine_too(
     cert, key = certificate
     settings, listening = ServerSettings(ssl_cert=cert, ssl_key=key, drain_seconds=0.0), listen.bind("127.0.0.1", 0)
 
-    async def models() -> list[str]:
-        async with Endpoint(listen.url_of(listening, "https")) as endpoint:
-            return await endpoint.models()
+    def models() -> list[str]:
+        return Asking(Server(listen.url_of(listening, "https"))).models()
 
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")  # not asked
     with started(pool, settings, listening):
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-        assert asyncio.run(models())[0] == pool.default
+        assert models()[0] == pool.default
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
         with pytest.raises(UsageError, match=r"SSL_CERT_FILE \(.*missing.pem\) cannot be read: No such file"):
-            asyncio.run(models())
+            models()
 
 
 def test_a_certificate_that_cannot_be_used_is_one_sentence(certificate: tuple[Path, Path], tmp_path: Path) -> None:
@@ -127,6 +126,9 @@ def test_a_socket_that_is_a_file_answers_this_user_alone(pool: Pool) -> None:
             assert client.get("/v1/models").status_code == 200
             assert client.get("/v1/models", headers={"Host": "any.example"}).status_code == 200
             answer = client.post("/v1/chat/completions", json=BODY)
+            met = list[socket.AddressFamily]()
+            asking = Asking(Server("http://localhost"), path, lambda connection: met.append(connection.family))
+            assert (asking.models()[0], met) == (pool.default, [socket.AF_UNIX])
             with pytest.raises(UsageError, match=r"listens at .* already"):
                 listen.bind(settings.host, 0)
         assert answer.json()["choices"][0]["message"]["content"] == COPIED

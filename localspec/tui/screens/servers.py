@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from localspec.chat.plain_text import one_line
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
 from localspec.remote import search
@@ -15,6 +15,7 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.remote import RemoteAnswerer
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.errands import Errands
 from localspec.tui.widgets.pane import ChatPane
 
 _MOST_NAMED = 10
@@ -37,7 +38,7 @@ def choose_model(screen: ChatScreen, name: str) -> None:
     if name in named:
         screen.run_worker(_take(screen, named[name]), group="server", exclusive=True)
     elif isinstance(answerer, RemoteAnswerer):
-        screen.run_worker(_choose(screen, answerer, name), group="server", exclusive=True)
+        _list(screen, answerer, name)
     elif name and knows(name):
         find(name)
         screen.choose(name)
@@ -72,19 +73,32 @@ async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
         _use(screen, found, entry.name, pane)
 
 
-async def _choose(screen: ChatScreen, answerer: RemoteAnswerer, name: str) -> None:
+def _list(screen: ChatScreen, answerer: RemoteAnswerer, name: str) -> None:
     pane = screen.pane
-    try:
-        names = await answerer.models()
-        if name and name not in names:
+
+    def listed(names: Sequence[str]) -> None:
+        screen.run_worker(_choose(screen, answerer, name, names, pane), group="server", exclusive=True)
+
+    def failed(error: LocalspecError) -> None:
+        if not isinstance(error, Cancelled):  # another model answers meanwhile
+            say(screen, str(error), problem=True)
+
+    Errands(screen).begin(lambda tell: tell(listed, answerer.models()), "The list of models", failed)
+
+
+async def _choose(
+    screen: ChatScreen, answerer: RemoteAnswerer, name: str, names: Sequence[str], pane: ChatPane | None
+) -> None:
+    if name and name not in names:
+        try:
             if knows(name):
                 find(name)
                 screen.choose(name)
                 return
             raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
-    except LocalspecError as error:
-        say(screen, str(error), problem=True)
-        return
+        except LocalspecError as error:
+            say(screen, str(error), problem=True)
+            return
     chosen = name or await pick(screen, f"Models of {answerer.base}", names, answerer.model)
     if chosen is None or screen.session.answerer is not answerer:
         return

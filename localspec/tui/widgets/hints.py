@@ -15,7 +15,7 @@ from localspec.chat.plain_text import one_line
 from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
-from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled, Question
+from localspec.tui.talk.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Prefilled, Question
 from localspec.tui.talk.conversation import Fit
 from localspec.tui.talk.inbox import Inbox
 
@@ -95,6 +95,7 @@ class Compactor(Hint):
         super().__init__()
         self._offer = ""
         self._parts: list[str] = []
+        self._answer: Answer | None = None
         self._done: asyncio.Event | None = None
         """Set at the end of the summary; None = none is being written."""
         self._error: LocalspecError | None = None
@@ -123,7 +124,7 @@ class Compactor(Hint):
         self._parts, self._error, self._stopped = [], None, False
         self.tell("Esc stops the summary, which is being written")
         inbox = Inbox(self)
-        answer = answerer.answer(question, inbox)
+        answer = self._answer = answerer.answer(question, inbox)
         try:
             await done.wait()
         finally:
@@ -160,6 +161,6 @@ class Compactor(Hint):
 
     def on_answer_ended(self, event: AnswerEnded) -> None:
         event.stop()
-        if self._done is not None and not self._stopped:
+        if event.answer is self._answer and self._done is not None and not self._stopped:
             self._error = event.error if event.finish is FinishReason.ERROR else None
             self._done.set()

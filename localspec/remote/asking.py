@@ -1,0 +1,221 @@
+"""Asks an OpenAI-style server: vLLM, llama-server, Ollama, another localspec. It lists its models and streams answers.
+
+There is no event loop: who asks waits on a thread of its own, and any other thread may end that.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+import httpx2 as httpx
+
+from localspec.chat.reply.reply import ReplyParser
+from localspec.chat.reply.thinking import MARKS, apart
+from localspec.engine.request import FinishReason
+from localspec.engine.stats import RequestStats
+from localspec.errors import Cancelled, LocalspecError
+from localspec.remote.prompt import Prompt
+from localspec.remote.server import END, ODD, Piece, Server
+
+_LIST_SECONDS = 30.0
+"""How long a server may take to list its models."""
+_ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+class Asking:
+    """Requests to one server, from any thread. Each has a connection of its own: a server may close an idle one just as
+    it is used again.
+    """
+
+    def __init__(
+        self, server: Server, path: Path | None = None, met: Callable[[socket.socket], object] = lambda _: None
+    ) -> None:
+        """
+        Args:
+            server: where it is, and how its failures are said.
+            path: of its socket, where that is a file.
+            met: looks at a connection before anything is sent, and raises if that shall not be.
+        """
+        self.server, self._met = server, met
+        settings, limits = dict(server.settings), httpx.Limits(max_keepalive_connections=0)
+        if path is not None:
+            settings["transport"] = httpx.HTTPTransport(uds=str(path), limits=limits, trust_env=False)
+        self._client = httpx.Client(**settings, limits=limits)
+        self._lock, self._closed = Lock(), False
+        self._calls = set[Call]()
+
+    def close(self) -> None:
+        """Cuts what is under way; idle connections there are none."""
+        with self._lock:
+            self._closed = True
+            for call in self._calls:
+                call.cut()
+
+    def models(self) -> list[str]:
+        """Names of its models, in its order; at least one.
+
+        Raises:
+            LocalspecError: it is away, refuses, or lists no models.
+        """
+        reply = self.whole("GET", "models", seconds=_LIST_SECONDS)
+        try:
+            names = [str(card["id"]) for card in reply.json()["data"]]
+        except ODD as error:
+            raise self.server.failure(error) from None
+        if not names:
+            raise LocalspecError(f"{self.server.base} lists no models.", "Load one there, or name one with --model.")
+        return list(dict.fromkeys(names))
+
+    def whole(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float | None = None
+    ) -> httpx.Response:
+        """A successful answer that comes at once; `path` is below the server's base, `seconds` are those of silence.
+
+        Raises:
+            Refused: the server does not like it.
+            LocalspecError: it is away, or fell silent.
+        """
+        with self._calling(Call()) as settings:
+            if seconds is not None:
+                settings["timeout"] = seconds
+            reply = self._client.request(method, f"{self.server.base}/{path}", json=body, **settings)
+            self.server.check(reply, reply.content)
+        return reply
+
+    def pieces(self, path: str, body: Mapping[str, Any], call: Call | None = None) -> Generator[Piece]:
+        """The pieces of a streamed answer, to its end; closing the iterator closes the connection: servers stop then.
+
+        Raises:
+            Cancelled: `call` was cut.
+            LocalspecError: the server is away, refuses, or fails in the middle.
+        """
+        call, whole, url = call or Call(), False, f"{self.server.base}/{path}"
+        with self._calling(call) as settings, self._client.stream("POST", url, json=body, **settings) as reply:
+            self.server.check(reply, b"" if reply.is_success else reply.read())
+            for line in reply.iter_lines():
+                piece = self.server.piece(line)
+                if piece is None:
+                    continue
+                call.begun, whole = True, whole or piece.done
+                if piece == END:
+                    break
+                yield piece
+        if not whole:
+            raise Cancelled(_CUT) if call.is_cut else self.server.failure(None)
+
+    @contextmanager
+    def _calling(self, call: Call) -> Iterator[dict[str, Any]]:
+        """What to send a request with; its errors in sentences."""
+        with self._lock:
+            if self._closed:
+                raise Cancelled(_CUT)
+            self._calls.add(call)
+        try:
+            yield {"extensions": {"trace": lambda step, facts: call.follow(step, facts, self._met)}}
+        except ODD as error:
+            raise Cancelled(_CUT) if call.is_cut else self.server.failure(error, call.begun) from None
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+            call.end()
+
+
+_CUT = "The request was cut."
+
+
+class Call:
+    """A request that any thread may cut."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.begun = False
+        """Something of the answer has come."""
+        self._lock = Lock()
+        self._socket: socket.socket | None = None
+
+    def cut(self) -> None:
+        """Who waits for the server gets an error at once; who is connecting, once that is done: nothing is sent."""
+        with self._lock:
+            self.is_cut = True
+            if self._socket is not None:
+                with suppress(OSError):  # the server has closed it
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def follow(self, step: str, facts: Mapping[str, Any], met: Callable[[socket.socket], object]) -> None:
+        """Hears of the steps of httpx, and takes hold of the connection."""
+        if not step.endswith((".connect_tcp.complete", ".connect_unix_socket.complete")):
+            return
+        stream = facts["return_value"]
+        try:
+            with self._lock:
+                if self.is_cut:
+                    raise Cancelled(_CUT)
+                self._socket = stream.get_extra_info("socket").dup()  # TLS takes the descriptor out of this one
+            met(self._socket)
+        except BaseException:
+            stream.close()
+            raise
+
+    def end(self) -> None:
+        """Lets go of the connection."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = None
+
+
+class Reply:
+    """One answer: chunks become text and thinking, and figures are kept."""
+
+    def __init__(self, asking: Asking, prompt: Prompt, model: str) -> None:
+        self.seed = prompt.seed
+        """What the server was told to draw with; None = nothing."""
+        self.stats = RequestStats()
+        """What is known of it: tokens of prompt and answer, times."""
+        self.finish = FinishReason.STOP
+        """Why it ended, as the server says."""
+        self._asking, self._body, self._call = asking, prompt.body(model), Call()
+        self._parser = ReplyParser(thought=None if prompt.prefix else MARKS, thinking=bool(prompt.reasoning))
+        self._began, self._first = perf_counter(), 0.0
+
+    def cancel(self) -> None:
+        """Lets `read` end at once, from any thread, and closes the connection: servers stop then."""
+        self._call.cut()
+
+    def read(self, take: Callable[[str, str], object]) -> None:
+        """Asks, and hands (text, thinking) on as they come; what was held back comes after an error, too.
+
+        Raises:
+            Cancelled: it was cancelled.
+            LocalspecError: the server is away, refuses, or fails in the middle.
+        """
+        try:
+            with closing(self._asking.pieces("chat/completions", self._body, self._call)) as pieces:
+                for piece in pieces:
+                    text, thinking = apart(self._parser.push(piece.text))
+                    thinking += piece.thinking
+                    self._count(piece, bool(text or thinking))
+                    if text or thinking:
+                        take(text, thinking)
+        finally:
+            text, thinking = apart(self._parser.finish())
+            if text or thinking:
+                take(text, thinking)
+
+    def _count(self, piece: Piece, says: bool) -> None:
+        """Servers send a token a chunk, mostly; the exact number may come at the end."""
+        stats, now = self.stats, perf_counter()
+        self.finish = _ENDS.get(piece.finish, self.finish)
+        stats.prompt_tokens = piece.prompt_tokens or stats.prompt_tokens
+        stats.generated = piece.tokens or stats.generated + says
+        if says:
+            if not self._first:
+                self._first = now
+                stats.ttft_seconds = stats.prefill_seconds = now - self._began
+            stats.verify_seconds = now - self._first
