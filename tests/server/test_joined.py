@@ -54,7 +54,12 @@ def event(token: int, finish: FinishReason | None = None) -> Event:
 
 def elsewhere(one: Generation, *items: Event | BaseException) -> None:
     """Hands them over on a thread of its own, as an engine does."""
-    thread = threading.Thread(target=lambda: [one.deliver(item) for item in items])
+
+    def deliver() -> None:
+        for item in items:
+            one.deliver(item)
+
+    thread = threading.Thread(target=deliver)
     thread.start()
     thread.join()
 

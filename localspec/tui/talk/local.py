@@ -6,9 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 
-from localspec.chat.prompt.completion import MOST_TOKENS, continued
 from localspec.chat.reply import thinking
 from localspec.chat.reply.reply import Parser, Part
 from localspec.checks import inside
@@ -18,6 +16,7 @@ from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.llama.exact.choice import Progress
 from localspec.models.installed.installed import title_of
 from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.asked import Asked
 from localspec.runtime.generation import Generation
 from localspec.runtime.offered import is_bundled
 from localspec.tui.talk.answerer import (
@@ -64,7 +63,7 @@ class LocalAnswerer:
     def count(self, question: Question) -> int | None:
         if self.engine is None:
             return None
-        return len(_Asked(self.engine, question).prompt)
+        return len(_asked(self.engine, question).prompt)
 
     def piece(self, token: int) -> bytes:
         """Asked for tokens of answers only, so that there is a model."""
@@ -143,8 +142,8 @@ class LocalAnswerer:
         text; if there is none, the error is raised.
         """
         while True:
-            asked = _Asked(engine, question)
-            generation = asked.generation(answer, sink)
+            asked = _asked(engine, question)
+            generation = _begun(engine, asked, question, answer, sink)
             answer.begin(generation)
             feed = _Feed(answer, sink, asked.reply)
             try:
@@ -265,40 +264,34 @@ class _Feed:
             waiting.clear()
 
 
-class _Asked:
-    """A question in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
+def _asked(engine: AnyEngine, question: Question) -> Asked:
+    """Raises: LocalspecError, as `Asked` does."""
+    return Asked(
+        engine,
+        question.messages,
+        thinking=question.thinking,
+        reasoning=question.reasoning,
+        prefix=question.prefix,
+        thought_out=question.thought_out,
+    )
 
-    def __init__(self, engine: AnyEngine, question: Question) -> None:
-        """Raises: LocalspecError, if the chat template refuses the messages, or there is none and a system message."""
-        self._engine, self._question = engine, question
-        turn = engine.dialect.turn(question.messages)
-        wanted: dict[str, Any] = {} if question.thinking is None else {"enable_thinking": question.thinking}
-        completes = not engine.template.exists
-        if completes:
-            prompt = engine.tokenize(continued(turn.messages))
-        else:
-            prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
-        self.prompt, self.reply = turn.resume(prompt, question.reasoning, question.prefix, question.thought_out)
-        self._preserved = turn.preserved
-        self._max_tokens = question.max_tokens or (MOST_TOKENS if completes else None)
 
-    def generation(self, answer: LocalAnswer, sink: Sink) -> Generation:
-        question = self._question
-        apart = question.alone or question.private
-        return self._engine.generate(
-            self.prompt,
-            sampling=question.sampling,
-            seed=question.seed,
-            max_tokens=self._max_tokens,
-            stop=question.stop,
-            drafter=question.drafter,
-            max_draft_tokens=question.max_draft_tokens,
-            preserved=self._preserved,
-            chat=question.chat,
-            recall=not apart,
-            remember=not apart,
-            on_prefill=lambda done, total: sink.post_message(Prefilled(answer, done, total)),
-        )
+def _begun(engine: AnyEngine, asked: Asked, question: Question, answer: LocalAnswer, sink: Sink) -> Generation:
+    apart = question.alone or question.private
+    return engine.generate(
+        asked.prompt,
+        sampling=question.sampling,
+        seed=question.seed,
+        max_tokens=question.max_tokens or asked.most,
+        stop=question.stop,
+        drafter=question.drafter,
+        max_draft_tokens=question.max_draft_tokens,
+        preserved=asked.preserved,
+        chat=question.chat,
+        recall=not apart,
+        remember=not apart,
+        on_prefill=lambda done, total: sink.post_message(Prefilled(answer, done, total)),
+    )
 
 
 def _facts(engine: AnyEngine, name: str, key: str) -> Facts:

@@ -1,0 +1,50 @@
+"""A conversation in the words of one model: its prompt, with what the answer already says, and how to read the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from localspec.chat.prompt.completion import MOST_TOKENS, continued
+from localspec.chat.turn import Message
+from localspec.runtime.any_engine import AnyEngine
+
+
+class Asked:
+    """An answer that is wanted. Without a chat template the text goes on, for a limited number of tokens."""
+
+    def __init__(
+        self,
+        engine: AnyEngine,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        reasoning: str = "",
+        prefix: str = "",
+        thought_out: bool = False,
+    ) -> None:
+        """
+        Args:
+            engine: that answers.
+            messages: the conversation.
+            thinking: whether the model thinks before it answers, where its chat template can switch that.
+            reasoning: what it has thought already.
+            prefix: what the answer already says.
+            thought_out: the thinking ends where it is, and the answer begins.
+
+        Raises:
+            LocalspecError: the chat template refuses the messages, or there is none and a system message.
+        """
+        turn = engine.dialect.turn(messages)
+        wanted: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        completes = not engine.template.exists
+        if completes:
+            prompt = engine.tokenize(continued(turn.messages))
+        else:
+            prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
+        self.prompt, self.reply = turn.resume(prompt, reasoning, prefix, thought_out)
+        """`reply` reads what the model says."""
+        self.preserved = turn.preserved
+        """Control tokens that `reply` must see."""
+        self.most = MOST_TOKENS if completes else None
+        """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""
