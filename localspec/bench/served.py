@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
-
-import httpx2 as httpx
 
 from localspec.chat.turn import Message
 from localspec.checks.compare import Answer, Turn
 from localspec.checks.prompts import Prompt, prompt_tokens, text_for_completion
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import Options
+from localspec.remote.asking import Asking
 from localspec.remote.prompt import sampling_fields
-from localspec.remote.server import ODD, Piece, Refused, Server
+from localspec.remote.server import Piece, Refused, Server
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
 
@@ -82,16 +82,10 @@ class Served:
         Raises:
             LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
         """
-        self.name, self._server = name or server.name, server
+        self.name, self._asking = name or server.name, Asking(server)
         self._render, self._fresh = render, True
-        # While others have their turn a server closes idle connections, perhaps just as we ask again.
-        self._client = httpx.Client(**server.settings, limits=httpx.Limits(max_keepalive_connections=0))
-        try:
-            self._model = model or self._first_model()
-            self._dialect = self._understood()
-        except BaseException:
-            self._client.close()
-            raise
+        self._model = model or self._first_model()
+        self._dialect = self._understood()
         self.facts: Mapping[str, Any] = {
             "url": f"{server.base}/",
             "model": self._model,
@@ -121,7 +115,7 @@ class Served:
             self._fresh = False
 
     def close(self) -> None:
-        self._client.close()
+        self._asking.close()
 
     def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
@@ -138,30 +132,13 @@ class Served:
 
     def _timed(self, body: Mapping[str, Any]) -> Answer:
         texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
-        try:
-            with self._client.stream("POST", f"{self._server.base}/{self._dialect.path}", json=body) as response:
-                self._server.check(response, b"" if response.is_success else response.read())
-                for line in response.iter_lines():
-                    piece = self._server.piece(line)
-                    if piece is None:
-                        continue
-                    if piece.text:
-                        texts.append(piece.text)
-                        times.append(time.perf_counter() - start)
-                    last = last.then(piece)
-        except ODD as error:
-            raise self._server.failure(error, bool(texts)) from error
-        if not last.done:
-            raise self._server.failure(None)
+        with closing(self._asking.pieces(self._dialect.path, body)) as pieces:
+            for piece in pieces:
+                if piece.text:
+                    texts.append(piece.text)
+                    times.append(time.perf_counter() - start)
+                last = last.then(piece)
         return _answer("".join(texts), times, last, time.perf_counter() - start)
-
-    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
-        try:
-            response = self._client.request(method, f"{self._server.base}/{path}", json=body)
-        except httpx.HTTPError as error:
-            raise self._server.failure(error) from error
-        self._server.check(response, response.content)
-        return response
 
     def _understood(self) -> Dialect:
         """The first way of asking that works.
@@ -176,7 +153,7 @@ class Served:
             body = self._body(dialect, _GREETING, "Hi") | {"stream": False}
             body.pop("stream_options")
             try:
-                self._asked("POST", dialect.path, body)
+                self._asking.whole("POST", dialect.path, body)
                 return dialect
             except Refused as error:
                 if error.status not in (*_MISSING, *_UNKNOWN_FIELD):
@@ -186,13 +163,13 @@ class Served:
         if refusal.status in _UNKNOWN_FIELD:
             raise refusal
         raise LocalspecError(
-            f"{self._server.base} has neither /completions nor /chat/completions ({refusal.message}).",
+            f"{self._asking.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
             "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
         )
 
     def _first_model(self) -> str:
         try:
-            return str(self._asked("GET", "models").json()["data"][0]["id"])
+            return str(self._asking.whole("GET", "models").json()["data"][0]["id"])
         except Refused as error:
             if error.status not in _MISSING:
                 raise
