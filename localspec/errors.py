@@ -106,6 +106,19 @@ class Cancelled(LocalspecError):
     exit_code = 130
 
 
+def told(error: BaseException) -> dict[str, str]:
+    """For another process, which raises it again by `heard`: the kind of an error, and its sentences."""
+    if not isinstance(error, LocalspecError):
+        error = LocalspecError(f"The engine has failed: {error!r}.", "Start again; please report it.")
+    return {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+
+
+def heard(kind: str, message: str, hint: str) -> LocalspecError:
+    """The error that another process has told."""
+    found: type[LocalspecError] = globals()[kind]
+    return found(message, hint)
+
+
 def reason(error: BaseException) -> str:
     """Why something failed, as a part of a sentence: the system's words without its number and its file."""
     if isinstance(error, UnicodeError):

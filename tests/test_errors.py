@@ -7,7 +7,7 @@ import re
 import pytest
 
 from localspec import errors
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, heard, told
 
 CODES = {
     "LocalspecError": 1,
@@ -61,3 +61,13 @@ def test_an_error_says_what_happened_and_what_to_do(name: str) -> None:
 @pytest.mark.parametrize("name", CODES)
 def test_every_error_is_documented(name: str) -> None:
     assert classes()[name].__doc__
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_an_error_is_the_same_in_another_process(name: str) -> None:
+    again = heard(**told(classes()[name]("It broke.", "Mend it.")))
+    assert (type(again).__name__, again.message, again.hint) == (name, "It broke.", "Mend it.")
+
+
+def test_a_fault_of_ours_is_told_as_one() -> None:
+    assert heard(**told(KeyError("x"))).message == "The engine has failed: KeyError('x')."

@@ -144,15 +144,11 @@ class Failed:
 
     @classmethod
     def of(cls, number: int, error: BaseException) -> Failed:
-        if isinstance(error, LocalspecError):
-            return cls(number, type(error).__name__, error.message, error.hint)
-        fault = f"The engine has failed: {error!r}."
-        return cls(number, LocalspecError.__name__, fault, "Start again; please report it.")
+        return cls(number, **errors.told(error))
 
     def error(self) -> LocalspecError:
         """As it was raised there."""
-        kind: type[LocalspecError] = getattr(errors, self.kind)
-        return kind(self.message, self.hint)
+        return errors.heard(self.kind, self.message, self.hint)
 
 
 LOADING = 0

@@ -1,0 +1,1 @@
+"""What only the program that started this process may ask of its models."""
