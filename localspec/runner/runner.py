@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import itertools
 import logging
 import os
 import queue
-import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from time import monotonic
 from typing import Any
 
 from localspec.engine.request import Event
@@ -46,6 +42,7 @@ from localspec.runner.outbox import Outbox, received
 from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
+from localspec.runtime.signs import Signs
 
 _PR_SET_PDEATHSIG = 1
 CANCELLABLE = ("embed", "score", "hidden_states")
@@ -77,11 +74,9 @@ class Answer(Generation):
 
     def prefilled(self, done: int, total: int) -> None:
         super().prefilled(done, total)
-        self._runner.alive()
         self._runner.outbox.post(Prefilled(self.number, done, total, self.stats.reused_tokens))
 
     def deliver(self, item: Event | BaseException) -> None:
-        self._runner.alive()
         if isinstance(item, BaseException):
             self._runner.over(self.number)
             self._runner.outbox.post(Failed.of(self.number, item))
@@ -104,8 +99,8 @@ class Runner:
         self._stops: dict[int, threading.Event] = {}
         """One for each answer and call under way; set = it is not wanted any more."""
         self._state: State | None = None
-        self._sign, self._longest = monotonic(), 0.0
-        self._faults = 0  # pages that were read from disk
+        self._signs = Signs()
+        """Of loading; later ones are the engine's."""
         self.outbox = Outbox(pipe, self._news, self._pulse)
 
     def serve(self) -> None:
@@ -132,7 +127,7 @@ class Runner:
 
     def _loaded(self, load: Load) -> Engine | None:
         def report(what: str, share: float) -> None:
-            self.alive()
+            self._signs.alive()
             self.outbox.post(Loading(what, share))
 
         try:
@@ -159,8 +154,6 @@ class Runner:
                 continue
             if not isinstance(message, Ask | Call):
                 return
-            if not self._busy:
-                self._sign = monotonic()
             self._stops[message.number] = threading.Event()
             if isinstance(message, Call):
                 threading.Thread(target=self._call, args=(engine, message), daemon=True).start()
@@ -196,36 +189,12 @@ class Runner:
         try:
             if call.method not in CALLABLE:
                 raise AttributeError(call.method)
-            options = dict(call.changes) | ({"cancel": self._between(stop)} if call.method in CANCELLABLE else {})
+            options = dict(call.changes) | ({"cancel": stop.is_set} if call.method in CANCELLABLE else {})
             self.outbox.post(Result(call.number, getattr(engine, call.method)(*call.arguments, **options)))
         except Exception as error:  # noqa: BLE001 - handed to the parent, which raises it
             self.outbox.post(Failed.of(call.number, error))
         finally:
-            self.alive()
             self.over(call.number)
-
-    def _between(self, stop: threading.Event) -> Callable[[], bool]:
-        """Asked before each pass over a text whether it is to stop: from the second time on, one has ended."""
-        passes = itertools.count()
-
-        def ask() -> bool:
-            if next(passes):
-                self.alive()
-            return stop.is_set()
-
-        return ask
-
-    # -- signs of life ---------------------------------------------------------------------------------------------
-
-    @property
-    def _busy(self) -> bool:
-        return self._engine is None or bool(self._stops)
-
-    def alive(self) -> None:
-        """The models have done something."""
-        now = monotonic()
-        self._longest = max(self._longest, now - self._sign)
-        self._sign = now
 
     def over(self, number: int) -> None:
         """An answer or a call has ended."""
@@ -233,10 +202,8 @@ class Runner:
         self._stops.pop(number, None)
 
     def _pulse(self) -> list[Any]:
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        if faults != self._faults:  # a large model's first pass may read its file for minutes
-            self._faults, self._sign = faults, monotonic()
-        return [Pulse(monotonic() - self._sign if self._busy else 0.0, self._longest)]
+        signs = self._signs
+        return [Pulse(*((signs.silent, signs.longest) if self._engine is None else self._engine.silence))]
 
     def _news(self) -> list[Any]:
         """The engine's state, if it is another one than was said."""

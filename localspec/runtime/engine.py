@@ -245,6 +245,12 @@ class Engine(AnyEngine):
         """Why the models should be closed and loaded again; "" = they need not."""
         return self._worker.outdated
 
+    @property
+    def silence(self) -> tuple[float, float]:
+        """Seconds since the models last did something, while something is asked of them (else 0), and the longest such
+        silence that ended."""
+        return self._worker.silence
+
     def close(self) -> None:
         """Cancels what runs, ends the thread and frees the models; a second call does nothing."""
         if not self._worker.close():

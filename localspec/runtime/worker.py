@@ -30,6 +30,7 @@ from localspec.runtime.idle import (
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory.device_loss import can_move, move_to_cpu
+from localspec.runtime.signs import Signs
 from localspec.types import NO_TOKENS
 
 _Result = TypeVar("_Result")
@@ -61,6 +62,7 @@ class Worker:
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running: dict[int, Generation] = {}
+        self._signs = Signs()
         self._wake = threading.Condition()
         self.closing = False
         """Nothing more is taken."""
@@ -79,6 +81,16 @@ class Worker:
         return self._running.copy()
 
     @property
+    def silence(self) -> tuple[float, float]:
+        """Seconds since the models last did something, while something is asked of them (else 0), and the longest such
+        silence that ended."""
+        return self._signs.silent if self._asked else 0.0, self._signs.longest
+
+    @property
+    def _asked(self) -> bool:
+        return self.busy or bool(self._jobs)
+
+    @property
     def dropped(self) -> dict[str, str]:
         """Drafters that cannot be used, or not any more, and why."""
         return {**self._loaded.unusable, **self.loop.plan.dropped}
@@ -92,6 +104,8 @@ class Worker:
         with self._wake:
             if self.closing:
                 raise LocalspecError("The engine is closed.")
+            if not self._asked:
+                self._signs.begin()
             self._waiting.append(generation)
             self._wake.notify()
 
@@ -105,6 +119,8 @@ class Worker:
         with self._wake:
             if self.closing:
                 raise LocalspecError("The engine is closed.")
+            if not self._asked:
+                self._signs.begin()
             self._jobs.append((job, done))
             self._wake.notify()
         return done.result()
@@ -132,15 +148,21 @@ class Worker:
     def _serve_until_closed(self) -> None:
         while self._wait_for_work():
             for _ in range(len(self._jobs)):  # what is queued meanwhile waits for a pass: those who decode go on
-                job, done = self._jobs.popleft()
+                job, done = self._jobs[0]  # it is asked for until it is done
                 try:
-                    done.set_result(job())
+                    found = job()
                 except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+                    self._jobs.popleft()
                     done.set_exception(error)
+                else:
+                    self._jobs.popleft()
+                    done.set_result(found)
+                self._signs.alive()
             try:
                 self._admit_waiting()
                 if self.loop.active:
                     self._step()
+                    self._signs.alive()
                 else:
                     self._use_idle_time()
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
@@ -197,12 +219,12 @@ class Worker:
     def _wait_for_work(self) -> bool:
         """Blocks until there is something to do, if only a pass that may wait; False = close."""
         with self._wake:
-            while not (self.busy or self._jobs or self.closing):
+            while not (self._asked or self.closing):
                 patience = next_wait(self._idle)
                 if patience == 0.0:
                     break
                 self._wake.wait(patience)
-            return not self.closing or self.busy or bool(self._jobs)
+            return not self.closing or self._asked
 
     def _admit_waiting(self) -> None:
         with self._wake:
