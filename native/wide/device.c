@@ -14,6 +14,14 @@ static _Thread_local int32_t most_rows = 64;
  * that is to be computed. */
 static _Thread_local const struct backend *newborn;
 
+/* Numbers from 1 on, in the order in which contexts are made. */
+static _Atomic int64_t contexts;
+static _Thread_local int64_t newest;
+
+int64_t context_in_making(void) { return newborn ? newest : 0; }
+
+int64_t lsw_newest_context(void) { return newest; }
+
 int32_t lsw_switch(int32_t rows) {
     const int32_t before = most_rows;
     most_rows = rows < 0 ? 0 : rows;
@@ -141,6 +149,7 @@ static struct backend *init_backend(struct device *device, const char *params) {
         .guid = &guid, .device = device, .context = team,
         .calls = {.get_name = backend_name, .free = backend_free, .synchronize = synchronize, .graph_compute = graph_compute}};
     newborn = backend;
+    newest = ++contexts;
     return backend;
 }
 
@@ -230,6 +239,9 @@ struct registry *ggml_backend_init(void) {
     wide_buffer_type.device = &device;
     const char *why = abi_bind(__builtin_return_address(0), &registry);
     refusal = why ? why : "";
+    if (!why) {
+        give_zero_pages(ggml.cpu_buffer_type());
+    }
     pthread_mutex_unlock(&once);
     return why ? NULL : &registry;
 }

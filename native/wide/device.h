@@ -57,6 +57,11 @@ static inline void meet(int threads) {
     }
 }
 
+/* Number of the context that llama.cpp is making on this thread; 0 = none. */
+int64_t context_in_making(void);
+/* From now on this type, the CPU's, has pages of zeros while a context is made. */
+void give_zero_pages(struct buffer_type *type);
+
 void *wide_allocate(size_t size);         /* aligned to 64; NULL if there is no memory */
 void wide_free(void *memory);
 

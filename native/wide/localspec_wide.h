@@ -7,7 +7,7 @@
 
 #define LSW_API __attribute__((visibility("default")))
 
-#define LSW_ABI_VERSION 3
+#define LSW_ABI_VERSION 4
 
 LSW_API int32_t lsw_abi_version(void);
 /* "avx512", "avx2", "i8mm", "neon" or "scalar": what passes run on here. */
@@ -23,6 +23,13 @@ LSW_API int32_t lsw_switch(int32_t rows);
 
 /* Products and attentions that passes have run here for this thread, since it began. */
 LSW_API int64_t lsw_steps(void);
+
+/* Number of the last context of llama.cpp that was made on this thread, or is being made; 0 = none. */
+LSW_API int64_t lsw_newest_context(void);
+/* The cache of a context has nothing in a slot from a cell on: whole pages of its keys and values there become zeros, which
+ * take no memory. `turned`: values lie by number, not by cell (no fused attention), and stay. Not during a pass of the context.
+ * Returns the bytes. */
+LSW_API int64_t lsw_give_back(int64_t context, int32_t slot, int64_t cell, int32_t turned);
 
 /* For tests and benchmarks: one product or attention outside ggml, on `threads` threads, with an instruction set by its
  * number in wide.h (0 = best). Return 0, 1 = shape or type not taken, 2 = no such instruction set here, 3 = no memory.

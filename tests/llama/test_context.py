@@ -10,6 +10,7 @@ import pytest
 
 from localspec.errors import Cancelled, ContextOverflowError, UsageError
 from localspec.llama.cache.context import Context
+from localspec.llama.exact import wide
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed, Float32Array, Tokens
@@ -51,6 +52,31 @@ def test_rejected_draft_leaves_no_trace(make: MakeContext, text: Tokens) -> None
         wrong = text[600 : 600 + 5]
         row = context.decode([Feed(0, history, 250, wrong, chain(5))])[0][0]
         assert same_bits(row, expected[count])
+
+
+@pytest.mark.skipif(not wide.available(), reason="llama.cpp's own memory stays")
+def test_memory_of_unused_cells_is_given_back(make: MakeContext, text: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a long history was dropped, and after another slot's was copied with all its cells."""
+    given: list[tuple[int, int, bool]] = []
+    give_back = wide.give_back
+
+    def seen(context: int, slot: int, cell: int, turned: bool) -> int:
+        found = give_back(context, slot, cell, turned)
+        given.append((slot, cell, found > 0))
+        return found
+
+    monkeypatch.setattr(wide, "give_back", seen)
+    expected = last_row(make(n_ctx=4096, n_slots=2), text[:60])
+    context = make(n_ctx=4096, n_slots=2)
+    context.reuse_all()
+    last_row(context, text)
+    assert same_bits(last_row(context, text[:60]), expected)
+    assert given == [(0, 59, True)]
+    last_row(context, text[:600])
+    assert context.copy_prefix(1, text[:580], 580) == 579
+    assert same_bits(last_row(context, text[:60], slot=1), expected)
+    assert same_bits(last_row(context, text[:90], slot=1), last_row(make(n_ctx=4096, n_slots=2), text[:90]))
+    assert [one for one in given if one[0] == 1] == [(1, 60, True)]
 
 
 def test_a_launched_pass_is_collected_later(make: MakeContext, text: Tokens) -> None:

@@ -29,7 +29,7 @@ from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.library import lib
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 MOST_ROWS = 64
 """Most rows of a pass that decodes, unless a context says otherwise."""
@@ -43,6 +43,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lsw_refusal": (_TEXT, []),
     "lsw_switch": (_I32, [_I32]),
     "lsw_steps": (_I64, []),
+    "lsw_newest_context": (_I64, []),
+    "lsw_give_back": (_I64, [_I64, _I32, _I64, _I32]),
     "lsw_pack": (_I32, [_I32, _I64, _I64, _PTR]),
     "lsw_unpack": (_I32, [_I32, _I64, _I64, _PTR]),
     "lsw_product": (_I32, [_I32, _I64, _I64, _I64, _PTR, _PTR, _PTR, _I32, _I32]),
@@ -108,6 +110,28 @@ def steps() -> int:
     """Products and attentions that the library has run in passes of this thread; 0 without it."""
     library = _library()
     return 0 if library is None else int(library.lsw_steps())
+
+
+def newest_context() -> int:
+    """Number of the context of llama.cpp that was made last on this thread; 0 = none since the library is loaded."""
+    if not _load.cache_info().currsize:
+        return 0
+    library = _library()
+    return 0 if library is None else int(library.lsw_newest_context())
+
+
+def give_back(context: int, slot: int, cell: int, turned: bool) -> int:
+    """Bytes of a context's cache, from a cell of a slot on, that take no memory any more; they read as zeros. Not
+    during a pass.
+
+    Args:
+        context: its number.
+        slot: 0 or more.
+        cell: first one that is not used.
+        turned: values do not lie by cell (no fused attention), and stay.
+    """
+    library = _library()
+    return 0 if library is None or not context else int(library.lsw_give_back(context, slot, cell, turned))
 
 
 @functools.cache

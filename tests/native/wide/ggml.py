@@ -34,6 +34,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ggml_new_tensor_2d": (PTR, PTR, INT, I64, I64),
     "ggml_new_tensor_3d": (PTR, PTR, INT, I64, I64, I64),
     "ggml_new_tensor_1d": (PTR, PTR, INT, I64),
+    "ggml_set_name": (PTR, PTR, TEXT),
     "ggml_mul_mat": (PTR, PTR, PTR, PTR),
     "ggml_get_rows": (PTR, PTR, PTR, PTR),
     "ggml_view_2d": (PTR, PTR, PTR, I64, I64, SIZE, SIZE),
