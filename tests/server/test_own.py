@@ -9,6 +9,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
 
 from localspec.errors import UsageError
 from localspec.runtime.pool import Pool
@@ -38,7 +39,11 @@ async def _refuse(request: Request) -> Response:
 async def client(pool: Pool) -> AsyncIterator[httpx.AsyncClient]:
     """The application with two routes of its own."""
     routes = {("POST", "/localspec/hello"): _hello, ("GET", "/localspec/refuse"): _refuse}
-    app = Own(SECRET, routes, lambda: create_app(pool, ServerSettings(allowed_hosts=("*",))))
+
+    async def make() -> ASGIApp:
+        return create_app(pool, ServerSettings(allowed_hosts=("*",)))
+
+    app = Own(SECRET, routes, make)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://own") as made:
         yield made
 

@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-from anyio import Lock, to_thread
+from anyio import Lock
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,17 +20,20 @@ from localspec.errors import LocalspecError, told
 HEADER = "Localspec-Own"
 """Has the secret."""
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
+Make: TypeAlias = Callable[[], Awaitable[ASGIApp]]
 
 
 class Own:
     """ASGI: answers what is on `routes` by itself, and hands the rest on."""
 
-    def __init__(self, secret: str, routes: Mapping[tuple[str, str], Route], make: Callable[[], ASGIApp]) -> None:
+    def __init__(
+        self, secret: str, routes: Mapping[tuple[str, str], Route], make: Callable[[], Awaitable[ASGIApp]]
+    ) -> None:
         """
         Args:
             secret: known by the program alone.
             routes: by method and path.
-            make: the application of all others; called on a thread when the first of them comes, as it takes a second.
+            make: the application of all others, when the first of them comes: it takes a second.
         """
         self._secret = secret.encode()
         self._routes, self._make = routes, make
@@ -56,5 +59,5 @@ class Own:
     async def _made(self) -> ASGIApp:
         async with self._one:
             if self._app is None:
-                self._app = await to_thread.run_sync(self._make)
+                self._app = await self._make()
             return self._app

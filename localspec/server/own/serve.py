@@ -1,0 +1,81 @@
+"""uvicorn for a process that has one model."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from anyio import to_thread
+from starlette.types import ASGIApp
+
+from localspec.server.own.life import Life
+from localspec.server.own.own import Own
+
+_END_SECONDS = 20.0
+"""After which the process is ended by force: a pass may take long, and caches of chats are written."""
+
+
+def serve(life: Life, listening: socket.socket, secret: str) -> None:
+    """Serves until `life` ends, or a signal comes; then the models are closed."""
+
+    async def make() -> ASGIApp:
+        from localspec.server.http.app import create_app  # takes a second
+        from localspec.server.http.settings import PREFIX, ServerSettings
+
+        settings = ServerSettings(host=f"{PREFIX}{listening.getsockname()}", drain_seconds=0.0)
+        app = await to_thread.run_sync(create_app, life.pool, settings)
+        await app.state.service.load(life.pool.default)
+        return app
+
+    app = Own(secret, life.routes, make)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    _Server(config, life).run([listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends the answers first, then the connections."""
+
+    def __init__(self, config: uvicorn.Config, life: Life) -> None:
+        super().__init__(config)
+        self._life = life
+
+    async def on_tick(self, counter: int) -> bool:
+        return self._life.ending or await super().on_tick(counter)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._life.begin()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+        await to_thread.run_sync(self._life.close)
+        self._life.over()
+        await super().shutdown(sockets)
+        faulthandler.cancel_dump_traceback_later()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's kills the process with the signal once more when all is over."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self.handle_exit)
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._life.ending = True
