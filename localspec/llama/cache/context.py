@@ -15,7 +15,6 @@ from localspec.errors import Cancelled, ContextOverflowError, DecodeError, Usage
 from localspec.llama.cache.cells import Cells, common_prefix
 from localspec.llama.cache.states import NO_TAP, Outputs, States, Tap, check_tap
 from localspec.llama.cache.tree import Layout, checked_layout
-from localspec.llama.exact import wide
 from localspec.llama.exact.observe import Observer
 from localspec.llama.exact.step_watch import StepWatch
 from localspec.llama.library import lib
@@ -82,10 +81,8 @@ class Context:
         if model.handle is None:
             raise UsageError(f"the model {model.path.name} is closed.")
         tap = check_tap(model.header, int(self._api.llama_model_n_layer(model.handle)), tap)
-        earlier = wide.newest_context()
         self.handle = make_handle(model, settings, self.threads, tap, observer)
         """llama.cpp's own context, closed with this one."""
-        self._number = (newest := wide.newest_context()) * (newest != earlier)  # 0 = without our library
         self._written, self._copied = [0] * settings.n_slots, list[int]()
         self.kv_bytes = lib.cache_bytes(mark)
         """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
@@ -357,7 +354,7 @@ class Context:
         """Memory of cells that are not used any more goes back to the system."""
         for slot, cells in enumerate(self._cells):
             if self._written[slot] - cells.length >= GIVEN_BACK_CELLS:
-                wide.give_back(self._number, slot, cells.length, self.settings.flash_attention is False)
+                self.handle.give_back(slot, cells.length)
                 self._written[slot] = cells.length
 
     def _prefills_first(self, cells: Cells, keep: int, length: int, prompt_length: int) -> bool:

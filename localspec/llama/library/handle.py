@@ -47,15 +47,22 @@ class Handle:
         """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
         self.pointer: int | None = None
         """The address of the llama_context; None once it is freed."""
-        mark = lib.log.mark()
+        mark, earlier = lib.log.mark(), wide.newest_context()
         with wide.switched(self.wide_rows):
             pointer = self._api.llama_init_from_model(model.handle, params)
         if not pointer:
             raise ModelError(f"llama.cpp could not make {what}: {lib.log.reason(mark) or 'it gave no reason'}.", hint)
-        self.pointer = int(pointer)
+        self.pointer, newest = int(pointer), wide.newest_context()
+        self._number = newest if newest != earlier else 0  # 0 = without our library
+        self._turned = params.flash_attn_type == lib.FLASH_ATTENTION[False]
         self.memory: Any = self._api.llama_get_memory(self.pointer)
         """Its llama_memory_t."""
         self._open[self.pointer] = weakref.ref(self)
+
+    def give_back(self, slot: int, cell: int) -> int:
+        """Bytes of the cache, from a cell of a slot on, that take no memory any more: nothing of it may be in use. Not
+        during a pass."""
+        return wide.give_back(self._number, slot, cell, self._turned)
 
     def call(self, function: Callable[[int | None, Any], int], batch: Any) -> None:
         """One pass.
