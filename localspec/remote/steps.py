@@ -36,6 +36,8 @@ class Steps:
     records: tuple[PassRecord, ...]
     finish: FinishReason | None
     """Set by the last pass of an answer."""
+    progress: tuple[int, int] | None
+    """(tokens of the prompt that are cached, those to be cached before the first pass); None = as it was."""
 
 
 class Teller:
@@ -45,9 +47,12 @@ class Teller:
         """`piece`: bytes of a token."""
         self._recorder = Recorder(piece)
         self._gaps = 0  # those that were told
+        self._progress: tuple[int, int] | None = None
 
-    def told(self, events: Sequence[Event], stats: RequestStats) -> dict[str, Any]:
-        """What has come since the last time, and the figures by now."""
+    def told(
+        self, events: Sequence[Event], stats: RequestStats, progress: tuple[int, int] | None = None
+    ) -> dict[str, Any]:
+        """What has come since the last time, the figures by now, and how far the prompt is read (`Steps.progress`)."""
         for event in events:
             if event.record is not None:
                 self._recorder.add(event.record)
@@ -56,6 +61,7 @@ class Teller:
         gaps = stats.gaps[self._gaps :]
         self._gaps += len(gaps)
         finish = events[-1].finish if events else None
+        news, self._progress = progress if progress != self._progress else None, progress
         return {
             "tokens": [token for event in events for token in event.tokens],
             "origins": [origin for event in events for origin in event.origins],
@@ -64,6 +70,7 @@ class Teller:
             "figures": figures_out(stats),
             "gaps": gaps,
             "finish": None if finish is None else finish.value,
+            "progress": news,
         }
 
 
@@ -85,12 +92,13 @@ class Hearer:
         figures_in(self.stats, told["figures"])
         self.stats.gaps += told["gaps"]
         self.pieces.update({int(token): b64decode(piece) for token, piece in told["pieces"].items()})
-        finish = told["finish"]
+        finish, progress = told["finish"], told["progress"]
         return Steps(
             tuple(told["tokens"]),
             tuple(Origin(*one) for one in told["origins"]),
             tuple(_record(one) for one in told["records"]),
             None if finish is None else FinishReason(finish),
+            None if progress is None else (progress[0], progress[1]),
         )
 
 

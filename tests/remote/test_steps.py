@@ -69,3 +69,6 @@ def test_what_is_there_at_once_is_told_once() -> None:
     teller = Teller(bytes)
     assert teller.told([], stats)["gaps"] == [0.5]
     assert teller.told([], stats)["gaps"] == []
+    hearer, teller = Hearer(), Teller(bytes)
+    read = [hearer.take(teller.told([], stats, progress)).progress for progress in (None, (0, 9), (0, 9), (9, 9))]
+    assert read == [None, (0, 9), None, (9, 9)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -21,10 +22,16 @@ DONE = "data: [DONE]\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx, do not collect
 
 
+class Closing(Protocol):
+    """What is closed when nobody reads it any more."""
+
+    def close(self) -> None: ...
+
+
 class EventStream(StreamingResponse):
     """Server-sent events of a request's answers, which are closed with it: read to the end, cut off, or never begun."""
 
-    def __init__(self, answers: Answers, lines: AsyncIterator[str], media_type: str = "text/event-stream") -> None:
+    def __init__(self, answers: Closing, lines: AsyncIterator[str], media_type: str = "text/event-stream") -> None:
         super().__init__(lines, media_type=media_type, headers=_HEADERS)
         self._answers = answers
 

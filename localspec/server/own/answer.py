@@ -1,0 +1,183 @@
+"""Answers to the program that started this process: joined, and with what only the engine knows of them.
+
+It sends a body of /v1/chat/completions with one more field, the object `localspec`:
+
+    id      of the answer, to cancel it by
+    resume  {reasoning, prefix, thought_out}: what it has thought and said already, and whether that thought is over
+    raw     the text comes as the model says it, its marks included
+    room    tokens that must be free after the prompt
+    drafter, max_draft_tokens, chat, recall, remember: see `Options`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localspec.chat.reply.reply import Parser
+from localspec.chat.reply.thinking import apart
+from localspec.chat.turn import Message
+from localspec.engine.request import Event
+from localspec.errors import ContextOverflowError, told
+from localspec.options import Options
+from localspec.remote.steps import Teller
+from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.asked import Asked
+from localspec.runtime.generation import Generation
+from localspec.runtime.pool import Lease, Pool
+from localspec.sampling import SamplingParams
+from localspec.server.chat.answers import FINISH_WORDS, Joined
+from localspec.server.http.streaming import DONE, EventStream
+from localspec.settings import settings_of
+
+_PER_SECOND = 15
+"""Parts of an answer: text that comes in steps of 67 ms still seems to flow."""
+_OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
+
+
+class OwnAnswers:
+    """Answers of a pool's default model. `routes` are for `Own`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._running: dict[str, _Running] = {}
+        self.routes = {("POST", "/v1/chat/completions"): self.answer}
+
+    async def answer(self, request: Request) -> Response:
+        """Streams an answer.
+
+        Raises:
+            LocalspecError: the models cannot be loaded, the template refuses the messages, or they do not fit.
+        """
+        body = await request.json()
+        number = body["localspec"]["id"]
+        running = self._running[number] = _Running(partial(self._running.pop, number))
+        try:
+            await to_thread.run_sync(running.begin, self._pool, body)
+        except BaseException:
+            running.close()
+            raise
+        return EventStream(running, running.lines())
+
+
+class _Running:
+    """One answer, from when it is asked for to its end."""
+
+    def __init__(self, over: Callable[[], object]) -> None:
+        self._over = over
+        self._lease: Lease | None = None
+        self._reply: Parser | None = None
+        self._generation: Generation | None = None
+        self._joined: Joined | None = None
+        self._cancelled = False
+
+    def begin(self, pool: Pool, body: Mapping[str, Any]) -> None:
+        """Loads the models unless they are there, and asks; on a thread."""
+        self._lease = pool.lease(pool.default)
+        engine, more = self._lease.engine, body["localspec"]
+        asked = asked_of(engine, body)
+        _check_room(engine, asked, more.get("room", 0))
+        raw = more.get("raw", False)
+        self._reply = None if raw else asked.reply
+        preserved = frozenset[int]() if raw else asked.preserved
+        self._generation = engine.generate(asked.prompt, options_of(body, asked.most), preserved=preserved)
+
+    async def lines(self) -> AsyncIterator[str]:
+        """The stream: an event for each batch, an error if there is one, and [DONE]."""
+        assert self._lease is not None
+        assert self._generation is not None
+        teller = Teller(self._lease.engine.loaded.model.piece)
+        self._joined = Joined(self._generation, _PER_SECOND)
+        if self._cancelled:
+            self._joined.cancel()
+        try:
+            async for events in self._joined.batches():
+                yield self._line(self._generation, teller, events)
+        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+            yield self._line(self._generation, teller, [], broken=True)
+            yield _event({"error": told(error)})
+        yield DONE
+
+    def _line(self, generation: Generation, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:
+        """`broken`: no more events come; what the reply has held back does."""
+        finish = events[-1].finish if events else None
+        text, thoughts = "".join(event.text for event in events), ""
+        if self._reply is not None:
+            parts = self._reply.push(text)
+            if finish is not None or broken:
+                parts += self._reply.finish()
+            text, thoughts = apart(parts)
+        delta = {name: said for name, said in (("content", text), ("reasoning_content", thoughts)) if said}
+        word = None if finish is None else FINISH_WORDS[finish]
+        return _event(
+            {
+                "object": "chat.completion.chunk",
+                "choices": [{"index": 0, "delta": delta, "finish_reason": word}],
+                "localspec": teller.told(events, generation.stats, generation.progress),
+            }
+        )
+
+    def cancel(self) -> None:
+        """Asks for the end, which comes with the last figures."""
+        self._cancelled = True
+        if self._joined is not None:
+            self._joined.cancel()
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        if self._generation is not None:
+            self._generation.cancel()
+        if self._lease is not None:
+            self._lease.release()
+        self._over()
+
+
+def asked_of(engine: AnyEngine, body: Mapping[str, Any]) -> Asked:
+    """What a body asks of a model.
+
+    Raises:
+        LocalspecError: as `Asked`.
+    """
+    messages = [Message(one["role"], one["content"]) for one in body["messages"]]
+    thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
+    return Asked(engine, messages, thinking=thinking, **body["localspec"].get("resume", {}))
+
+
+def _check_room(engine: AnyEngine, asked: Asked, room: int) -> None:
+    length, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
+    if room and length > n_ctx - room:
+        raise ContextOverflowError(f"The prompt has {length} tokens; with {room} for the answer {n_ctx} are too few.")
+
+
+def options_of(body: Mapping[str, Any], most: int | None) -> Options:
+    """How an answer is drawn; `most` tokens where the body does not say how many."""
+    more = body["localspec"]
+    return Options(
+        sampling=_sampling_of(body),
+        seed=body.get("seed"),
+        max_tokens=body.get("max_tokens") or most,
+        stop=tuple(body.get("stop", ())),
+        **{name: more[name] for name in _OPTIONS if name in more},
+    )
+
+
+def _sampling_of(body: Mapping[str, Any]) -> SamplingParams:
+    """What the body leaves out has its default."""
+    given: dict[str, Any] = {}
+    for row in settings_of(SamplingParams):
+        if row.api_name in body:
+            given[row.name] = tuple(body[row.api_name]) if row.kind is tuple else body[row.api_name]
+    biases = body.get("logit_bias", {}).items()
+    given["logit_bias"] = tuple((int(token), -math.inf if bias is False else bias) for token, bias in biases)
+    return SamplingParams(**given)
+
+
+def _event(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n"

@@ -1,0 +1,188 @@
+"""What the program asks of its own process is answered as models in the same process answer it."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from textual.message import Message as Posted
+
+from localspec.chat.turn import Message
+from localspec.errors import ContextOverflowError, LocalspecError, ModelError
+from localspec.runtime.pool import Pool
+from localspec.sampling import SamplingParams
+from localspec.server.own.answer import options_of
+from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
+from localspec.tui.talk.local import LocalAnswerer
+from tests.chat.marked_file import write_harmony
+from tests.llama.rewritten_gguf import rewritten
+from tests.server.held import eventually
+from tests.server.live import COPIED, COPY, engine_of
+from tests.server.own import Heard, ask, body_of, lines, serving
+
+SAME = ("prompt_tokens", "generated", "exact")
+"""Figures that depend neither on time nor on what the engine did before."""
+
+
+class Listener:
+    """Keeps what a local answerer posts."""
+
+    def __init__(self) -> None:
+        self.parts: list[AnswerPart] = []
+        self.ended: AnswerEnded | None = None
+        self.over = threading.Event()
+
+    def post_message(self, message: Posted) -> bool:
+        if isinstance(message, AnswerPart):
+            self.parts.append(message)
+        elif isinstance(message, AnswerEnded):
+            self.ended = message
+            self.over.set()
+        return True
+
+
+def here(pool: Pool, question: Question) -> Listener:
+    """The answer of the chat's own way."""
+    pool.lease(pool.default).release()
+    local, listener = LocalAnswerer(lambda progress: engine_of(pool), "here"), Listener()
+    local.start(listener)
+    local.answer(question, listener)
+    assert listener.over.wait(60)
+    return listener
+
+
+def same(pool: Pool, found: Heard, question: Question) -> None:
+    """Whether an answer is that of the chat's own way, to the figures."""
+    other = here(pool, question)
+    assert other.ended is not None
+    assert found.failure is other.ended.error is None
+    assert found.text == "".join(part.text for part in other.parts)
+    assert found.thinking == "".join(part.thinking for part in other.parts)
+    assert found.tokens == [token for part in other.parts for token in part.tokens]
+    assert found.finish is other.ended.finish
+    for name in SAME:
+        assert getattr(found.hearer.stats, name) == getattr(other.ended.stats, name)
+
+
+@pytest.fixture(scope="module")
+def own(pool: Pool) -> Iterator[httpx.Client]:
+    with serving(pool) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A model that has channels, and random weights."""
+    path = write_harmony(tmp_path_factory.mktemp("models") / "harmony.gguf")
+    found = Pool(str(path), settings={"slots": 1, "context": 4096, "exact": "off"})
+    yield found
+    found.close()
+
+
+ASKED = Question([Message("user", COPY)], SamplingParams(temperature=0.0), seed=3, drafter="none", max_tokens=40)
+
+
+@pytest.mark.parametrize("drafter", ["none", "draft", "lookup"])
+def test_an_answer_is_the_same(pool: Pool, own: httpx.Client, drafter: str) -> None:
+    question = replace(ASKED, drafter=drafter, max_draft_tokens=4)
+    found = ask(own, body_of(question))
+    same(pool, found, question)
+    assert found.text == COPIED
+    model = engine_of(pool).loaded.model
+    assert b"".join(found.hearer.pieces[token] for token in found.tokens).decode() == COPIED
+    assert all(found.hearer.pieces[token] == model.piece(token) for token in found.tokens)
+    stats, records = found.hearer.stats, [record for one in found.steps for record in one.records]
+    assert (stats.generated, stats.passes) == (len(found.tokens), len(records))
+    assert stats.drafted == sum(len(record.guesses) for record in records)
+    assert stats.accepted == sum(len(record.accepted) for record in records)
+    assert len(stats.gaps) == stats.passes - 1
+    origins = [origin for one in found.steps for origin in one.origins]
+    assert len(origins) == len(found.tokens)
+    assert {origin.drafter for origin in origins} <= {"", drafter}
+
+
+def test_how_far_the_prompt_is_read_is_told(own: httpx.Client) -> None:
+    found = ask(own, body_of(replace(ASKED, messages=[Message("user", "Sort these: 5, 4")], max_tokens=2)))
+    length = found.hearer.stats.prompt_tokens
+    assert [one.progress for one in found.steps if one.progress is not None][-1] == (length - 1, length - 1)
+
+
+@pytest.mark.parametrize("thought_out", [False, True])
+@pytest.mark.parametrize("reasoning", ["", "Let me see."])
+@pytest.mark.parametrize("prefix", ["", "Maria bought"])
+def test_it_goes_on_from_the_same_tokens(
+    pool: Pool, harmony: Pool, own: httpx.Client, prefix: str, reasoning: str, thought_out: bool
+) -> None:
+    question = replace(ASKED, prefix=prefix, reasoning=reasoning, thought_out=thought_out, max_tokens=12)
+    same(pool, ask(own, body_of(question)), question)
+    with serving(harmony) as client:
+        same(harmony, ask(client, body_of(question)), question)
+
+
+def test_raw_text_has_its_marks(harmony: Pool) -> None:
+    with serving(harmony) as client:
+        found = ask(client, body_of(ASKED, raw=True))
+    engine = engine_of(harmony)
+    said = engine.chat(ASKED.messages, sampling=ASKED.sampling, seed=3, max_tokens=40, drafter="none")
+    assert found.text == said.text()
+    assert found.tokens == said.tokens
+    assert found.thinking == ""
+
+
+def test_a_base_model_goes_on_with_the_text(tmp_path: Path, tiny_target: Path) -> None:
+    path = rewritten(tiny_target, tmp_path / "base.gguf", without=("tokenizer.chat_template",))
+    pool = Pool(str(path), settings={"slots": 1, "exact": "off"})
+    question = replace(ASKED, messages=[Message("user", "Once upon")], max_tokens=None)
+    with serving(pool) as client:
+        same(pool, ask(client, body_of(question)), question)
+        with pytest.raises(ModelError, match="a system message has no place"):
+            ask(client, body_of(replace(question, messages=[Message("system", "Be brief."), *question.messages])))
+    pool.close()
+
+
+def test_a_prompt_without_room_is_refused(pool: Pool, own: httpx.Client) -> None:
+    n_ctx = engine_of(pool).loaded.context.n_ctx
+    length = ask(own, body_of(ASKED, room=n_ctx // 2)).hearer.stats.prompt_tokens
+    assert ask(own, body_of(ASKED, room=n_ctx - length)).text == COPIED
+    with pytest.raises(ContextOverflowError, match=f"The prompt has {length} tokens"):
+        ask(own, body_of(ASKED, room=n_ctx - length + 1))
+
+
+def test_an_error_keeps_its_kind(own: httpx.Client) -> None:
+    with pytest.raises(LocalspecError, match="no drafter called 'nobody'"):
+        ask(own, body_of(replace(ASKED, drafter="nobody")))
+
+
+def test_every_sampling_setting_goes_through() -> None:
+    numbers: dict[str, Any] = {one.name: 0.5 if one.type == "float" else 3 for one in fields(SamplingParams)[:-2]}
+    given = SamplingParams(
+        **numbers | {"dry_base": 1.3}, dry_sequence_breakers=("\n", "."), logit_bias=((5, -1.5), (7, -math.inf))
+    )
+    body = body_of(replace(ASKED, sampling=given)) | {"logit_bias": {"5": -1.5, "7": False}}
+    assert options_of(json.loads(json.dumps(body)), None).sampling == given
+
+
+def test_what_only_an_engine_can_be_told_goes_through() -> None:
+    body = body_of(replace(ASKED, chat="key", stop=("a", "b"), max_draft_tokens=2), recall=False, remember=False)
+    found = options_of(json.loads(json.dumps(body)), None)
+    assert (found.chat, found.stop, found.max_draft_tokens, found.seed) == ("key", ("a", "b"), 2, 3)
+    assert (found.recall, found.remember, found.drafter) == (False, False, "none")
+    assert found.max_tokens == 40
+    assert options_of(body | {"max_tokens": None}, 9).max_tokens == 9
+
+
+def test_who_leaves_frees_the_engine(pool: Pool, own: httpx.Client) -> None:
+    endless = replace(ASKED, max_tokens=None, sampling=SamplingParams(logit_bias=((40, 1e6),)))
+    stream = lines(own, body_of(endless))
+    while not next(stream):
+        pass
+    assert len(engine_of(pool).running) == 1
+    stream.close()
+    assert eventually(lambda: not engine_of(pool).running)
