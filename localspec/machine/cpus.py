@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,21 @@ def load() -> float | None:
     with suppress(OSError, AttributeError):
         return os.getloadavg()[0]
     return None
+
+
+def others(processes: Sequence[str] = ("self",), root: Path = ROOT) -> int:
+    """Threads of other programs that run or want to, now; 0 where the system does not say.
+
+    Args:
+        processes: those whose threads do not count, by their names in /proc.
+        root: where the system's files are.
+    """
+    running = re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)
+    if running is None:
+        return 0
+    tasks = (task for process in processes for task in (root / "proc" / process / "task").glob("*/stat"))
+    own = sum(text_of(task).rpartition(")")[2].startswith(" R") for task in tasks)
+    return max(0, int(running[1]) - own)
 
 
 def on_battery(root: Path = ROOT) -> bool:

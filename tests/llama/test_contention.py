@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,12 @@ from localspec.llama.library.contention import _CALM_INTERVALS, Contention, Usag
 from localspec.types import Tokens
 
 pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
+
+
+def _nobody(_: Sequence[str]) -> int:
+    """Nobody else runs."""
+    return 0
+
 
 _SPIN = "import time\nend = time.perf_counter() + 60\nwhile time.perf_counter() < end: pass"
 
@@ -124,7 +130,7 @@ def test_what_a_program_that_joins_did_before_does_not_count() -> None:
     with subprocess.Popen([sys.executable, "-c", spun], **pipes) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        watch = Contention()
+        watch = Contention(_nobody)
         watch.join(program.pid)
         assert watch._used is not None
         assert watch._used[str(program.pid)].ran >= 0.2
@@ -132,7 +138,7 @@ def test_what_a_program_that_joins_did_before_does_not_count() -> None:
 
 
 def test_a_busy_program_gets_cpus_and_all_threads_come_back_when_it_is_gone() -> None:
-    watch = Contention()
+    watch = Contention(_nobody)
     with watch.passing(8):
         pass
     assert watch.threads(8) == 8
@@ -148,8 +154,29 @@ def test_a_busy_program_gets_cpus_and_all_threads_come_back_when_it_is_gone() ->
     assert watch.threads(1) == 1
 
 
+@pytest.mark.parametrize(
+    ("seen", "threads", "asleep"),
+    [([0], 8, False), ([3, 3, 3], 5, False), ([3, 0], 8, False), ([3, 9, 1], 7, False), ([20, 20, 20], 4, False)],
+)
+def test_the_first_pass_leaves_cpus_to_programs_that_run(
+    seen: list[int], threads: int, asleep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least of three looks counts, and there is one where nobody else runs."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    looks = iter(seen)
+    watch = Contention(lambda names: next(looks) if names == ["self"] else 0)
+    watch.enabled = True
+    try:
+        for _ in range(2):
+            with watch.passing(8):
+                assert (watch.threads(8), watch.asleep) == (threads, asleep)
+        assert list(looks) == []
+    finally:
+        watch._take_back()
+
+
 def test_a_return_to_all_threads_that_was_too_early_is_later_the_next_time() -> None:
-    watch = Contention()
+    watch = Contention(_nobody)
     with watch.passing(2):
         pass
 
@@ -176,7 +203,7 @@ def test_threads_give_way_to_a_busy_program_and_return_when_it_is_gone() -> None
 
 
 def test_passes_under_way_are_counted_however_they_end() -> None:
-    watch = Contention()
+    watch = Contention(_nobody)
     watch.enabled = False
     with watch.passing(), watch.passing():
         assert (watch.begun, watch.running, watch.last_pass) == (2, 2, 0.0)

@@ -63,6 +63,18 @@ def test_another_system_may_use_all_of_them(plant: Plant, monkeypatch: pytest.Mo
     assert cpus.load() is None
 
 
+def test_threads_of_others_that_run_now(plant: Plant) -> None:
+    assert cpus.others(root=plant({})) == 0
+    tasks = {
+        "self/task/7/stat": "7 (a R b) R 1",
+        "self/task/8/stat": "8 (idle) S 1",
+        "31/task/31/stat": "31 (face) R 1",
+    }
+    root = plant({"proc/stat": "cpu  1 2\nprocs_running 5\n", **{f"proc/{name}": text for name, text in tasks.items()}})
+    assert cpus.others(root=root) == 4
+    assert cpus.others(["self", "31", "99"], root) == 3
+
+
 AC, BATTERY = {"type": "Mains", "online": "0"}, {"type": "Battery"}
 
 
@@ -90,7 +102,16 @@ def test_batteries(plant: Plant, supplies: dict[str, dict[str, str]], found: boo
 
 def test_the_system_is_asked_in_one_place() -> None:
     package = Path(cpus.__file__).parent.parent
-    words = ("sched_getaffinity", "getloadavg", "/meminfo", "/cgroup", "self/maps", "power_supply", "SC_PHYS_PAGES")
+    words = (
+        "sched_getaffinity",
+        "getloadavg",
+        "procs_running",
+        "/meminfo",
+        "/cgroup",
+        "self/maps",
+        "power_supply",
+        "SC_PHYS_PAGES",
+    )
     asks = {
         path.relative_to(package).parts[0]
         for path in package.rglob("*.py")

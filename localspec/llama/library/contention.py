@@ -4,7 +4,8 @@ The threads of a pass meet some 30 times per layer. On a machine of their own th
 1 B takes a third longer); beside a program that keeps every CPU busy a waiting thread keeps out the one it waits for,
 and a pass can take a second instead of a millisecond. So the operating system is asked, four times a second, for how
 long our threads wanted a CPU and had none. What our other threads took from them does not count: a chat that draws its
-answer takes a tenth of a CPU.
+answer takes a tenth of a CPU. Before the first pass, which could take seconds, the system is asked for how many threads
+of others run.
 
 Where the bits of a pass do not depend on its threads, it leaves the others their CPUs: on two of them, beside a program
 that takes one, a model of 135 M writes 93 tokens a second with one thread, 32 with two, 37 with two that sleep. It
@@ -22,13 +23,13 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import NamedTuple
 
 from localspec.machine import maps
-from localspec.machine.cpus import allowed, load
+from localspec.machine.cpus import allowed, others
 
 _INTERVAL_SECONDS = 0.25
 """Seconds of passes between two measurements."""
@@ -41,13 +42,18 @@ _PROBATION_INTERVALS = 8
 """Measurements after which the return to all threads was right. If it was not, the next one waits twice as long."""
 _MOST_INTERVALS = 64
 """Most measurements that a return waits for."""
+_LOOKS, _LOOK_SECONDS = 3, 0.003
+"""Looks at other programs before the first pass, of which the least counts, and seconds between them: most programs
+that run at some moment do not a moment later."""
 _TASKS = Path("/proc/self/task")
 
 
 class Contention:
     """Watches one process and decides for it; see the module. Called where passes are computed, on any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Callable[[Sequence[str]], int] = others) -> None:
+        """`others`: threads of other programs than these that run now."""
+        self._others = others
         self.begun = 0
         """Passes that have begun, on any thread."""
         self.running = 0
@@ -56,8 +62,10 @@ class Contention:
         """When a pass ended last, by `time.perf_counter`; 0 = there was none."""
         self._family: Path | None = None
         """Threads of the program that this process works for; None = there is none."""
+        self._known = False
+        """Whether a pass has begun that could give way."""
         self._lock = threading.Lock()
-        self._passes: float | None = None  # seconds since the last measurement
+        self._passes = 0.0  # seconds since the last measurement
         self._used = _usage(_TASKS)
         """By thread that counts as ours, at the last measurement."""
         self._waited = _total(self._used)
@@ -108,6 +116,9 @@ class Contention:
             self._spare = _spare(wanted)
             self.begun += 1
             self.running += 1
+            if self.enabled and wanted and not self._known:
+                self._known = True
+                self._begin(wanted)
         try:
             yield
         finally:
@@ -128,11 +139,18 @@ class Contention:
             found, self._claimed = now - self._claimed, now
         return max(0.0, found)
 
+    def _begin(self, wanted: int) -> None:
+        """Before the first pass: nothing has been measured yet."""
+        names = ["self"] if self._family is None else ["self", self._family.parent.name]
+        busy = self._others(names)
+        for _ in range(_LOOKS - 1):
+            if busy + wanted <= (os.cpu_count() or 1):
+                return
+            sleep(_LOOK_SECONDS)
+            busy = min(busy, self._others(names))
+        self.taken = min(self._spare, max(0, busy + wanted - (os.cpu_count() or 1)))
+
     def _passed(self, seconds: float) -> None:
-        if self._passes is None:  # the first pass: OpenMP is loaded now, and nothing has been measured yet
-            self._passes = 0.0
-            if (load() or 0.0) > 1.25 * (os.cpu_count() or 1):  # more programs than CPUs want to run
-                self._give_way(1)
         self._passes += seconds
         if self._passes < _INTERVAL_SECONDS:
             return
