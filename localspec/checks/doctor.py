@@ -193,7 +193,10 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     elif widths is not None and max(widths) == 1:
         advice = "Only one row is exact, so nothing is drafted; without exactness drafts may change the text."
         command = "--exact off"
-    yield Finding("context", f"{loaded.context.n_ctx:,} tokens a conversation")
+    slots = loaded.context.settings.n_slots
+    at_once = f"{slots} answered at once" if slots > 1 else "one answered at a time"
+    why = f": {loaded.single}" if loaded.single else ""
+    yield Finding("context", f"{loaded.context.n_ctx:,} tokens a conversation, {at_once}{why}")
     yield examine_kernels(loaded.model)
     yield from _self_check(engine)
     yield Finding("passes", loaded.exactness, advice, command)

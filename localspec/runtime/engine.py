@@ -213,7 +213,7 @@ class Engine(AnyEngine):
         context = self.loaded.context.settings
         if leaves(settings) > context.max_leaves:
             raise UsageError(f"These models were loaded for chains; load them with branches={settings.branches}.")
-        if settings.slots * (1 + settings.longest_draft) > context.max_rows:
+        if context.n_slots * (1 + settings.longest_draft) > context.max_rows:
             raise UsageError(
                 f"These models were loaded for {context.max_rows} rows a pass, too few for drafts of "
                 f"{settings.longest_draft}; load them with max_draft_tokens={settings.longest_draft}."

@@ -61,6 +61,8 @@ class Loaded:
     """Past answers that are searched, and where new ones go."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
+    single: str = ""
+    """Why there is no second slot although it was wished for, in words; "" = nothing speaks against it."""
     heads: list[Head] = field(default_factory=list)
     """Trained for this target; its context keeps the states they read."""
     left: list[Model] = field(default_factory=list)

@@ -38,7 +38,7 @@ from localspec.llama.model import check_text_model
 from localspec.machine.memory import ram
 from localspec.methods import COPYING, HEADS, NAMES, PLAIN, TABLE
 from localspec.models.facts import pairing
-from localspec.models.facts.context_length import default_context
+from localspec.models.facts.context_length import default_context, is_small
 from localspec.models.facts.heads import check_target, keeps_state
 from localspec.models.facts.shape import ModelShape, shape_of
 from localspec.models.memory.fit import rollback
@@ -48,10 +48,12 @@ from localspec.runtime.kept import pass_record
 from localspec.runtime.kept.corpus import Corpus, file_of
 from localspec.runtime.kept.knowledge import Store
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import estimate, placement
+from localspec.runtime.memory import estimate, placement, second_slot
 from localspec.runtime.memory.placement import number
 
 _LOG = logging.getLogger("localspec")
+_FEWEST_ROWS = 64
+"""Rows of a pass for which there is room however short drafts are."""
 _CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
@@ -107,16 +109,16 @@ def _load_parts(
 ) -> Loaded:
     """Target, drafters and what is known of them, where the settings put them."""
     try:
-        chosen = _choose(settings, target_header, found, progress)
+        chosen, single = _choose(settings, target_header, found, progress)
     except ModelError as error:
         asked = [head for head in found if heads.is_asked_for(head, settings)]
         if len(asked) == len(found):
             raise
         _LOG.warning("%s Loading goes on without the layers of multi-token prediction in the target's file.", error)
         found = asked
-        chosen = _choose(settings, target_header, found, progress)
+        chosen, single = _choose(settings, target_header, found, progress)
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, heads=found)
-    loaded.configuration, loaded.self_check = str(chosen.configuration), chosen.self_check
+    loaded.configuration, loaded.self_check, loaded.single = str(chosen.configuration), chosen.self_check, single
     if (settings.chat_cache_gb > 0 or settings.prompt_cache_gb > 0) and saved_cache.can_save(chosen.context):
         key = saved_cache.key(chosen.context)
         loaded.cache_key = key if settings.chat_cache_gb > 0 else b""
@@ -135,28 +137,16 @@ def _load_parts(
     return loaded
 
 
-def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], progress: Progress | None) -> Chosen:
-    """Loads the target, with what its heads read of it."""
-    shape, total = _shape(settings.target), ram().total_bytes
-    n_ctx = settings.context
-    if not n_ctx:
-        draft = None if settings.draft is None else _shape(settings.draft)
-        element_bytes = 1.0625 if settings.cache == "q8_0" else 2.0
-        n_ctx = default_context(shape, draft, settings.slots, total, element_bytes)
-    widest = settings.slots * (1 + settings.longest_draft)
-    return choose(
+def _choose(
+    settings: EngineSettings, target: Header, found: Sequence[Head], progress: Progress | None
+) -> tuple[Chosen, str]:
+    """Loads the target, with what its heads read of it; `Loaded.single`."""
+    wanted, single = _wanted_context(settings, target, bool(found))
+    spare = settings.second_slot and settings.slots == 1 and not single
+    widest = (2 if spare else settings.slots) * (1 + settings.longest_draft)
+    chosen = choose(
         settings.target,
-        ContextSettings(
-            n_ctx=n_ctx,
-            n_slots=settings.slots,
-            max_leaves=leaves(settings),
-            threads=settings.threads or 0,
-            # With several slots, which of them is free depends on timing; what is reused must not. `choose` makes
-            # it "all" where the cache does not depend on how it came about.
-            reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
-            max_rows=max(64, widest),
-            rollback=rollback(shape, total, settings.rollback),
-        ),
+        replace(wanted, n_slots=2, reuse="chunks", max_rows=max(_FEWEST_ROWS, widest)) if spare else wanted,
         exact=settings.exact,
         kernels=_wished_kernels(settings),
         cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
@@ -168,7 +158,35 @@ def _choose(settings: EngineSettings, target: Header, found: Sequence[Head], pro
         facts=kept.facts(),
         progress=progress,
         tap=union(head.tap for head in found),
+        otherwise=wanted if spare else None,
     )
+    if spare and chosen.context.settings.n_slots == 1:
+        single = f"{second_slot.CHUNKS}, since {chosen.proof.reason}"
+    return chosen, single
+
+
+def _wanted_context(settings: EngineSettings, target: Header, heads: bool) -> tuple[ContextSettings, str]:
+    """The context without a second slot, and `Loaded.single` as far as it is known before loading."""
+    shape, total = _shape(settings.target), ram().total_bytes
+    draft = None if settings.draft is None else _shape(settings.draft)
+    element_bytes = 1.0625 if settings.cache == "q8_0" else 2.0
+    n_ctx = settings.context or default_context(shape, draft, settings.slots, total, element_bytes)
+    wanted = ContextSettings(
+        n_ctx=n_ctx,
+        n_slots=settings.slots,
+        max_leaves=leaves(settings),
+        threads=settings.threads or 0,
+        # With several slots, which of them is free depends on timing; what is reused must not. `choose` makes
+        # it "all" where the cache does not depend on how it came about.
+        reuse="chunks" if settings.exact == "strict" or settings.slots > 1 else "all",
+        max_rows=max(_FEWEST_ROWS, settings.slots * (1 + settings.longest_draft)),
+        rollback=rollback(shape, total, settings.rollback),
+    )
+    if not settings.second_slot or settings.slots > 1:
+        return wanted, ""
+    ours = not number(settings.gpu_layers) and (_wished_kernels(settings) or choice.usual_kernels()) == "wide"
+    small = is_small(n_ctx, shape, draft, 2, total, element_bytes)
+    return wanted, second_slot.objection(settings, target, heads=heads, ours=ours, small=small)
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:
@@ -210,7 +228,10 @@ def _load_draft(loaded: Loaded, match: pairing.Match, progress: Progress | None)
     settings = loaded.settings
     assert settings.draft is not None
     shape = ContextSettings(
-        n_ctx=loaded.context.n_ctx, n_slots=settings.slots, threads=settings.threads or 0, grid_prefill=False
+        n_ctx=loaded.context.n_ctx,
+        n_slots=loaded.context.settings.n_slots,
+        threads=settings.threads or 0,
+        grid_prefill=False,
     )
     layers = number(settings.draft_gpu_layers)
     loaded.draft_model = choice.load(
@@ -234,7 +255,7 @@ def _know_costs(loaded: Loaded) -> None:
     settings, context = loaded.settings, loaded.context
     loaded.store = store = _store(loaded)
     loaded.knowledge = knowledge = store.read()
-    rows = settings.slots * (1 + min(settings.longest_draft, context.most_nodes))
+    rows = context.settings.n_slots * (1 + min(settings.longest_draft, context.most_nodes))
     shape, rates = _shape(loaded.model.path), None
     kernels = estimate.kernels_of(loaded.model, shape)
     if kernels == "wide" and (measured := limits.read(context.threads)) is not None:
@@ -361,7 +382,7 @@ def _setup(loaded: Loaded, settings: EngineSettings) -> Setup:
         settings.target,
         model.n_vocab,
         loaded.context.n_ctx,
-        settings.slots,
+        loaded.context.settings.n_slots,
         settings.longest_draft,
         leaves(settings),
         model.end_tokens,

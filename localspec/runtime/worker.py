@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
         """Starts the thread. `loaded` must stay open until `close`."""
-        self._loaded, self._slots = loaded, loaded.settings.slots
+        self._loaded, self._slots = loaded, loaded.context.settings.n_slots
         self.loop = loop
         """Changed on the thread only: by others while nothing is `busy`."""
         self.chats: ChatCaches | None = None
@@ -181,7 +181,7 @@ class Worker:
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(context.threads))
-        if isinstance(plan, AdaptivePlan) and self._slots == context.max_leaves == 1 and context.can_trim:
+        if isinstance(plan, AdaptivePlan) and loaded.settings.slots == context.max_leaves == 1 and context.can_trim:
             costs = loaded.knowledge.costs
             widths = unknown_widths(costs, 1 + loaded.settings.longest_draft, context.exact_widths)
             jobs.append(IdleCalibration(context, widths, costs))

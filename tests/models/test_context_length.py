@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.models.facts.context_length import FALLBACK_LENGTH, LEAST_DEFAULT, LONGEST_DEFAULT, default_context
+from localspec.models.facts.context_length import (
+    FALLBACK_LENGTH,
+    LEAST_DEFAULT,
+    LONGEST_DEFAULT,
+    default_context,
+    is_small,
+)
 from localspec.models.facts.shape import Layer, ModelShape
 
 GIB = 1 << 30
@@ -70,3 +76,19 @@ def test_it_is_never_longer_than_what_the_model_was_trained_for(
 ) -> None:
     found = default_context(shape(layers, GIB, cache, trained), total_bytes=total)
     assert 0 < found <= min(LONGEST_DEFAULT, trained or LEAST_DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("target", "total", "small"),
+    [(SMALL, 16 * GIB, True), (SMALL, 8 * GIB, False), (EIGHT, 64 * GIB, True), (EIGHT, 63 * GIB, False)],
+)
+def test_two_caches_are_small_where_a_second_one_shortens_no_context(
+    target: ModelShape, total: int, small: bool
+) -> None:
+    n_ctx = default_context(target, total_bytes=total)
+    assert is_small(n_ctx, target, None, 2, total) == small
+    assert (default_context(target, slots=2, total_bytes=total) == n_ctx) == small
+
+
+def test_where_the_memory_is_not_known_no_cache_is_small() -> None:
+    assert not is_small(LEAST_DEFAULT, SMALL, EIGHT, 1, 0)

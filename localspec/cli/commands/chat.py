@@ -172,6 +172,7 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     settings = _with_liked(engine_settings(options), liked)
     if settings.get("corpus", "auto") == "auto":
         settings["corpus"] = "on"  # the chat keeps its answers anyway
+    settings.setdefault("second_slot", True)
     engine = announced(options, loader(options)(progress=progress, **fitting(options, settings)))
     engine.work_when_idle()
     return engine

@@ -85,6 +85,7 @@ def choose(
     facts: Facts = NOWHERE,
     progress: Progress | None = None,
     tap: Tap = NO_TAP,
+    otherwise: ContextSettings | None = None,
 ) -> Chosen:
     """Loads a target.
 
@@ -101,6 +102,7 @@ def choose(
         facts: where what is examined is kept.
         progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.
+        otherwise: settings of the context where its cache depends on how prompts are cut; None = the same.
 
     Raises:
         ModelError: "strict", and the model could not be examined in ten minutes; or what `Model.load` and `Context`
@@ -116,6 +118,10 @@ def choose(
     try:
         context = _context(model, configuration.apply(settings), exact, padded, facts, tap)
         proof = _proof(context, widest, check)
+        if otherwise is not None and not proof.prefill:
+            context.close()
+            context = _context(model, configuration.apply(otherwise), exact, padded, facts, tap)
+            proof = _proof(context, widest, check)
         why = _settle(context, proof, exact, padded, lambda: _examined(context, widest, facts, report))
     except BaseException:
         model.close()

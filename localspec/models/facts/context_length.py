@@ -34,7 +34,7 @@ def default_context(
         total_bytes: all memory of the machine; 0 = unknown.
         element: bytes of an element of the target's cache (the draft's have 2).
     """
-    token = slots * (element * _elements(target) + (2.0 * _elements(draft) if draft is not None else 0.0))
+    token = slots * _token_bytes(target, draft, element)
     found = LONGEST_DEFAULT
     if token and total_bytes:
         found = min(LONGEST_DEFAULT, int(total_bytes / MEMORY_DIVISOR / token))
@@ -43,6 +43,23 @@ def default_context(
             fits = weights + LEAST_DEFAULT * token + PROCESS_BYTES <= total_bytes
             found = LEAST_DEFAULT if fits else max(FALLBACK_LENGTH, found)
     return min(found // _CELL_STEP * _CELL_STEP, target.train_context or LEAST_DEFAULT)
+
+
+def is_small(
+    n_ctx: int, target: ModelShape, draft: ModelShape | None, slots: int, total_bytes: int, element: float = 2.0
+) -> bool:
+    """Whether caches of so many slots take no more memory than `default_context` gives to caches.
+
+    Args:
+        n_ctx: tokens a slot can hold.
+        target, draft, slots, total_bytes, element: as for `default_context`.
+    """
+    return slots * n_ctx * _token_bytes(target, draft, element) <= total_bytes / MEMORY_DIVISOR
+
+
+def _token_bytes(target: ModelShape, draft: ModelShape | None, element: float) -> float:
+    """Of a token in the caches of both."""
+    return element * _elements(target) + (2.0 * _elements(draft) if draft is not None else 0.0)
 
 
 def _elements(shape: ModelShape) -> int:

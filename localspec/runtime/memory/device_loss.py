@@ -45,7 +45,7 @@ def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
         ) from error
     _LOG.warning("%s failed: %s The CPU goes on with the answers, marked exact: no.", name, error.message)
     draft = settings.draft if loaded.draft_context is not None else None
-    wanted = replace(settings, context=loaded.context.n_ctx, draft=draft, corpus="off")  # the corpus stays
+    wanted = replace(settings, context=loaded.context.n_ctx, draft=draft, second_slot=False, corpus="off")  # it stays
     try:
         fresh = load_apart(on_cpu(Placement(wanted), error.message).settings)
     except LocalspecError as fault:
