@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 from textual.message import Message as Posted
 
 from localspec.chat.turn import Message
+from localspec.checks import inside
+from localspec.checks.finding import Finding
+from localspec.engine.request import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
 from localspec.runtime.pool import Pool
 from localspec.sampling import SamplingParams
@@ -23,6 +27,7 @@ from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
 from localspec.tui.talk.local import LocalAnswerer
 from tests.chat.marked_file import write_harmony
 from tests.llama.rewritten_gguf import rewritten
+from tests.native.inside import tokens_held
 from tests.server.held import eventually
 from tests.server.live import COPIED, COPY, engine_of
 from tests.server.own import Heard, ask, body_of, lines, serving
@@ -186,3 +191,51 @@ def test_who_leaves_frees_the_engine(pool: Pool, own: httpx.Client) -> None:
     assert len(engine_of(pool).running) == 1
     stream.close()
     assert eventually(lambda: not engine_of(pool).running)
+
+
+def test_a_cancelled_answer_ends_with_its_figures(own: httpx.Client) -> None:
+    found, endless = Heard(), replace(ASKED, max_tokens=None, sampling=SamplingParams(logit_bias=((40, 1e6),)))
+    for line in lines(own, body_of(endless)):
+        found.take(line)
+        if found.tokens and found.finish is None:
+            assert own.post("/localspec/cancel", json={"id": "1"}).is_success
+    assert found.finish is FinishReason.CANCELLED
+    assert found.hearer.stats.generated == len(found.tokens)
+    assert found.failure is None
+    assert own.post("/localspec/cancel", json={"id": "1"}).is_success  # it is over
+
+
+def test_a_prompt_is_counted(own: httpx.Client) -> None:
+    question = replace(ASKED, prefix="Maria bought")
+    counted = own.post("/localspec/count", json=body_of(question)).json()["tokens"]
+    assert counted == ask(own, body_of(question)).hearer.stats.prompt_tokens
+
+
+def test_the_models_are_looked_at(pool: Pool, own: httpx.Client) -> None:
+    found = own.get("/localspec/doctor", params={"context": 100}).json()
+    looks: dict[str, Callable[[Any], list[Finding]]] = {"use": partial(inside.use, 100), "parts": inside.parts}
+    for name, look in looks.items():
+        assert [Finding(**one).name for one in found[name]] == [one.name for one in engine_of(pool).inspect(look)]
+
+
+def test_what_is_kept_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    pool = Pool(str(tiny_target), settings={"slots": 1, "corpus": "on", "exact": "off"})
+    question = replace(ASKED, chat="one")
+    with serving(pool) as client:
+        assert ask(client, body_of(question)).hearer.stats.reused_tokens == 0
+        assert ask(client, body_of(question, remember=False)).hearer.stats.reused_tokens > 0
+        client.post("/localspec/forget", json={})
+        assert ask(client, body_of(replace(question, chat=None), remember=False)).hearer.stats.reused_tokens == 0
+        assert held(pool) > 0
+        client.post("/localspec/forget", json={"chat": "one"})
+        assert held(pool) == 0
+    pool.close()
+
+
+def held(pool: Pool) -> int:
+    """Tokens of past answers."""
+    corpus = engine_of(pool).loaded.corpus
+    assert corpus is not None
+    corpus.settle()
+    return tokens_held(corpus._index)

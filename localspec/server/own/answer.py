@@ -14,16 +14,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from localspec.chat.reply.reply import Parser
 from localspec.chat.reply.thinking import apart
 from localspec.chat.turn import Message
+from localspec.checks import inside
 from localspec.engine.request import Event
 from localspec.errors import ContextOverflowError, told
 from localspec.options import Options
@@ -35,11 +37,13 @@ from localspec.runtime.pool import Lease, Pool
 from localspec.sampling import SamplingParams
 from localspec.server.chat.answers import FINISH_WORDS, Joined
 from localspec.server.http.streaming import DONE, EventStream
+from localspec.server.own.own import Route
 from localspec.settings import settings_of
 
 _PER_SECOND = 15
 """Parts of an answer: text that comes in steps of 67 ms still seems to flow."""
 _OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
+_Result = TypeVar("_Result")
 
 
 class OwnAnswers:
@@ -48,7 +52,13 @@ class OwnAnswers:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._running: dict[str, _Running] = {}
-        self.routes = {("POST", "/v1/chat/completions"): self.answer}
+        self.routes: dict[tuple[str, str], Route] = {
+            ("POST", "/v1/chat/completions"): self.answer,
+            ("POST", "/localspec/count"): self.count,
+            ("POST", "/localspec/cancel"): self.cancel,
+            ("POST", "/localspec/forget"): self.forget,
+            ("GET", "/localspec/doctor"): self.doctor,
+        }
 
     async def answer(self, request: Request) -> Response:
         """Streams an answer.
@@ -65,6 +75,43 @@ class OwnAnswers:
             running.close()
             raise
         return EventStream(running, running.lines())
+
+    async def count(self, request: Request) -> Response:
+        """Tokens of a prompt; the body is an answer's."""
+        body = await request.json()
+        return JSONResponse({"tokens": await self._asked(lambda engine: len(asked_of(engine, body).prompt))})
+
+    async def cancel(self, request: Request) -> Response:
+        """Has the answer `id` end, which its stream tells with the last figures; nothing if there is none."""
+        running = self._running.get((await request.json())["id"])
+        if running is not None:
+            running.cancel()
+        return JSONResponse({})
+
+    async def forget(self, request: Request) -> Response:
+        """Deletes what is kept of a `chat`; of none: the next answer begins as a fresh program's does."""
+        chat = (await request.json()).get("chat")
+        await self._asked(lambda engine: engine.forget() if chat is None else engine.forget_chat(chat))
+        return JSONResponse({})
+
+    async def doctor(self, request: Request) -> Response:
+        """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
+        look = partial(inside.use, int(request.query_params["context"]))
+        use = await self._asked(lambda engine: engine.inspect(look))
+        parts = await self._asked(lambda engine: engine.inspect(inside.parts))
+        return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
+
+    async def _asked(self, work: Callable[[AnyEngine], _Result]) -> _Result:
+        """What `work` returns, with the engine, on a thread."""
+
+        def run() -> _Result:
+            lease = self._pool.lease(self._pool.default)
+            try:
+                return work(lease.engine)
+            finally:
+                lease.release()
+
+        return await to_thread.run_sync(run)
 
 
 class _Running:
