@@ -1,5 +1,6 @@
-"""Other programs' OpenAI-style servers: how one is asked, and which answer on this machine.
+"""What answers, and other programs' OpenAI-style servers: how one is asked, and which answer on this machine.
 
-`asking` asks for answers, `prompt` is what is asked, `search` looks for servers, `steps` is what only our own engine
-tells. The chat and the command line use them.
+`answerer` is the seam between faces and models, `served` a server behind it. `asking` asks for answers, `prompt` is
+what is asked, `steps` is what only our own engine tells, `search` looks for servers. The chat, the command line and
+`bench` use them.
 """

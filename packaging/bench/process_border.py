@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from localspec.chat.turn import Message
+from localspec.remote.answerer import AnswerEnded, AnswerPart, ModelReady, Question
 from localspec.runner.engine import EngineApart
 from localspec.runtime.engine import Engine
-from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, ModelReady, Question
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.types import SamplingParams
 

@@ -149,7 +149,7 @@ class Paced:
         self._rate, self._seconds = rate, seconds
 
     def start(self, sink: Any) -> None:
-        from localspec.tui.talk.answerer import Facts, ModelReady
+        from localspec.remote.answerer import Facts, ModelReady
 
         self.facts = Facts(self.name, context=1 << 20)
         sink.post_message(ModelReady(self.facts))
@@ -171,7 +171,7 @@ class Paced:
     def _play(self, answer: Any, sink: Any) -> None:
         from localspec.engine.request import FinishReason, Origin, PassRecord
         from localspec.engine.stats import RequestStats
-        from localspec.tui.talk.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
+        from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
 
         words = _words(int(self._rate * self._seconds))
         stats, began, done = RequestStats(), time.perf_counter(), 0

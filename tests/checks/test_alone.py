@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from textual.message import Message as TextualMessage
 
 from localspec.bench.sides import EngineSide
 from localspec.chat.turn import Message
@@ -19,8 +18,8 @@ from localspec.engine.request import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.options import Options
+from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
 from localspec.runtime.engine import Engine
-from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.types import SamplingParams
 from tests.native.inside import tokens_held
@@ -63,7 +62,7 @@ class Listener:
         self.error: LocalspecError | None = None
         self.over = threading.Event()
 
-    def post_message(self, message: TextualMessage) -> bool:
+    def post_message(self, message: Told) -> bool:
         if isinstance(message, AnswerPart):
             self.records += message.records
         if isinstance(message, AnswerEnded):

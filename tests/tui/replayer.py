@@ -19,7 +19,7 @@ from localspec.chat.reply.reply import ReplyParser
 from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.request import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
+from localspec.remote.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
 
 FOLDER = Path(__file__).parent / "recordings"
 

@@ -14,6 +14,7 @@ from localspec.checks.finding import Finding
 from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
+from localspec.remote.answerer import Facts
 from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.find_model import HELP, FindModelScreen
 from localspec.tui.screens.help import HelpScreen
@@ -27,7 +28,6 @@ from localspec.tui.screens.shelf import Item
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import StepsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import say, until

@@ -11,7 +11,7 @@ from textual.widgets import Collapsible, Static
 from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
 from localspec.models.installed import chosen
-from localspec.tui.talk.answerer import Facts
+from localspec.remote.answerer import Facts
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, answered, front, say, until

@@ -12,11 +12,11 @@ from textual.pilot import Pilot
 from textual.widgets import Collapsible
 
 from localspec.chat.archive.archive import Archive
+from localspec.remote.answerer import Facts
+from localspec.remote.served import ServedAnswerer
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
-from localspec.tui.talk.remote import RemoteAnswerer
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Seam
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -195,7 +195,7 @@ async def test_a_summary_that_is_none_changes_nothing(make_app: MakeApp, texts: 
 
 async def test_an_endpoint_summarises_too(make_app: MakeApp) -> None:
     with served(Endpoint()) as endpoint:
-        remote = RemoteAnswerer(endpoint.url)
+        remote = ServedAnswerer(endpoint.url)
         app = make_app(answerer=remote)
         async with app.run_test(size=(100, 40)) as pilot:
             await until(pilot, lambda: app.session.facts is not None)

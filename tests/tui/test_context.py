@@ -9,8 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
+from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, answered, front, say, until

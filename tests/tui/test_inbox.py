@@ -14,8 +14,9 @@ from textual.message import Message as TextualMessage
 
 from localspec.engine.request import FinishReason, Origin
 from localspec.engine.stats import RequestStats
+from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
+from localspec.tui.talk import posts
 from localspec.tui.talk.inbox import Inbox
 from localspec.tui.text.typesetting import Line, Typesetter
 from tests.tui.conftest import MakeApp, front, until
@@ -141,7 +142,7 @@ class Counted:
         self._hear = app.chat_screen._hear
         app.chat_screen._hear = self._note  # type: ignore[method-assign]
 
-    def _note(self, event: AnswerPart | AnswerEnded | Prefilled) -> None:
+    def _note(self, event: posts.AnswerPart | posts.AnswerEnded | posts.Prefilled) -> None:
         if isinstance(event, AnswerPart):
             self.parts.append(event)
         self._hear(event)

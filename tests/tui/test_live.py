@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.talk.answerer import AnswerPart, Prefilled
+from localspec.remote.answerer import AnswerPart, Prefilled
 from localspec.tui.text.plots import bar
 from localspec.tui.widgets.meter import Live, ReadingSpeed
 

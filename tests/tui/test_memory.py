@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 from textual._styles_cache import StylesCache
 
+from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.bubble import Bubble
 from tests.tui.conftest import MakeApp, front, say, until

@@ -11,8 +11,8 @@ import pytest
 from localspec.chat.archive.archive import Archive
 from localspec.models.installed.adopt import adopt
 from localspec.models.installed.store import Store
+from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.hints import own_model
 from tests.tui.conftest import MakeApp, front, say, until

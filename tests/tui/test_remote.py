@@ -8,9 +8,9 @@ import pytest
 from textual.widgets import OptionList, Static
 
 from localspec.errors import UsageError
+from localspec.remote.served import ServedAnswerer
 from localspec.tui.screens.models import ModelsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.remote import RemoteAnswerer
 from localspec.tui.widgets.dialogs import Choice
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
@@ -23,14 +23,14 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def answerer(endpoint: Endpoint) -> Iterator[RemoteAnswerer]:
-    remote = RemoteAnswerer(endpoint.url, key="secret")
+def answerer(endpoint: Endpoint) -> Iterator[ServedAnswerer]:
+    remote = ServedAnswerer(endpoint.url, key="secret")
     yield remote
     remote.close()
 
 
 @pytest.mark.asyncio
-async def test_an_endpoint_answers(make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer) -> None:
+async def test_an_endpoint_answers(make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer) -> None:
     endpoint.deltas = [{"role": "assistant"}, {"reasoning_content": "hm"}, {"content": "Hel"}, {"content": "lo."}]
     app = make_app(answerer=answerer, begin={"temperature": 0.1, "max_tokens": 20, "stop": ["x"]})
     async with app.run_test() as pilot:
@@ -53,7 +53,7 @@ async def test_an_endpoint_answers(make_app: MakeApp, endpoint: Endpoint, answer
 
 
 @pytest.mark.asyncio
-async def test_stopping_closes_the_connection(make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer) -> None:
+async def test_stopping_closes_the_connection(make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer) -> None:
     endpoint.deltas, endpoint.pause = [{"content": "word "}] * 2000, 0.01
     app = make_app(answerer=answerer)
     async with app.run_test() as pilot:
@@ -81,7 +81,7 @@ async def test_stopping_closes_the_connection(make_app: MakeApp, endpoint: Endpo
     ],
 )
 async def test_what_is_wrong_is_one_sentence(
-    make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer, status: int, body: str, wanted: str
+    make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer, status: int, body: str, wanted: str
 ) -> None:
     endpoint.status, endpoint.body = status, body
     app = make_app(answerer=answerer)
@@ -95,7 +95,7 @@ async def test_what_is_wrong_is_one_sentence(
 
 @pytest.mark.asyncio
 async def test_nobody_there(make_app: MakeApp) -> None:
-    answerer = RemoteAnswerer("http://127.0.0.1:9")
+    answerer = ServedAnswerer("http://127.0.0.1:9")
     app = make_app(answerer=answerer)
     async with app.run_test() as pilot:
         await until(pilot, lambda: any("cannot be reached" in note.message for note in app._notifications))
@@ -104,7 +104,7 @@ async def test_nobody_there(make_app: MakeApp) -> None:
 
 @pytest.mark.asyncio
 async def test_an_answer_is_continued_with_what_it_says(
-    make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer
+    make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer
 ) -> None:
     app = make_app(answerer=answerer)
     async with app.run_test() as pilot:
@@ -119,7 +119,7 @@ async def test_an_answer_is_continued_with_what_it_says(
 
 def test_an_address_that_is_none() -> None:
     with pytest.raises(UsageError, match="http://"):
-        RemoteAnswerer("localhost:8000")
+        ServedAnswerer("localhost:8000")
 
 
 def status(app: ChatApp) -> str:
@@ -129,7 +129,7 @@ def status(app: ChatApp) -> str:
 
 @pytest.mark.asyncio
 async def test_a_model_is_chosen_from_the_list_and_kept(
-    make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer
+    make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer
 ) -> None:
     endpoint.models = ["small", "la\x1b[31mrge\n", "small"]
     app = make_app(answerer=answerer)
@@ -156,7 +156,7 @@ async def test_a_model_is_chosen_from_the_list_and_kept(
 
 
 @pytest.mark.asyncio
-async def test_a_model_is_chosen_by_name(make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer) -> None:
+async def test_a_model_is_chosen_by_name(make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer) -> None:
     endpoint.models = ["small", "large"]
     app = make_app(answerer=answerer)
     async with app.run_test() as pilot:
@@ -191,7 +191,7 @@ async def test_a_model_of_this_machine_is_changed_on_its_own_screen(make_app: Ma
 @pytest.mark.asyncio
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_the_first_token_is_waited_for_in_sight(
-    make_app: MakeApp, endpoint: Endpoint, answerer: RemoteAnswerer, stopped: bool
+    make_app: MakeApp, endpoint: Endpoint, answerer: ServedAnswerer, stopped: bool
 ) -> None:
     endpoint.hold.clear()
     app = make_app(answerer=answerer)

@@ -10,10 +10,10 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from localspec.remote import search
+from localspec.remote.served import ServedAnswerer
 from localspec.runtime.pool import Pool
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.local import LocalAnswerer
-from localspec.tui.talk.remote import RemoteAnswerer
 from localspec.tui.widgets.dialogs import Choice
 from tests.remote.odd import Odd, serving
 from tests.server.live import COPIED, COPY, running
@@ -107,7 +107,7 @@ async def test_nothing_is_looked_for_unless_asked(make_app: MakeApp, endpoint: E
             assert rows(app)[0][1] == "it lists no models"
             await pilot.press("enter")
             await until(pilot, lambda: said(app, "load one there first"))
-            assert not isinstance(app.session.answerer, RemoteAnswerer)
+            assert not isinstance(app.session.answerer, ServedAnswerer)
 
 
 async def test_a_name_of_models_toml_answers_with_its_key(
@@ -124,7 +124,7 @@ async def test_a_name_of_models_toml_answers_with_its_key(
         monkeypatch.delenv("WORK_KEY", raising=False)
         await write(pilot, "/model work")
         await until(pilot, lambda: said(app, "WORK_KEY, which is not set"))
-        assert not isinstance(app.session.answerer, RemoteAnswerer)
+        assert not isinstance(app.session.answerer, ServedAnswerer)
         monkeypatch.setenv("WORK_KEY", "sesame")
         await write(pilot, "/model")
         await asked(pilot)
@@ -140,7 +140,7 @@ async def test_a_name_of_models_toml_answers_with_its_key(
 
 
 async def test_no_server_and_the_one_that_answers_already(make_app: MakeApp, endpoint: Endpoint) -> None:
-    remote = RemoteAnswerer(endpoint.url)
+    remote = ServedAnswerer(endpoint.url)
     app = make_app(answerer=remote)
     async with app.run_test() as pilot:
         await until(pilot, lambda: app.session.facts is not None)

@@ -9,9 +9,9 @@ import pytest
 
 from localspec.chat.archive.archive import Archive
 from localspec.errors import UsageError
+from localspec.remote.answerer import Facts
 from localspec.runtime.kept import corpus
 from localspec.runtime.kept.caches import CacheFolder
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.talk.session import Session
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer

@@ -11,12 +11,12 @@ from textual.widgets import Input, OptionList, Static
 
 from localspec.checks.finding import Finding
 from localspec.engine.request import PassRecord
+from localspec.remote.answerer import Facts
 from localspec.tui.screens.doctor import DoctorScreen, content_of, ordered, verdict
 from localspec.tui.screens.race import HELP, PLAIN, SPECULATIVE, LaneView, RaceScreen
 from localspec.tui.screens.stats import StatsScreen
 from localspec.tui.screens.steps import SPEEDS, StepsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import MakeApp, say, until

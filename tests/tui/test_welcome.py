@@ -12,9 +12,10 @@ from rich.style import Style
 from localspec.errors import ModelError
 from localspec.llama.exact.limits import Limits
 from localspec.models.installed.store import Entry, Store, StoredFile
+from localspec.remote.answerer import Facts
 from localspec.runtime.offered import HEADING
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.answerer import Facts, LoadFailed
+from localspec.tui.talk.posts import LoadFailed
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.welcome import Welcome
 from tests.tui.conftest import MakeApp, front, say, until

@@ -31,8 +31,8 @@ from localspec.errors import LocalspecError, UsageError
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
     from localspec.options import Options
+    from localspec.remote.answerer import Answerer
     from localspec.runtime.any_engine import AnyEngine
-    from localspec.tui.talk.answerer import Answerer
     from localspec.tui.talk.preferences import Preferences
 
 
@@ -140,9 +140,9 @@ def _given(wanted: Options) -> dict[str, Any]:
 
 def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
     if options.endpoint:
-        from localspec.tui.talk.remote import RemoteAnswerer
+        from localspec.remote.served import ServedAnswerer
 
-        return RemoteAnswerer(options.endpoint, options.model, key_of(options))
+        return ServedAnswerer(options.endpoint, options.model, key_of(options))
     return _local(options, None, None, liked.engine)
 
 

@@ -18,8 +18,9 @@ from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.plain_text import counted_lines, one_line, plain_text
 from localspec.errors import LocalspecError
 from localspec.models.installed import chosen
+from localspec.remote.answerer import Answerer
 from localspec.tui.screens import compacting
-from localspec.tui.talk.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
+from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Posts, Prefilled
 from localspec.tui.talk.session import Session
 from localspec.tui.text.typesetting import code_blocks, code_head
 from localspec.tui.widgets.bindings import bind
@@ -296,7 +297,7 @@ class ChatScreen(Screen[None]):
     @work(thread=True, group="models")
     def _change(self, old: Answerer, new: Answerer) -> None:
         old.close()  # both may not fit memory at once
-        new.start(self.app)
+        new.start(Posts(self.app))
 
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
         """Loads models of this machine; says why if that cannot be."""

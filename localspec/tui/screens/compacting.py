@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.tui.talk.answerer import Question
+from localspec.remote.answerer import Question
 from localspec.tui.talk.conversation import Window, fit, last_turn, question_of, room, summary_question, window
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice

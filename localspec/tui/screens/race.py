@@ -16,10 +16,11 @@ from textual.widgets import Input, Static
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
+from localspec.remote.answerer import Answer, Question
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
 from localspec.tui.text.lanes import Heat, Lane, likeness, summary
 from localspec.tui.text.passes import PassReader
 from localspec.tui.text.plots import bar, duration

@@ -10,9 +10,10 @@ from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
 from localspec.remote import search
+from localspec.remote.served import ServedAnswerer
 from localspec.remote.server import key_for, port_here
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.talk.remote import RemoteAnswerer
+from localspec.tui.talk.posts import Posts
 from localspec.tui.widgets.corner import say
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.errands import Errands
@@ -37,7 +38,7 @@ def choose_model(screen: ChatScreen, name: str) -> None:
     named = Catalog.load().endpoints
     if name in named:
         screen.run_worker(_take(screen, named[name]), group="server", exclusive=True)
-    elif isinstance(answerer, RemoteAnswerer):
+    elif isinstance(answerer, ServedAnswerer):
         _list(screen, answerer, name)
     elif name and knows(name):
         find(name)
@@ -65,7 +66,7 @@ async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
     pane, answerer = screen.pane, screen.session.answerer
     try:
         key = await asyncio.to_thread(key_for, entry)  # a keyring may ask for its password
-        found = RemoteAnswerer(entry.endpoint, entry.model or None, key)
+        found = ServedAnswerer(entry.endpoint, entry.model or None, key)
     except LocalspecError as error:
         say(screen, str(error), problem=True)
         return
@@ -73,7 +74,7 @@ async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
         _use(screen, found, entry.name, pane)
 
 
-def _list(screen: ChatScreen, answerer: RemoteAnswerer, name: str) -> None:
+def _list(screen: ChatScreen, answerer: ServedAnswerer, name: str) -> None:
     pane = screen.pane
 
     def listed(names: Sequence[str]) -> None:
@@ -87,7 +88,7 @@ def _list(screen: ChatScreen, answerer: RemoteAnswerer, name: str) -> None:
 
 
 async def _choose(
-    screen: ChatScreen, answerer: RemoteAnswerer, name: str, names: Sequence[str], pane: ChatPane | None
+    screen: ChatScreen, answerer: ServedAnswerer, name: str, names: Sequence[str], pane: ChatPane | None
 ) -> None:
     if name and name not in names:
         try:
@@ -102,7 +103,7 @@ async def _choose(
     chosen = name or await pick(screen, f"Models of {answerer.base}", names, answerer.model)
     if chosen is None or screen.session.answerer is not answerer:
         return
-    answerer.choose(chosen, screen.app)
+    answerer.choose(chosen, Posts(screen.app))
     if pane is not None:
         screen.session.archive.set_model(pane.chat_id, chosen)
     say(screen, f"{chosen} answers from now on.")
@@ -119,7 +120,7 @@ def find_server(screen: ChatScreen) -> None:
 async def _find(screen: ChatScreen) -> None:
     pane, answerer = screen.pane, screen.session.answerer
     say(screen, "Looking for servers on this machine …")
-    own = port_here(answerer.base) if isinstance(answerer, RemoteAnswerer) else None
+    own = port_here(answerer.base) if isinstance(answerer, ServedAnswerer) else None
     leave_out = () if own is None else (own,)
     found = await asyncio.to_thread(lambda: asyncio.run(search.servers(leave_out=leave_out)))
     if not found:
@@ -138,10 +139,10 @@ async def _find(screen: ChatScreen) -> None:
     model = await pick(screen, f"Models of {server.address}", server.models) if several else server.models[0]
     if model is None or screen.session.answerer is not answerer:
         return
-    _use(screen, RemoteAnswerer(server.address, model), model, pane, server.address)
+    _use(screen, ServedAnswerer(server.address, model), model, pane, server.address)
 
 
-def _use(screen: ChatScreen, answerer: RemoteAnswerer, model: str, pane: ChatPane | None, stranger: str = "") -> None:
+def _use(screen: ChatScreen, answerer: ServedAnswerer, model: str, pane: ChatPane | None, stranger: str = "") -> None:
     """Lets a server answer, and signs the chat with the model's name."""
     screen.use(answerer, stranger)
     if pane is not None:

@@ -18,9 +18,9 @@ from textual.widgets import Static, TextArea
 from localspec.chat.archive.message import Preset
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
+from localspec.remote.answerer import Question
 from localspec.settings import Setting, settings_of
 from localspec.tui.screens.page import Page
-from localspec.tui.talk.answerer import Question
 from localspec.tui.talk.conversation import checked
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.bindings import CLOSE, bind

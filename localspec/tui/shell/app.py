@@ -26,7 +26,7 @@ from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.slash import SlashCommands
 from localspec.tui.shell.net import Net, handlers_caught
-from localspec.tui.talk.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
+from localspec.tui.talk.posts import AnswerEnded, LoadFailed, Loading, ModelReady, Posts
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets import bindings
 from localspec.tui.widgets.bindings import bind
@@ -138,7 +138,7 @@ class ChatApp(App[int]):
         if not self.is_headless:
             sys.setswitchinterval(_SWITCH_SECONDS)
             self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
-        self.session.answerer.start(self)
+        self.session.answerer.start(Posts(self))
 
     async def action_quit(self) -> None:
         """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""

@@ -11,7 +11,7 @@ from localspec.chat.prompt.prompt import drop_oldest, prompt_messages, sampling_
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.options import LIMITS
-from localspec.tui.talk.answerer import Answerer, Facts, Question
+from localspec.remote.answerer import Answerer, Facts, Question
 
 ROOM = 256
 """Tokens kept free for an answer, where the context has so many."""

@@ -14,14 +14,19 @@ from typing import Any, Protocol
 
 from textual.message import Message as TextualMessage
 
-from localspec.tui.talk.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
+from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Told
+from localspec.tui.talk.posts import posted
 
 _LONGEST_REST = 0.25
 """Seconds between two parts at most: text that stands still for longer seems to be stuck."""
 
 
-class Screened(Sink, Protocol):
+class Screened(Protocol):
     """What an inbox asks of the widget or screen it belongs to; every one of Textual's can do it."""
+
+    def post_message(self, message: TextualMessage) -> bool:
+        """Queues a message; safe to call from any thread."""
+        ...
 
     def call_later(self, callback: Callable[..., Any]) -> bool:
         """Calls on the screen's thread, soon; safe to call from any thread."""
@@ -46,14 +51,14 @@ class Inbox:
     def __init__(self, owner: Screened, clock: Callable[[], float] = monotonic) -> None:
         """`clock` tells seconds."""
         self._owner, self._clock = owner, clock
-        self._waiting: deque[TextualMessage] = deque()
+        self._waiting: deque[Told] = deque()
         self._expected = False
         """A call of `_deliver` is on its way."""
         self._stopped = False
 
-    def post_message(self, message: TextualMessage) -> bool:
+    def post_message(self, message: Told) -> bool:
         if self._stopped:
-            return isinstance(message, AnswerEnded) and self._owner.post_message(message)
+            return isinstance(message, AnswerEnded) and self._owner.post_message(posted(message))
         self._waiting.append(message)
         if self._expected:
             return True
@@ -65,8 +70,8 @@ class Inbox:
         self._stopped = True
         self._take()
 
-    def _take(self) -> list[TextualMessage]:
-        taken = list[TextualMessage]()
+    def _take(self) -> list[Told]:
+        taken = list[Told]()
         with suppress(IndexError):  # a thread may add meanwhile
             while True:
                 taken.append(self._waiting.popleft())
@@ -82,7 +87,7 @@ class Inbox:
             return
         began = self._clock()
         for message in _joined(taken):
-            self._owner.post_message(message)
+            self._owner.post_message(posted(message))
         self._owner.call_after_refresh(self._rest, began)
 
     def _rest(self, began: float) -> None:
@@ -90,9 +95,9 @@ class Inbox:
         self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, min(took, _LONGEST_REST)), self._deliver)
 
 
-def _joined(messages: Iterable[TextualMessage]) -> list[TextualMessage]:
+def _joined(messages: Iterable[Told]) -> list[Told]:
     """In their order, all parts as one, of the progress of the prompt the last."""
-    parts, others = list[AnswerPart](), dict[type, TextualMessage]()
+    parts, others = list[AnswerPart](), dict[type, Told]()
     for message in messages:
         if isinstance(message, AnswerPart):
             parts.append(message)

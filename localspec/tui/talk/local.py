@@ -15,11 +15,7 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.llama.exact.choice import Progress
 from localspec.models.installed.installed import title_of
-from localspec.runtime.any_engine import AnyEngine
-from localspec.runtime.asked import Asked
-from localspec.runtime.generation import Generation
-from localspec.runtime.offered import is_bundled
-from localspec.tui.talk.answerer import (
+from localspec.remote.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,
     AnswerPart,
@@ -31,6 +27,10 @@ from localspec.tui.talk.answerer import (
     Question,
     Sink,
 )
+from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.asked import Asked
+from localspec.runtime.generation import Generation
+from localspec.runtime.offered import is_bundled
 
 Load = Callable[[Progress], AnyEngine]
 """Loads an engine and reports progress; called on a thread."""

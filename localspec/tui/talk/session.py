@@ -8,8 +8,8 @@ from typing import Any
 
 from localspec.chat.archive.archive import Archive
 from localspec.errors import LocalspecError, UsageError
+from localspec.remote.answerer import Answerer, Facts, Loading
 from localspec.runtime.any_engine import AnyEngine
-from localspec.tui.talk.answerer import Answerer, Facts, Loading
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
 

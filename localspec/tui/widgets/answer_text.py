@@ -22,7 +22,7 @@ from textual.widget import Widget
 
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
-from localspec.tui.talk.answerer import AnswerPart
+from localspec.remote.answerer import AnswerPart
 from localspec.tui.text.typesetting import Line, Look, Typesetter, begins_with_code, code_blocks
 
 # A long answer in segments: only the last one is parsed again while text streams in, whatever the length before it.

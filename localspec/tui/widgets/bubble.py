@@ -18,7 +18,7 @@ from textual.widgets import Collapsible, Static, TabPane
 
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import counted_lines, plain_text
-from localspec.tui.talk.answerer import AnswerPart
+from localspec.remote.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.bindings import bind

@@ -15,12 +15,13 @@ from localspec.chat.plain_text import one_line
 from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
-from localspec.tui.talk.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Prefilled, Question
+from localspec.remote.answerer import Answer, Answerer, Question
 from localspec.tui.talk.conversation import Fit
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
 
 if TYPE_CHECKING:
-    from localspec.tui.talk.answerer import Facts
+    from localspec.remote.answerer import Facts
 
 
 def own_model(model: str, facts: Facts | None) -> str:

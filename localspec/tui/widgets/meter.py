@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
 from localspec.engine.stats import RequestStats
-from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
+from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
 from localspec.tui.talk.conversation import share_of
 from localspec.tui.text.origin_lines import kind_of
 from localspec.tui.text.plots import bar, columns

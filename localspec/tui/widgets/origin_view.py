@@ -26,7 +26,7 @@ from localspec.chat.archive.passes import Replay
 from localspec.chat.plain_text import plain_text
 from localspec.engine.request import PassRecord
 from localspec.errors import LocalspecError
-from localspec.tui.talk.answerer import AnswerPart
+from localspec.remote.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.text.origin_lines import REJECTED, Cell, Line, OriginLines, kind_of, ordered, sign_line, strength
 from localspec.tui.text.passes import Pass, PassReader, joined, read_passes

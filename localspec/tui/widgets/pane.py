@@ -22,10 +22,11 @@ from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.paths import typed
+from localspec.remote.answerer import Answer, Question
 from localspec.tui.talk import attach
-from localspec.tui.talk.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question
 from localspec.tui.talk.conversation import fit, last_turn, question_of
 from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.completion import Completion, Suggestions

@@ -7,8 +7,8 @@ from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.prompt.completion import note
+from localspec.remote.answerer import Facts
 from localspec.runtime.offered import HEADING, TINY, offered
-from localspec.tui.talk.answerer import Facts
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bindings import known, shown
 

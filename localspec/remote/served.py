@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 from localspec.engine.request import FinishReason
 from localspec.errors import Cancelled, LocalspecError
-from localspec.remote.asking import Asking, Reply
-from localspec.remote.server import Server
-from localspec.tui.talk.answerer import (
+from localspec.remote.answerer import (
     AnswerEnded,
     AnswerPart,
     Facts,
@@ -20,9 +18,11 @@ from localspec.tui.talk.answerer import (
     Question,
     Sink,
 )
+from localspec.remote.asking import Asking, Reply
+from localspec.remote.server import Server
 
 
-class RemoteAnswerer:
+class ServedAnswerer:
     """Asks `URL/chat/completions` with `stream`; knows no tokens, origins or context."""
 
     def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:

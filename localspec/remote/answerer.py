@@ -1,17 +1,15 @@
-"""What answers: the seam between the screens and models. `local`, `remote` and recordings implement it.
+"""What answers: the seam between faces and models. A server, an engine and recordings implement it.
 
-An answerer works on threads of its own and speaks to a screen only by posting the messages below, at most about
-`POSTS_PER_SECOND` parts a second, to an `Inbox`, so that neither waits for the other.
+An answerer works on threads of its own and speaks to a face only by posting what stands below, so that neither waits
+for the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
-
-from textual.message import Message as TextualMessage
 
 from localspec.engine.request import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
@@ -23,9 +21,9 @@ POSTS_PER_SECOND = 15
 
 
 class Sink(Protocol):
-    """Where messages go; every Textual widget is one. Safe to call from any thread."""
+    """Where it is posted. Safe to call from any thread."""
 
-    def post_message(self, message: TextualMessage) -> bool:
+    def post_message(self, message: Told) -> bool:
         """Queues a message; False = it is closed, and the message is gone."""
         ...
 
@@ -124,76 +122,69 @@ class Answerer(Protocol):
         ...
 
 
-class Loading(TextualMessage):
+class Told:
+    """What an answerer says of its model or of an answer."""
+
+
+@dataclass(eq=False, repr=False)
+class Loading(Told):
     """A model is being loaded or measured."""
 
-    def __init__(self, what: str, share: float) -> None:
-        super().__init__()
-        self.what, self.share = what, share
+    what: str
+    share: float
 
 
-class ModelReady(TextualMessage):
+@dataclass(eq=False, repr=False)
+class ModelReady(Told):
     """The model can be asked."""
 
-    def __init__(self, facts: Facts) -> None:
-        super().__init__()
-        self.facts = facts
+    facts: Facts
 
 
-class LoadFailed(TextualMessage):
+@dataclass(eq=False, repr=False)
+class LoadFailed(Told):
     """The model cannot be used."""
 
-    def __init__(self, error: LocalspecError) -> None:
-        super().__init__()
-        self.error = error
+    error: LocalspecError
 
 
-class Prefilled(TextualMessage):
+@dataclass(eq=False, repr=False)
+class Prefilled(Told):
     """How far the prompt of an answer has been read."""
 
-    def __init__(self, answer: Answer, done: int, total: int | None) -> None:
-        """`total`: tokens of the prompt; None = unknown (endpoints): the first token is waited for."""
-        super().__init__()
-        self.answer, self.done, self.total = answer, done, total
+    answer: Answer
+    done: int
+    total: int | None
+    """Tokens of the prompt; None = unknown (endpoints): the first token is waited for."""
 
 
-class AnswerPart(TextualMessage):
-    """What some passes brought, joined: posted at most about `POSTS_PER_SECOND` times a second."""
+@dataclass(eq=False, repr=False)
+class AnswerPart(Told):
+    """What some passes brought."""
 
-    def __init__(
-        self,
-        answer: Answer,
-        text: str,
-        tokens: tuple[int, ...] = (),
-        origins: tuple[Origin, ...] = (),
-        records: tuple[PassRecord, ...] = (),
-        stats: RequestStats | None = None,
-        thinking: str = "",
-    ) -> None:
-        super().__init__()
-        self.answer = answer
-        self.text = text
-        """New text of the answer, whole characters; may be later than the tokens."""
-        self.thinking = thinking
-        """New text of the model's thinking, which is no part of the answer."""
-        self.tokens, self.origins = tokens, origins
-        """Same length; empty from endpoints."""
-        self.records = records
-        """One for each pass, in order; empty from endpoints."""
-        self.stats = stats if stats is not None else RequestStats()
-        """Live figures so far; one object for the whole answer."""
+    answer: Answer
+    text: str
+    """New text of the answer, whole characters; may be later than the tokens."""
+    tokens: tuple[int, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    """Of each token; empty from endpoints, as the tokens."""
+    records: tuple[PassRecord, ...] = ()
+    """One for each pass, in order; empty from endpoints."""
+    stats: RequestStats = field(default_factory=RequestStats)
+    """Live figures so far; one object for the whole answer."""
+    thinking: str = ""
+    """New text of the model's thinking, which is no part of the answer."""
 
 
-class AnswerEnded(TextualMessage):
+@dataclass(eq=False, repr=False)
+class AnswerEnded(Told):
     """The answer is over; nothing more comes for it."""
 
-    def __init__(
-        self, answer: Answer, finish: FinishReason, stats: RequestStats, error: LocalspecError | None = None
-    ) -> None:
-        super().__init__()
-        self.answer, self.finish, self.stats = answer, finish, stats
-        self.error = error
-        """Set when `finish` is ERROR."""
+    answer: Answer
+    finish: FinishReason
+    stats: RequestStats
+    error: LocalspecError | None = None
+    """Set when `finish` is ERROR."""
 
     @property
     def state(self) -> tuple[Literal["done", "stopped", "error"], str]:
