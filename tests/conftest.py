@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -85,6 +86,14 @@ def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("LOCALSPEC_DATA", str(tmp_path_factory.mktemp("data")))
         patch.setenv("LOCALSPEC_CONFIG", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime folder of the session, whose path is short enough for sockets."""
+    with TemporaryDirectory(dir="/tmp") as made:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", made)
+        yield Path(made)
 
 
 def _bundled(name: str) -> Path:

@@ -23,6 +23,8 @@ from localspec import __version__
 from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
 
+HEADER = "Localspec-Own"
+"""Of a request that comes from the program itself: has the secret of the process."""
 _MOST_BYTES = 103
 """Of a socket's path; macOS takes 104 with the 0 at its end, Linux 108."""
 _KEY_DIGITS = 12

@@ -113,10 +113,19 @@ class Process:
 
     def ended(self) -> str:
         """How it ended, as the end of a sentence; after `bury`."""
-        code = self._child.returncode
-        if self.hung:
-            return f"gave no sign of life for {self.hung:.0f} seconds"
-        if code >= 0:
-            return f"ended with exit code {code}"
-        name = signal.Signals(-code).name
-        return f"{_WORDS.get(name, 'crashed')} ({name})"
+        return ended(self._child.returncode, self.hung)
+
+
+def ended(code: int, hung: float) -> str:
+    """How a process ended, as the end of a sentence.
+
+    Args:
+        code: what `Popen` says.
+        hung: seconds without a sign of life, for which it was ended; 0 = it was not.
+    """
+    if hung:
+        return f"gave no sign of life for {hung:.0f} seconds"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{_WORDS.get(name, 'crashed')} ({name})"

@@ -51,14 +51,13 @@ CALLABLE = (*CANCELLABLE, "forget", "forget_chat", "configure", "work_when_idle"
 """Methods of `Engine` that a parent may call."""
 
 
-def live_with(parent: int, descriptor: int) -> None:
+def live_with(parent: int) -> None:
     """This process ends when its parent does, and its fate is written to standard error."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     cpus.join(parent)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(0)
-    os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)  # the others run on meanwhile: reading their frames may crash
 

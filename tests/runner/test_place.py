@@ -7,16 +7,17 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.runner.place import Place, connect, folder, key_of, sweep
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="no such sockets")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="no such sockets"),
+    pytest.mark.usefixtures("runtime"),
+]
 LISTENS = """
 import signal
 from localspec.runner.place import Place
@@ -24,14 +25,6 @@ place = Place("0" * 12)
 print(place.path, flush=True)
 signal.pause()
 """
-
-
-@pytest.fixture(autouse=True)
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The runtime folder of a user, with a short path."""
-    with TemporaryDirectory(dir="/tmp") as made:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", made)
-        yield Path(made)
 
 
 def test_only_its_user_may_reach_a_socket(runtime: Path) -> None:

@@ -7,30 +7,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import pytest
 
 from localspec.errors import heard
-from localspec.runner.place import Place
+from localspec.runner.place import HEADER, Place
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.own.life import Life
-from localspec.server.own.own import HEADER
 from localspec.server.own.serve import serve
 
 SECRET = "of this test"
+pytestmark = pytest.mark.usefixtures("runtime")
 Client = httpx.Client
-
-
-@pytest.fixture(autouse=True)
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A runtime folder with a short path."""
-    with TemporaryDirectory(dir="/tmp") as made:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", made)
-        yield
 
 
 @contextmanager

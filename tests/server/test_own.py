@@ -12,10 +12,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from localspec.errors import UsageError
+from localspec.runner.place import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings
-from localspec.server.own.own import HEADER, Own
+from localspec.server.own.own import Own
 from tests.server.live import Live, error_of
 
 SECRET = secrets.token_hex(16)

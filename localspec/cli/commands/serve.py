@@ -43,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-unit", choices=KINDS, help="print a unit that starts this command with the session, and exit"
     )
+    parser.add_argument("--own", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
     group = parser.add_argument_group("who may come in")
@@ -88,6 +89,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.own:
+        from localspec.cli import own
+
+        return own.run()
     from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
     from localspec.models.installed.processes import announce_server

@@ -16,9 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.errors import LocalspecError, told
+from localspec.runner.place import HEADER
 
-HEADER = "Localspec-Own"
-"""Has the secret."""
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
 Make: TypeAlias = Callable[[], Awaitable[ASGIApp]]
 

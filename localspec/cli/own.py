@@ -1,0 +1,43 @@
+"""`localspec serve --own`: the process of one model, for the localspec that starts it (`localspec.runner.child`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import sys
+
+from localspec.errors import LocalspecError, told
+from localspec.llama.library import lib
+from localspec.runner import tape
+from localspec.runner.child import Load
+from localspec.runner.place import Place, key_of
+from localspec.runner.runner import live_with
+from localspec.runtime.pool import Pool
+from localspec.server.own.life import Life
+
+
+def run() -> int:
+    """Reads what to load on standard input, says on standard output where it listens, or what is wrong, and serves."""
+    load: Load = pickle.load(sys.stdin.buffer)
+    live_with(load.parent)
+    lib.log.echo = tape.write
+    try:
+        pool = Pool(load.target, load.draft, heads=load.heads, settings=load.settings)
+        files = pool.files(pool.default)
+        place = Place(key_of([one for one in (files.target, files.draft, *files.heads) if one], load.settings))
+    except LocalspecError as error:
+        print(json.dumps({"failed": told(error)}), flush=True)
+        return error.exit_code
+    life, secret = Life(pool), secrets.token_urlsafe()
+    life.load()
+    print(json.dumps({"at": str(place.path), "secret": secret}), flush=True)
+    os.dup2(2, 1)  # nobody reads on
+    from localspec.server.own.serve import serve  # while it loads
+
+    try:
+        serve(life, place.socket, secret)
+    finally:
+        place.close()
+    return 0

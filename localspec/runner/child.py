@@ -1,0 +1,361 @@
+"""A process that has one model and serves it, as the program that started it sees it.
+
+One thread starts each process and hears what it tells. It lives as long as the process does, which on Linux ends with
+the thread that started it. Whoever asks the process something does so in a `Use`, and hears there if it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import queue
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+from localspec import paths
+from localspec.errors import LocalspecError, RunnerError, heard
+from localspec.llama.exact.choice import Progress
+from localspec.runner import place
+from localspec.runner.process import ended
+from localspec.runner.tape import Tape, cause
+
+_LOG = logging.getLogger("localspec")
+_LOADING_FACTOR = 5
+"""Times as much patience while models are loaded: a GPU's driver may compile its kernels."""
+_GOODBYE_SECONDS = 20.0
+"""For a process that is asked to end: it keeps what was learned."""
+_EXIT_SECONDS = 10.0
+"""Between a process's last word and its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a process is to load: arguments of `Pool`."""
+
+    parent: int
+    target: str
+    draft: str | None
+    heads: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class Use:
+    """Something that is asked of the process."""
+
+    def __init__(self, process: _Process) -> None:
+        self._process = process
+        self.doing = "read a prompt"
+        """What the process does for it; changed by who asks. Told if it dies."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of a request of the program itself."""
+        return {place.HEADER: self._process.secret}
+
+    def connect(self) -> socket.socket:
+        """A connection to the process. Raises as `place.connect`."""
+        return place.connect(self._process.at)
+
+    def fate(self) -> LocalspecError:
+        """What became of the process, to which a connection broke; waits until it is known."""
+        self._process.gone.wait()
+        assert self._process.error is not None
+        return type(self._process.error)(self._process.error.message, self._process.error.hint)
+
+
+class _Process:
+    """One process: started, heard, and gone."""
+
+    def __init__(self, load: Load, patience: float) -> None:
+        """
+        Raises:
+            LocalspecError: it cannot be started.
+        """
+        self.tape = Tape()
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(sys.path),  # plug-ins are found where they are found here
+            "GGML_NO_BACKTRACE": "1",  # else ggml starts a debugger when it gives up
+        }
+        try:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "localspec", "serve", "--own"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.tape.fileno(),
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the parent
+            )
+        except OSError as error:
+            self.tape.close()
+            raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
+        self._load = load
+        self.at, self.secret = Path(), ""
+        self.patience = patience
+        self.hung = 0.0
+        """Seconds without a sign of life, for which it was ended; 0 = it was not."""
+        self.uses: set[Use] = set()
+        self.listens, self.gone = threading.Event(), threading.Event()
+        self.error: LocalspecError | None = None
+        """What became of it, once it is `gone`."""
+
+    def told(self) -> Iterator[dict[str, Any]]:
+        """What it tells, until it is gone; one that tells nothing for too long is ended."""
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        with suppress(OSError), self.popen.stdin as given:
+            pickle.dump(self._load, given)
+        with self.popen.stdout as said:
+            first_word = select.poll()  # any number of files may be open
+            first_word.register(said)
+            if not first_word.poll(self.patience * 1000):
+                self.end_hung(self.patience)
+            line = said.readline()
+        if not line:
+            return
+        first = json.loads(line)
+        if "failed" in first:
+            yield {"event": "failed"} | first["failed"]
+            return
+        self.at, self.secret = Path(first["at"]), first["secret"]
+        try:
+            yield from self._heard()
+        except TimeoutError:
+            self.end_hung(self.patience)
+        except (OSError, HTTPException):
+            pass  # it is gone
+
+    def _heard(self) -> Iterator[dict[str, Any]]:
+        with place.connect(self.at) as made:
+            asked = HTTPConnection("localspec")
+            asked.sock = made
+            made.settimeout(self.patience)
+            asked.request("GET", "/localspec/life", headers={place.HEADER: self.secret})
+            answer = asked.getresponse()
+            self.listens.set()
+            while line := answer.readline():
+                yield json.loads(line)
+                made.settimeout(self.patience)
+
+    def end_hung(self, seconds: float) -> None:
+        """Ends one that gave no sign of life for so long."""
+        self.hung = seconds
+        self.popen.kill()
+
+    def ask_to_end(self) -> None:
+        """It keeps what was learned, and ends."""
+        with suppress(OSError, HTTPException, LocalspecError):
+            if not self.listens.is_set():
+                self.popen.kill()
+                return
+            with place.connect(self.at) as made:
+                made.settimeout(_EXIT_SECONDS)
+                asked = HTTPConnection("localspec")
+                asked.sock = made
+                asked.request("POST", "/localspec/end", headers={place.HEADER: self.secret})
+                asked.getresponse()
+
+    def bury(self) -> str:
+        """Waits until it is gone, and removes what it left but the tape; says how it ended."""
+        try:
+            self.popen.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        for path in (self.at, self.at.with_suffix(".lock")) if self.secret else ():
+            path.unlink(missing_ok=True)
+        return ended(self.popen.returncode, self.hung)
+
+
+class Child:
+    """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
+
+    def __init__(self, load: Load, patience: float) -> None:
+        """Starts the process. Call `wait` next; it gives the process up if it raises.
+
+        Args:
+            load: what is loaded.
+            patience: seconds without a sign of life, after which a process is ended; three times its longest pass is
+                added while it works.
+        """
+        self._load, self._patience = load, patience
+        self._turn = threading.Condition()
+        """Guards what is below."""
+        self._process: _Process | None = None
+        """None = the next one is about to start, or there is a `fault`."""
+        self._is_ready = self._closing = False
+        self._spare = True
+        """Whether a process that dies is replaced."""
+        self.fault: LocalspecError | None = None
+        """Why there is no process any more."""
+        self.facts: dict[str, Any] = {}
+        """Of the models; empty before they are loaded."""
+        self.state: dict[str, Any] = {}
+        """What may change, as it was last told."""
+        self.last_words: tuple[str, ...] = ()
+        """The last lines of llama.cpp's log, and what was written beside it, of the process that died last."""
+        self._loading: queue.SimpleQueue[tuple[str, float] | LocalspecError | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="localspec-child", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0 = there is none now."""
+        process = self._process
+        return 0 if process is None else process.popen.pid
+
+    def wait(self, progress: Progress | None = None) -> None:
+        """Waits until the first process has loaded.
+
+        Raises:
+            RunnerError: it ended.
+            LocalspecError: whatever loading raised there.
+            Whatever `progress` raises.
+        """
+        try:
+            while (news := self._loading.get()) is not None:
+                if isinstance(news, LocalspecError):
+                    raise news
+                if progress is not None:
+                    progress(*news)
+        except BaseException:
+            self.close(at_once=True)
+            raise
+
+    @contextmanager
+    def use(self) -> Iterator[Use]:
+        """Something that is asked of the process; one that ends without an error lets a later death be mended again.
+
+        Raises:
+            LocalspecError: there is no process any more.
+        """
+        with self._turn:
+            self._turn.wait_for(lambda: self._served or self.fault is not None or self._closing)
+            if self._closing:
+                raise LocalspecError("The engine is closed.")
+            if self.fault is not None:
+                raise type(self.fault)(self.fault.message, self.fault.hint)
+            assert self._process is not None
+            process = self._process
+            use = Use(process)
+            process.uses.add(use)
+        try:
+            yield use
+            self._spare = True
+        finally:
+            with self._turn:
+                process.uses.discard(use)
+
+    def close(self, at_once: bool = False) -> bool:
+        """Ends the process and waits for its end; False if that was done before.
+
+        Args:
+            at_once: do not let it keep what it has learned.
+        """
+        with self._turn:
+            if self._closing:
+                return False
+            self._closing, process = True, self._process
+            self._turn.notify_all()
+        if process is not None:
+            if at_once:
+                process.popen.kill()
+            else:
+                process.ask_to_end()
+                self._thread.join(_GOODBYE_SECONDS)
+                process.popen.kill()
+        self._thread.join()
+        return True
+
+    # -- on the thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def _served(self) -> bool:
+        return self._process is not None and self._process.listens.is_set()
+
+    def _serve(self) -> None:
+        while (process := self._started()) is not None:
+            for news in process.told():
+                self._take(process, news)
+            self._mourn(process, process.bury())
+            process.tape.close()
+
+    def _started(self) -> _Process | None:
+        """A new process; None = there is to be none."""
+        with self._turn:
+            if self._closing or self.fault is not None:
+                return None
+            self._is_ready = False
+            try:
+                self._process = _Process(self._load, _LOADING_FACTOR * self._patience)
+            except LocalspecError as error:
+                self.fault = error
+                self._loading.put(error)
+                self._process = None
+            self._turn.notify_all()
+            return self._process
+
+    def _take(self, process: _Process, news: dict[str, Any]) -> None:
+        event = news.pop("event")
+        if event == "loading":
+            self._loading.put((news["what"], news["share"]))
+        elif event == "ready":
+            self.facts, self._is_ready = news, True
+            process.patience = self._patience
+            self._loading.put(None)
+        elif event == "failed":
+            self.fault = heard(**news)
+            process.popen.terminate()
+        elif event == "state":
+            self.state = news
+        elif event == "log":
+            _LOG.log(news["level"], "%s", news["text"])
+        elif news["silent"] > process.patience + 3 * news["longest"]:
+            process.end_hung(news["silent"])
+        with self._turn:  # who waits for the first word
+            self._turn.notify_all()
+
+    def _mourn(self, process: _Process, how: str) -> None:
+        """A process is gone: all who used it hear of it."""
+        with self._turn:
+            error, used = self.fault, bool(process.uses)
+            if self._closing:
+                error = LocalspecError("The engine is closed.")
+            elif error is None:
+                error = self._obituary(process, how)
+                if self._is_ready and self._spare:
+                    self._spare = False
+                    _LOG.warning("%s The models are loaded again.", error)
+                else:
+                    self.fault = error
+                    _LOG.log(logging.INFO if used else logging.WARNING, "%s", error)  # or who uses it says so
+            self._process, process.error = None, error
+            process.gone.set()
+            self._turn.notify_all()
+        if not self._is_ready:
+            self._loading.put(error)
+
+    def _obituary(self, process: _Process, how: str) -> LocalspecError:
+        """What happened, to which file, and why."""
+        self.last_words = tuple(process.tape.lines())
+        doing = "was idle" if self._is_ready else "was loaded"
+        if self._is_ready and process.uses:
+            doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
+        why = cause(list(self.last_words))
+        name = paths.shown(os.path.basename(self._load.target))
+        error = RunnerError(f"The process that computes {name} {how} while it {doing}.")
+        if why:
+            error.hint = f"llama.cpp wrote: {why}"
+        elif "SIGKILL" in how:
+            error.hint = "The system does so where memory lacks."
+        return error
