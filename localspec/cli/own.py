@@ -8,7 +8,7 @@ import pickle
 import secrets
 import sys
 
-from localspec.errors import LocalspecError, told
+from localspec.errors import LocalspecError, UsageError, told
 from localspec.llama.library import lib
 from localspec.runner import tape
 from localspec.runner.child import Load
@@ -19,8 +19,15 @@ from localspec.server.own.life import Life
 
 
 def run() -> int:
-    """Reads what to load on standard input, says on standard output where it listens, or what is wrong, and serves."""
-    load: Load = pickle.load(sys.stdin.buffer)
+    """Reads what to load on standard input, says on standard output where it listens, or what is wrong, and serves.
+
+    Raises:
+        UsageError: nothing of that kind is said.
+    """
+    try:
+        load: Load = pickle.load(sys.stdin.buffer)
+    except (EOFError, ValueError, pickle.UnpicklingError):
+        raise UsageError("--own is for localspec itself.", "Leave it out.") from None
     live_with(load.parent)
     lib.log.echo = tape.write
     try:

@@ -128,9 +128,9 @@ def _parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def _options_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """{long option: what the help puts after it}."""
+    """{long option: what the help puts after it}; those left out of it are for the program itself."""
     found = {}
-    for action in parser._actions:
+    for action in (one for one in parser._actions if one.help != argparse.SUPPRESS):
         value = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
         for name in action.option_strings:
             if name.startswith("--") and name not in _EVERYWHERE:

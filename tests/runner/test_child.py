@@ -201,6 +201,14 @@ def test_what_cannot_be_loaded_is_the_same_error_here() -> None:
         pass
 
 
+@pytest.mark.parametrize("given", ["", "hello\n", "0"])
+def test_somebody_who_types_its_command_is_told(given: str) -> None:
+    command = [sys.executable, "-m", "localspec", "serve", "--own"]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--own is for localspec itself." in done.stderr
+
+
 def _strikes(count: int, seed: int) -> None:
     rng = random.Random(seed)
     with served() as child:
@@ -215,7 +223,7 @@ def _strikes(count: int, seed: int) -> None:
 
 
 def test_a_few_deaths_at_random_moments() -> None:
-    _strikes(3, seed=77)
+    _strikes(2, seed=77)
 
 
 @pytest.mark.trial
