@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,9 @@ from localspec.chat.reply.thinking import joined
 from localspec.chat.turn import Message
 from localspec.settings import settings_of
 from localspec.types import SamplingParams
+
+_BANNED = -100.0
+"""The bias that bans a token, as OpenAI says; JSON has no infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +71,6 @@ def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: boo
         if (more or row.declared.openai) and not (changed and value == row.default):
             fields[row.api_name] = value
     if sampling.logit_bias:
-        fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        biases = sampling.logit_bias
+        fields["logit_bias"] = {str(token): _BANNED if bias == -math.inf else bias for token, bias in biases}
     return fields
