@@ -17,11 +17,15 @@ from typing import Any
 import pytest
 
 from localspec import paths
+from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, ModelError, RunnerError
+from localspec.remote.answerer import Question
 from localspec.runner.child import Child, Load, Use
+from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import children, lives, until
 from tests.runner.test_death import PROMPT, SIGNALS, SLEEPS, WORDS
+from tests.server.own import Heard, body_of
 
 TARGET = "tiny-target-q8_0.gguf"
 LONG = {"prompt": PROMPT, "max_tokens": 100_000, "ignore_eos": True, "stream": True}
@@ -58,11 +62,12 @@ def served(
 
 
 @contextmanager
-def asked(use: Use, **body: Any) -> Iterator[HTTPResponse]:
+def asked(use: Use, path: str = "/v1/completions", **body: Any) -> Iterator[HTTPResponse]:
+    """An answer to the program itself."""
     with use.connect() as made:
         client = HTTPConnection("localspec")
         client.sock = made
-        client.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        client.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **use.headers})
         yield client.getresponse()
 
 
@@ -99,6 +104,19 @@ def dies(child: Child, number: int, after: int = 1) -> LocalspecError:
         error = use.fate()
         raise error
     return error
+
+
+def test_the_programs_own_question_is_answered_with_its_steps() -> None:
+    question = Question([Message("user", "Sort: 4, 2, 9")], SamplingParams(temperature=0.0), seed=1, max_tokens=20)
+    found = Heard()
+    with served() as child, child.use() as use, asked(use, "/v1/chat/completions", **body_of(question)) as answer:
+        for line in answer:
+            found.take(line.decode().strip())
+        use.doing = "answered"
+    assert found.failure is None
+    assert found.finish is not None
+    assert found.text
+    assert len(found.tokens) == found.hearer.stats.generated <= 20
 
 
 @pytest.mark.parametrize("number", SIGNALS)

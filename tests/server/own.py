@@ -15,12 +15,13 @@ from starlette.applications import Starlette
 
 from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError, heard
+from localspec.remote.answerer import Question
 from localspec.remote.steps import Hearer, Steps
+from localspec.runner.place import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
 from localspec.server.own.answer import OwnAnswers
-from localspec.server.own.own import HEADER, Own
-from localspec.tui.talk.answerer import Question
+from localspec.server.own.own import Own
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Heard:
 
 def body_of(question: Question, **more: Any) -> dict[str, Any]:
     """What the chat asks for."""
-    body = replace(question, prefix="", reasoning="").body("own")
+    body: dict[str, Any] = replace(question, prefix="", reasoning="").body("own")
     resume = {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")}
     given = {name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat")}
     return body | {"localspec": {"id": "1", "resume": resume, **given, **more}}
@@ -83,10 +84,15 @@ def ask(client: httpx.Client, body: dict[str, Any]) -> Heard:
     return found
 
 
+async def nobody_else() -> Starlette:
+    """An application that has no paths."""
+    return Starlette()
+
+
 @contextmanager
 def serving(pool: Pool) -> Iterator[httpx.Client]:
     """A client of a server over a pool."""
-    app = Own("secret", OwnAnswers(pool).routes, Starlette)
+    app = Own("secret", OwnAnswers(pool).routes, nobody_else)
     listening = listen.bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, args=([listening],), name="test-server")

@@ -13,17 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
-from textual.message import Message as Posted
 
 from localspec.chat.turn import Message
 from localspec.checks import inside
 from localspec.checks.finding import Finding
 from localspec.engine.request import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
+from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
 from localspec.runtime.pool import Pool
 from localspec.sampling import SamplingParams
 from localspec.server.own.answer import options_of
-from localspec.tui.talk.answerer import AnswerEnded, AnswerPart, Question
 from localspec.tui.talk.local import LocalAnswerer
 from tests.chat.marked_file import write_harmony
 from tests.llama.rewritten_gguf import rewritten
@@ -44,7 +43,7 @@ class Listener:
         self.ended: AnswerEnded | None = None
         self.over = threading.Event()
 
-    def post_message(self, message: Posted) -> bool:
+    def post_message(self, message: Told) -> bool:
         if isinstance(message, AnswerPart):
             self.parts.append(message)
         elif isinstance(message, AnswerEnded):

@@ -164,7 +164,7 @@ _WORDS = 300
 """Of the text that is read to measure the speed; a word is a token or more."""
 _WARM_UP_WORDS = 30
 """Of the text before it: a pass or two."""
-_SECONDS = 120.0
+_READ_SECONDS = 120.0
 """How long each may take, loading the model included."""
 _WORTH_SAYING = 10.0
 """Seconds of waiting below which nothing is said."""
@@ -203,7 +203,7 @@ def _tokens_per_second(url: str, model: str, key: str) -> float | None:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     rate: Any = None
     try:
-        with httpx.Client(headers=headers, timeout=_SECONDS, **way_to(url)) as asking:
+        with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
             for words in (_WARM_UP_WORDS, _WORDS):
                 prompt = " ".join(secrets.token_hex(2) for _ in range(words))
                 body = {"model": model, "prompt": prompt, "max_tokens": 1}

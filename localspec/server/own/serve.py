@@ -15,6 +15,7 @@ import uvicorn
 from anyio import to_thread
 from starlette.types import ASGIApp
 
+from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import Life
 from localspec.server.own.own import Own
 
@@ -34,7 +35,7 @@ def serve(life: Life, listening: socket.socket, secret: str) -> None:
         await app.state.service.load(life.pool.default)
         return app
 
-    app = Own(secret, life.routes, make)
+    app = Own(secret, life.routes | OwnAnswers(life.pool).routes, make)
     config = uvicorn.Config(
         app,
         http="h11",
