@@ -62,7 +62,7 @@ def served(
 
 
 @contextmanager
-def asked(use: Use, path: str = "/v1/completions", **body: Any) -> Iterator[HTTPResponse]:
+def asked(use: Use, path: str = "/v1/completions", /, **body: Any) -> Iterator[HTTPResponse]:
     """An answer to the program itself."""
     with use.connect() as made:
         client = HTTPConnection("localspec")
