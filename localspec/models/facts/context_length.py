@@ -1,6 +1,6 @@
 """How many tokens a conversation can hold, where nothing is asked for.
 
-llama.cpp keeps memory for all of them from the start. The answer must not change from one start to the next, because
+A cache may come to take memory for all of them. The answer must not change from one start to the next, because
 saved caches depend on it; so it follows from the files and from all the memory there is, not from what is free.
 """
 
