@@ -41,8 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Long options of a parser and of all below it."""
+    """Long options of a parser and of all below it that help shows."""
     for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
         yield from (name for name in action.option_strings if name.startswith("--"))
         if isinstance(action, argparse._SubParsersAction):
             for one in action.choices.values():
