@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from time import perf_counter
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx2 as httpx
 
@@ -45,7 +46,8 @@ class Asking:
         self.server, self._met = server, met
         settings, limits = dict(server.settings), httpx.Limits(max_keepalive_connections=0)
         if path is not None:
-            settings["transport"] = httpx.HTTPTransport(uds=str(path), limits=limits, trust_env=False)
+            # Certificates are not read for it: that takes longer than a question.
+            settings["transport"] = httpx.HTTPTransport(verify=False, uds=str(path), limits=limits, trust_env=False)
         self._client = httpx.Client(**settings, limits=limits)
         self._lock, self._closed = Lock(), False
         self._calls = set[Call]()
@@ -75,7 +77,8 @@ class Asking:
     def whole(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float | None = None
     ) -> httpx.Response:
-        """A successful answer that comes at once; `path` is below the server's base, `seconds` are those of silence.
+        """A successful answer that comes at once; `path` is below the server's base, or with a / below its host,
+        `seconds` are those of silence.
 
         Raises:
             Refused: the server does not like it.
@@ -84,7 +87,7 @@ class Asking:
         with self._calling(Call()) as settings:
             if seconds is not None:
                 settings["timeout"] = seconds
-            reply = self._client.request(method, f"{self.server.base}/{path}", json=body, **settings)
+            reply = self._client.request(method, urljoin(f"{self.server.base}/", path), json=body, **settings)
             self.server.check(reply, reply.content)
         return reply
 

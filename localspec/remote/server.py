@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -179,6 +179,8 @@ class Piece:
     done: bool = False
     """The answer is whole."""
     error: str = ""
+    own: dict[str, Any] = field(default_factory=dict)
+    """What our own engine tells the program itself: see `steps`."""
 
     def then(self, later: Piece) -> Piece:
         """Both, without text; the later one counts where it says something."""
@@ -243,6 +245,7 @@ def _piece(data: dict[str, Any]) -> Piece:
         _count(timings.get("draft_n")),
         _count(timings.get("draft_n_accepted")),
         done=bool(choice.get("finish_reason")),
+        own=_object(data.get("localspec")),
     )
 
 

@@ -59,6 +59,11 @@ class Use:
         """What the process does for it; changed by who asks. Told if it dies."""
 
     @property
+    def at(self) -> Path:
+        """Path of its socket."""
+        return self._process.at
+
+    @property
     def headers(self) -> dict[str, str]:
         """Of a request of the program itself."""
         return {place.HEADER: self._process.secret}
@@ -213,6 +218,11 @@ class Child:
         """Of the process; 0 = there is none now."""
         process = self._process
         return 0 if process is None else process.popen.pid
+
+    @property
+    def outdated(self) -> str:
+        """Why it answers nothing any more; "" = it does."""
+        return str(self.state.get("outdated", "")) if self.fault is None else self.fault.message
 
     def wait(self, progress: Progress | None = None) -> None:
         """Waits until the first process has loaded.

@@ -119,12 +119,21 @@ def connect(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.connect(str(path))
-        if _peer(made) != os.getuid():
-            raise LocalspecError(f"Another user's process listens at {path}.")
+        check(made)
     except BaseException:
         made.close()
         raise
     return made
+
+
+def check(made: socket.socket) -> None:
+    """Refuses a connection to another user's process.
+
+    Raises:
+        LocalspecError: it is one.
+    """
+    if _peer(made) != os.getuid():
+        raise LocalspecError(f"Another user's process listens at {made.getpeername()}.")
 
 
 def _peer(made: socket.socket) -> int:

@@ -61,6 +61,13 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert list(folder.iterdir()) == []
 
 
+@pytest.fixture
+def nothing_is_left_at_all(runtime: Path, nothing_is_left: None) -> Iterator[None]:
+    """Nor is a file in the runtime folder."""
+    yield
+    assert [path for path in runtime.rglob("*") if not path.is_dir()] == []
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineApart]:
     """The bundled pair, in a process of its own."""

@@ -35,13 +35,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def nothing_is_left_at_all(runtime: Path, nothing_is_left: None) -> Iterator[None]:
-    """Nor is a file in the runtime folder."""
-    yield
-    assert [path for path in runtime.rglob("*") if not path.is_dir()] == []
-
-
 @contextmanager
 def served(
     target: str | None = None,

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ from localspec.engine.request import FinishReason
 from localspec.errors import LocalspecError, heard
 from localspec.remote.answerer import Question
 from localspec.remote.steps import Hearer, Steps
+from localspec.runner.answering import own_body
 from localspec.runner.place import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
@@ -58,10 +59,8 @@ class Heard:
 
 def body_of(question: Question, **more: Any) -> dict[str, Any]:
     """What the chat asks for."""
-    body: dict[str, Any] = replace(question, prefix="", reasoning="").body("own")
-    resume = {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")}
-    given = {name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat")}
-    return body | {"localspec": {"id": "1", "resume": resume, **given, **more}}
+    body = own_body(question, "1")
+    return body | {"localspec": body["localspec"] | more}
 
 
 def lines(client: httpx.Client, body: dict[str, Any]) -> Generator[str]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
     from localspec.options import Options
     from localspec.remote.answerer import Answerer
+    from localspec.runner.child import Load
     from localspec.runtime.any_engine import AnyEngine
     from localspec.tui.talk.preferences import Preferences
 
@@ -156,6 +157,10 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
+    if os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
+        from localspec.runner.answering import ChildAnswerer
+
+        return ChildAnswerer(partial(_what, wanted, liked), name, _key(wanted.target))
     return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
 
 
@@ -169,13 +174,29 @@ def _key(target: str | Path | None) -> str:
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> AnyEngine:
     """Loads what the options name; where they are silent, what is liked counts."""
+    engine = announced(options, loader(options)(progress=progress, **_settings(options, liked)))
+    engine.work_when_idle()
+    return engine
+
+
+def _what(options: argparse.Namespace, liked: dict[str, Any]) -> Load:
+    """The same, for another process."""
+    from localspec.models.installed.installed import find
+    from localspec.runner.child import Load
+
+    settings = _settings(options, liked)
+    target, of_pair = find(settings.pop("target", None))
+    draft = settings.pop("draft", None) or of_pair
+    heads = tuple(str(head) for head in settings.pop("heads", ()))
+    return Load(os.getpid(), str(target), None if draft is None else str(draft), heads, {"slots": 1} | settings)
+
+
+def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:
     settings = _with_liked(engine_settings(options), liked)
     if settings.get("corpus", "auto") == "auto":
         settings["corpus"] = "on"  # the chat keeps its answers anyway
     settings.setdefault("second_slot", True)
-    engine = announced(options, loader(options)(progress=progress, **fitting(options, settings)))
-    engine.work_when_idle()
-    return engine
+    return fitting(options, settings)
 
 
 def _with_liked(given: dict[str, Any], liked: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,305 @@
+"""A process of one model as an answerer: a thread starts it, a thread reads each answer over its socket."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx2 as httpx
+
+from localspec.engine.interfaces import fresh_seed
+from localspec.engine.request import FinishReason
+from localspec.engine.stats import RequestStats
+from localspec.errors import Cancelled, LocalspecError, RunnerError, heard
+from localspec.models.installed.installed import title_of
+from localspec.remote.answerer import (
+    POSTS_PER_SECOND,
+    AnswerEnded,
+    AnswerPart,
+    Facts,
+    LoadFailed,
+    Loading,
+    ModelReady,
+    Prefilled,
+    Question,
+    Sink,
+)
+from localspec.remote.asking import Asking, Call
+from localspec.remote.server import Piece, Server
+from localspec.remote.steps import Hearer
+from localspec.runner import place
+from localspec.runner.child import Child, Load, Use
+from localspec.runtime.offered import is_bundled
+
+SILENCE_SECONDS = 60.0
+"""Without a sign of life, after which a process counts as hung; `Child` adds to it."""
+_LAST_FIGURES_SECONDS = 0.5
+"""For the end of an answer that was cancelled; then its connection is cut."""
+
+
+class ChildAnswerer:
+    """Starts and asks a process; the first question may come before the model is loaded."""
+
+    def __init__(
+        self, load: Callable[[], Load], name: str, key: str = "", *, patience: float = SILENCE_SECONDS
+    ) -> None:
+        """
+        Args:
+            load: says what to load, on a thread.
+            name: until it is known.
+            key: what loads it again; "" = unknown.
+            patience: of `Child`.
+        """
+        self.name, self._key = name, key
+        self.facts: Facts | None = None
+        self.child: Child | None = None
+        """None = it is about to start, or there is an error."""
+        self._load, self._patience = load, patience
+        self._closed = False
+        self._loaded, self._reloading = threading.Event(), threading.Lock()
+        self._error: LocalspecError | None = None
+        self._pieces: dict[int, bytes] = {}
+
+    def start(self, sink: Sink) -> None:
+        threading.Thread(target=self._load_and_tell, args=(sink,), name="localspec-load", daemon=True).start()
+
+    def answer(self, question: Question, sink: Sink) -> ChildAnswer:
+        if question.seed is None:
+            question = replace(question, seed=fresh_seed())
+        answer = ChildAnswer(question, sink, self._pieces)
+        threading.Thread(target=self._read, args=(answer,), name="localspec-read", daemon=True).start()
+        return answer
+
+    def count(self, question: Question) -> int | None:
+        if self.child is None or not self.child.facts:
+            return None
+        return int(_told(self.child, "POST", "count", own_body(question, ""))["tokens"])
+
+    def piece(self, token: int) -> bytes:
+        """Of tokens of answers only."""
+        return self._pieces.get(token, b"")
+
+    def forget_chat(self, chat: str) -> None:
+        """Deletes the KV cache of a chat, and its answers in the corpus.
+
+        Raises:
+            LocalspecError: that fails, or nothing is loaded.
+        """
+        _told(self._serving(), "POST", "forget", {"chat": chat})
+
+    def look(self, context: int) -> Any:
+        """What /doctor finds of the models in `use` with so many tokens of context, and of their `parts`: lists.
+
+        Raises:
+            LocalspecError: that fails, or nothing is loaded.
+        """
+        return _told(self._serving(), "GET", f"doctor?context={context}")
+
+    def close(self) -> None:
+        self._closed = True
+        if (child := self.child) is not None:
+            child.close(at_once=not child.facts)
+
+    def _load_and_tell(self, sink: Sink) -> None:
+        last = 0.0
+
+        def tell(what: str, share: float) -> None:
+            nonlocal last
+            if monotonic() - last >= 1 / POSTS_PER_SECOND:
+                last = monotonic()
+                sink.post_message(Loading(what, share))
+
+        try:
+            child = self.child = Child(self._load(), self._patience)
+            if self._closed:  # before there was anything to close
+                child.close(at_once=True)
+            child.wait(tell)
+            self.facts = _facts(child, self.name, self._key)
+            sink.post_message(ModelReady(self.facts))
+        except LocalspecError as error:
+            self.child = None
+            self._error = Cancelled("Closed while loading.") if self._closed else error
+            if not self._closed:
+                sink.post_message(LoadFailed(error))
+        finally:
+            self._loaded.set()
+
+    def _serving(self) -> Child:
+        if self.child is None:
+            raise self._error or Cancelled("Closed while loading.")
+        return self.child
+
+    def _read(self, answer: ChildAnswer) -> None:
+        """One answer, from asking to its end, on a thread of its own."""
+        sink, error = answer.sink, None
+        try:
+            self._loaded.wait()
+            with self._reloading:  # tabs may ask at the same time
+                if self.child is not None and self.child.outdated:
+                    self.child.close()
+                    self._load_and_tell(sink)
+            finish = self._finished(self._serving(), answer)
+        except LocalspecError as failure:
+            error, finish = failure, FinishReason.CANCELLED if isinstance(failure, Cancelled) else FinishReason.ERROR
+        answer.over.set()
+        sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
+
+    def _finished(self, child: Child, answer: ChildAnswer) -> FinishReason:
+        """Reads an answer; should the process die meanwhile, the next one goes on from the text. If there is none, the
+        error is raised.
+        """
+        while True:
+            try:
+                with child.use() as use:
+                    return answer.read(use)
+            except RunnerError:
+                if child.outdated or answer.question.alone:
+                    raise  # else what happened is in the log, which the chat shows
+
+
+class ChildAnswer:
+    """One answer under way, also one that still waits for the model."""
+
+    def __init__(self, question: Question, sink: Sink, pieces: dict[int, bytes]) -> None:
+        """`pieces`: takes the bytes of its tokens."""
+        self.question, self.sink = question, sink
+        self.seed = question.seed
+        self.stats = RequestStats()
+        """Figures so far; of the last process that it needed."""
+        self.over = threading.Event()
+        self._pieces = pieces
+        self._text = self._thoughts = ""
+        self._count = 0
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._asked: tuple[Asking, Call, str] | None = None
+
+    def cancel(self) -> None:
+        with self._lock:
+            asked, done, self._cancelled = self._asked, self._cancelled, True
+        if asked is not None and not done:
+            threading.Thread(target=self._cancel, args=asked, name="localspec-cancel", daemon=True).start()
+
+    def _cancel(self, asking: Asking, call: Call, number: str) -> None:
+        """Has it end with its last figures, or without them."""
+        with suppress(LocalspecError):
+            asking.whole("POST", "/localspec/cancel", {"id": number}, _LAST_FIGURES_SECONDS)
+        if not self.over.wait(_LAST_FIGURES_SECONDS):
+            call.cut()
+
+    def read(self, use: Use) -> FinishReason:
+        """Asks for what is still to be said, and posts it.
+
+        Raises:
+            Cancelled: its connection was cut.
+            LocalspecError: whatever went wrong there, or the end of the process.
+        """
+        asking, call, number = _asking(use), Call(), secrets.token_hex(8)
+        with self._lock:
+            if self._cancelled:
+                raise Cancelled("Cancelled before it was asked.")
+            self._asked = asking, call, number
+        if self.question.alone:
+            asking.whole("POST", "/localspec/forget", {})
+        hearer, finish = Hearer(), FinishReason.STOP
+        hearer.pieces, self.stats = self._pieces, hearer.stats
+        with closing(asking.pieces("chat/completions", own_body(self._rest(), number), call)) as pieces:
+            for piece in pieces:
+                steps = hearer.take(piece.own)
+                finish = steps.finish or finish
+                if steps.progress is not None:
+                    self.sink.post_message(Prefilled(self, *steps.progress))
+                if not (steps.tokens or piece.text or piece.thinking):
+                    continue
+                use.doing = "answered"
+                self._text, self._thoughts = self._text + piece.text, self._thoughts + piece.thinking
+                self._count += len(steps.tokens)
+                part = (piece.text, steps.tokens, steps.origins, steps.records, hearer.stats, piece.thinking)
+                self.sink.post_message(AnswerPart(self, *part))
+        return finish
+
+    def _rest(self) -> Question:
+        """What is left to ask after all that was posted."""
+        asked = self.question
+        return replace(
+            asked,
+            prefix=asked.prefix + self._text,
+            reasoning=asked.reasoning + self._thoughts,
+            max_tokens=None if asked.max_tokens is None else max(1, asked.max_tokens - self._count),
+        )
+
+
+def own_body(question: Question, number: str) -> dict[str, Any]:
+    """The request's JSON, as `server.own.answer` reads it; `number` is the answer's, to cancel it by."""
+    body = replace(question, prefix="", reasoning="").body("")
+    if biases := question.sampling.logit_bias:
+        body["logit_bias"] = {str(token): False if bias == -math.inf else bias for token, bias in biases}
+    keeps = not (question.alone or question.private)
+    body["localspec"] = {
+        "id": number,
+        "resume": {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")},
+        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat")},
+        **dict.fromkeys(("recall", "remember"), keeps),
+    }
+    return body
+
+
+class _Served(Server):
+    """A process as a server, which is waited for as long as it lives: `Child` ends one that hangs."""
+
+    def __init__(self, use: Use) -> None:
+        super().__init__("http://localhost", name="The process of the models")
+        self.settings |= {"headers": use.headers, "timeout": None}
+        self._use = use
+
+    def check(self, reply: httpx.Response, content: bytes) -> None:
+        if not reply.is_success:
+            raise heard(**json.loads(content)["error"])
+
+    def failure(self, error: Exception | None, begun: bool = False) -> LocalspecError:
+        if error is None or isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
+            return self._use.fate()
+        return super().failure(error, begun)
+
+    def piece(self, line: str) -> Piece | None:
+        if line.startswith('data: {"error":'):
+            raise heard(**json.loads(line.removeprefix("data: "))["error"])
+        return super().piece(line)
+
+
+def _asking(use: Use) -> Asking:
+    return Asking(_Served(use), use.at, place.check)
+
+
+def _told(child: Child, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """What the process answers at once."""
+    with child.use() as use:
+        use.doing = "read a text"
+        return _asking(use).whole(method, f"/localspec/{path}", body).json()
+
+
+def _facts(child: Child, name: str, key: str) -> Facts:
+    told = child.facts
+    target = Path(told["target"])
+    bundled = is_bundled(target)
+    draft = next((path for path in (told["draft"], *(path for _, path in told["heads"])) if path is not None), None)
+    return Facts(
+        name=name if bundled else title_of(target, named=key),
+        key=key,
+        target=target,
+        context=told["context"],
+        draft=None if draft is None else Path(draft).stem,
+        configuration=told["configuration"],
+        can_think=told["can_think"],
+        completes=told["completes"],
+        bundled=bundled,
+        layers=tuple(told["layers"]),
+    )

@@ -1,0 +1,317 @@
+"""The chat's models in a process that is asked over its socket: what is posted is what an engine here posts."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import paths
+from localspec.chat.turn import Message
+from localspec.cli.commands import chat
+from localspec.engine.request import FinishReason
+from localspec.errors import Cancelled, LocalspecError, ModelFileError, RunnerError
+from localspec.remote.answerer import (
+    AnswerEnded,
+    Answerer,
+    AnswerPart,
+    LoadFailed,
+    Loading,
+    ModelReady,
+    Prefilled,
+    Question,
+    Told,
+)
+from localspec.runner import answering
+from localspec.runner.answering import ChildAnswerer
+from localspec.runner.child import Load
+from localspec.runtime.engine import Engine
+from localspec.sampling import SamplingParams
+from localspec.tui.talk.local import LocalAnswerer
+from localspec.tui.talk.preferences import Preferences
+from tests.chat.marked_file import write_harmony
+from tests.llama import architectures
+from tests.runner.conftest import PATIENCE, lives, until
+from tests.runner.test_death import SIGNALS
+
+TARGET, DRAFT = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
+ASKED = Question(
+    [Message("user", "Tell me a story.")], SamplingParams(temperature=0.0), seed=3, drafter="none", max_tokens=60
+)
+SENTENCES = " ".join(f"Maria bought {n} lanterns in Lisbon and {3 * n} lamps in Oslo." for n in range(9))
+COPY = [Message("user", f"Repeat this text exactly: {SENTENCES}")]
+LONG = replace(ASKED, messages=COPY, max_draft_tokens=4, max_tokens=600)
+ENDLESS = replace(ASKED, sampling=SamplingParams(logit_bias=((40, 1e6),)), max_tokens=None)
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc"),
+    pytest.mark.usefixtures("nothing_is_left_at_all"),
+]
+
+
+class Heard:
+    """Keeps what is posted."""
+
+    def __init__(self, at_part: Callable[[], object] = lambda: None, part: int = 1) -> None:
+        """`at_part`: called once, at this part of an answer."""
+        self.seed: int | None = None
+        self.posts: list[Told] = []
+        self.over = threading.Event()
+        self._at_part, self._part = at_part, part
+
+    def post_message(self, message: Told) -> bool:
+        self.posts.append(message)
+        if isinstance(message, AnswerPart) and len(self.parts) == self._part:
+            self._at_part()
+        if isinstance(message, AnswerEnded):
+            self.over.set()
+        return True
+
+    @property
+    def parts(self) -> list[AnswerPart]:
+        return [one for one in self.posts if isinstance(one, AnswerPart)]
+
+    @property
+    def ended(self) -> AnswerEnded:
+        assert self.over.wait(PATIENCE)
+        end = self.posts[-1]
+        assert isinstance(end, AnswerEnded)
+        return end
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for part in self.parts for token in part.tokens]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """All that does not depend on time, nor on how it was joined."""
+        end, prefilled = self.ended, [one for one in self.posts if isinstance(one, Prefilled)]
+        records = [record._asdict() for part in self.parts for record in part.records]
+        return {
+            "text": self.text,
+            "thinking": "".join(part.thinking for part in self.parts),
+            "tokens": self.tokens,
+            "origins": [origin for part in self.parts for origin in part.origins],
+            "records": [_untimed(record) for record in records],
+            "figures": _untimed(asdict(end.stats)),
+            "read": [(one.done, one.total) for one in prefilled[-1:]],
+            "end": (end.finish, str(end.error)),
+        }
+
+
+def _untimed(facts: dict[str, Any]) -> dict[str, Any]:
+    timed = ("gaps", "row_cost", "compared", "guarded_passes")
+    return {name: value for name, value in facts.items() if name not in timed and not name.endswith("seconds")}
+
+
+def heard(answerer: Answerer, question: Question, at_part: Callable[[], object] = lambda: None, part: int = 1) -> Heard:
+    """A whole answer."""
+    found = Heard(at_part, part)
+    answer = answerer.answer(question, found)
+    assert found.over.wait(PATIENCE)
+    found.seed = answer.seed
+    return found
+
+
+@contextmanager
+def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[tuple[ChildAnswerer, Heard]]:
+    """One that has started, and what it posts of its model."""
+    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    answerer, news = ChildAnswerer(lambda: load, "here"), Heard()
+    answerer.start(news)
+    try:
+        yield answerer, news
+    finally:
+        answerer.close()
+        until(lambda: not any(one.name.startswith("localspec-") for one in threading.enumerate()))
+
+
+@contextmanager
+def here(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[LocalAnswerer]:
+    answerer = LocalAnswerer(lambda progress: Engine.load(target, draft, progress=progress, **settings), "here")
+    answerer.start(Heard())
+    try:
+        yield answerer
+    finally:
+        answerer.close()
+
+
+def same(answerer: ChildAnswerer, other: LocalAnswerer, questions: list[Question]) -> list[Heard]:
+    """Answers that both give."""
+    found = []
+    for question in questions:
+        one, two = heard(answerer, question), heard(other, question)
+        assert one.told == two.told
+        assert one.seed == two.seed
+        assert answerer.count(question) == other.count(question)
+        assert [answerer.piece(token) for token in one.tokens] == [other.piece(token) for token in one.tokens]
+        found.append(one)
+    assert answerer.facts == other.facts
+    return found
+
+
+def strike(answerer: ChildAnswerer, number: int = signal.SIGKILL) -> None:
+    assert answerer.child is not None
+    assert answerer.child.pid, "0 would be this process, and those beside it"
+    os.kill(answerer.child.pid, number)
+
+
+def test_answers_are_those_of_an_engine_here() -> None:
+    drawn = replace(ASKED, sampling=SamplingParams(temperature=0.8, logit_bias=((40, float("-inf")),)), stop=("a",))
+    always: dict[str, Any] = {"drafter": "draft", "max_draft_tokens": 4}  # whether it pays or not, which time decides
+    with apart(draft=DRAFT, **always) as (answerer, news), here(draft=DRAFT, **always) as other:
+        assert answerer.count(ASKED) is None
+        drafted = replace(ASKED, drafter=None)
+        refused = replace(ASKED, drafter="nobody")
+        alone = replace(drafted, alone=True)
+        found = same(answerer, other, [drafted, alone, drawn, replace(ASKED, prefix="Once upon")])
+        assert found[0].tokens == found[1].tokens
+        assert any(origin.drafter == "draft" for origin in found[0].told["origins"])
+        error = heard(answerer, refused).ended.error
+        assert str(error) == str(heard(other, refused).ended.error)
+        assert isinstance(news.posts[0], Loading)
+        assert isinstance(news.posts[-1], ModelReady)
+        assert heard(answerer, replace(ASKED, seed=None)).seed is not None
+
+
+def test_thinking_is_that_of_an_engine_here(tmp_path: Path) -> None:
+    path = str(write_harmony(tmp_path / "harmony.gguf"))
+    settings: dict[str, Any] = {"context": 4096, "exact": "off"}
+    with apart(path, **settings) as (answerer, _), here(path, **settings) as other:
+        thought = replace(ASKED, reasoning="Let me see.")
+        same(answerer, other, [ASKED, thought, replace(thought, thought_out=True), replace(thought, prefix="So")])
+
+
+def test_a_cancelled_answer_ends_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_LAST_FIGURES_SECONDS", PATIENCE)
+    with apart() as (answerer, _):
+        found = Heard(lambda: answer.cancel())
+        answer = answerer.answer(ENDLESS, found)
+        end = found.ended
+        assert (end.finish, end.error) == (FinishReason.CANCELLED, None)
+        assert end.stats.generated == len(found.tokens) > 0
+        assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+
+
+def test_an_answer_that_is_cancelled_before_it_is_asked() -> None:
+    with apart() as (answerer, _):
+        found = Heard()
+        answerer.answer(ENDLESS, found).cancel()
+        assert found.ended.finish is FinishReason.CANCELLED
+        assert found.parts == []
+
+
+def test_an_answer_of_a_process_that_stands_still_ends_when_it_is_cancelled() -> None:
+    with apart() as (answerer, _):
+
+        def stop() -> None:
+            strike(answerer, signal.SIGSTOP)
+            answer.cancel()
+
+        found = Heard(stop)
+        answer = answerer.answer(ENDLESS, found)
+        assert isinstance(found.ended.error, Cancelled)
+        strike(answerer, signal.SIGCONT)
+        assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("drafter", ["none", "draft"])
+def test_an_answer_goes_on_when_the_process_dies(drafter: str, caplog: pytest.LogCaptureFixture) -> None:
+    question = replace(LONG, drafter=drafter)
+    with apart(draft=DRAFT) as (answerer, _):
+        whole = heard(answerer, question)
+        assert answerer.child is not None
+        for part in (1, 2):  # each answer that has come to its end lets another death be mended
+            old = answerer.child.pid
+            found = heard(answerer, question, lambda: strike(answerer), part)
+            assert found.text == whole.text
+            assert found.tokens == whole.tokens
+            assert answerer.child.pid not in (0, old)
+            assert not lives(old)
+    assert "(SIGKILL) while it answered. " in caplog.text
+    assert "The models are loaded again." in caplog.text
+
+
+@pytest.mark.trial
+def test_many_deaths_at_random_parts() -> None:
+    rng = random.Random(79)
+    with apart(draft=DRAFT) as (answerer, _):
+        whole = heard(answerer, LONG).text
+        for _ in range(50):
+            struck = partial(strike, answerer, rng.choice(SIGNALS))
+            assert heard(answerer, LONG, struck, rng.randrange(1, 4)).text == whole
+
+
+def test_an_answer_ends_with_the_second_death_and_the_next_one_starts_a_process() -> None:
+    with apart() as (answerer, _):
+        whole = heard(answerer, ASKED).text
+        child = answerer.child
+        assert child is not None
+        old = child.pid
+        strike(answerer)
+        until(lambda: child.pid not in (0, old))
+        end = heard(answerer, ENDLESS, lambda: strike(answerer)).ended
+        assert isinstance(end.error, RunnerError)
+        assert end.finish is FinishReason.ERROR
+        assert heard(answerer, ASKED).text == whole
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+def test_what_cannot_be_loaded_is_the_error_of_each_answer(tmp_path: Path, aborts: bool) -> None:
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(Path(TARGET).read_bytes()[:-5000])
+    if aborts:
+        file = architectures.write("qwen3", tmp_path, attention__value_length=64)  # the keys have 128
+    with apart(str(file)) as (answerer, news):
+        for _ in range(2):
+            error = heard(answerer, ASKED).ended.error
+            assert isinstance(error, RunnerError if aborts else ModelFileError)
+        failed = news.posts[-1]
+        assert isinstance(failed, LoadFailed)
+        assert str(failed.error) == str(error)
+
+
+def test_it_is_closed_while_it_loads() -> None:
+    with apart() as (answerer, news):
+        found = Heard()
+        answerer.answer(ASKED, found)
+        until(lambda: answerer.child is not None and answerer.child.pid != 0)
+        answerer.close()
+        assert isinstance(found.ended.error, LocalspecError)
+        assert not any(isinstance(one, LoadFailed) for one in news.posts)
+
+
+def test_the_models_are_looked_at_and_a_chat_is_forgotten() -> None:
+    with apart() as (answerer, _):
+        heard(answerer, replace(ASKED, chat="one"))
+        answerer.forget_chat("one")
+        assert {one["name"] for one in answerer.look(100)["parts"]} >= {"context"}
+
+
+def test_the_chat_asks_it_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCALSPEC_CHILD", "1")
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    parser = ArgumentParser()
+    chat.add_options(parser)
+    answerer = chat._answerer(parser.parse_args(["--target", TARGET, "--context", "512"]), Preferences())
+    assert isinstance(answerer, ChildAnswerer)
+    answerer.start(Heard())
+    assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+    assert answerer.facts is not None
+    assert (answerer.facts.context, answerer.facts.draft) == (512, None)
+    answerer.close()
