@@ -132,7 +132,7 @@ class Answers:
 
 
 class Joined:
-    """What one answer brings, joined: the first events at once, those after them at most so many times a second.
+    """What one answer brings, joined: all up to its first events at once, later ones at most so many times a second.
 
     Belongs to the event loop it was made on, which the engine's thread wakes only while it waits for an event: a loop
     that wakes takes the interpreter from that thread.
@@ -159,7 +159,7 @@ class Joined:
                 yield events
             if failure is not None:
                 raise failure
-            if self.generation.finish is None:
+            if events and self.generation.finish is None:
                 with anyio.move_on_after(self._pause):
                     await self._cancelled.wait()
 
