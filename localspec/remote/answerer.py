@@ -117,6 +117,16 @@ class Answerer(Protocol):
         """The bytes of a token of an answer, for views that show tokens; None = unknown (endpoints)."""
         ...
 
+    def forget_chat(self, chat: str) -> bool:
+        """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them.
+
+        May take as long as a pass: call it from a thread.
+
+        Raises:
+            LocalspecError: that fails.
+        """
+        ...
+
     def close(self) -> None:
         """Stops everything and frees the models. May take as long as a pass: call it from a thread."""
         ...

@@ -61,6 +61,9 @@ class ServedAnswerer:
     def count(self, question: Question) -> int | None:
         return None
 
+    def forget_chat(self, chat: str) -> bool:
+        return False
+
     def close(self) -> None:
         self._asking.close()
 

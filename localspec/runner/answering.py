@@ -87,13 +87,11 @@ class ChildAnswerer:
         """Of tokens of answers only."""
         return self._pieces.get(token, b"")
 
-    def forget_chat(self, chat: str) -> None:
-        """Deletes the KV cache of a chat, and its answers in the corpus.
-
-        Raises:
-            LocalspecError: that fails, or nothing is loaded.
-        """
-        _told(self._serving(), "POST", "forget", {"chat": chat})
+    def forget_chat(self, chat: str) -> bool:
+        if self.child is None:
+            return False
+        _told(self.child, "POST", "forget", {"chat": chat})
+        return True
 
     def look(self, context: int) -> Any:
         """What /doctor finds of the models in `use` with so many tokens of context, and of their `parts`: lists.

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from localspec import paths
+from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.request import FinishReason
@@ -37,9 +38,11 @@ from localspec.runner import answering
 from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Load
 from localspec.runtime.engine import Engine
+from localspec.runtime.kept.caches import CacheFolder
 from localspec.sampling import SamplingParams
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Session
 from tests.chat.marked_file import write_harmony
 from tests.llama import architectures
 from tests.runner.conftest import PATIENCE, lives, until
@@ -296,11 +299,20 @@ def test_it_is_closed_while_it_loads() -> None:
         assert not any(isinstance(one, LoadFailed) for one in news.posts)
 
 
-def test_the_models_are_looked_at_and_a_chat_is_forgotten() -> None:
+def test_the_models_are_looked_at() -> None:
     with apart() as (answerer, _):
-        heard(answerer, replace(ASKED, chat="one"))
-        answerer.forget_chat("one")
+        heard(answerer, ASKED)
         assert {one["name"] for one in answerer.look(100)["parts"]} >= {"context"}
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_deleted_chat_is_not_kept(deleted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    with apart(chat_cache_gb=1.0) as (answerer, _):
+        heard(answerer, replace(LONG, chat="one"))
+        if deleted:
+            Session(answerer, Archive(None), Preferences()).forget("one")  # it is in the slot, not yet on disk
+    assert CacheFolder().path("one").exists() is not deleted
 
 
 def test_the_chat_asks_it_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ class ReplayAnswerer:
     def count(self, question: Question) -> int | None:
         return sum(4 + len(message.content) // 4 for message in question.messages) + len(question.prefix) // 4
 
+    def forget_chat(self, chat: str) -> bool:
+        return False
+
     def close(self) -> None:
         self.closed = True
 

@@ -70,6 +70,12 @@ class LocalAnswerer:
         assert self.engine is not None
         return self.engine.loaded.model.piece(token)
 
+    def forget_chat(self, chat: str) -> bool:
+        if self.engine is None:
+            return False
+        self.engine.forget_chat(chat)
+        return True
+
     def close(self) -> None:
         self._closed = True
         if self.engine is not None:

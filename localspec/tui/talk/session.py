@@ -122,12 +122,9 @@ class Session:
         from localspec.runtime.kept.caches import CacheFolder
         from localspec.runtime.kept.corpus import erase
 
-        engine = self.engine
         try:
-            if engine is None:
+            if not self.answerer.forget_chat(chat):
                 CacheFolder().remove(chat)
                 erase(chat)
-            else:
-                engine.forget_chat(chat)
         except LocalspecError as error:
             _LOG.warning("%s", error)
