@@ -129,8 +129,8 @@ class ModelsScreen(Page):
         self._explain()
 
     def _in_use(self) -> Path | None:
-        engine = self.session.engine
-        return None if engine is None else engine.settings.target
+        facts = self.session.facts
+        return None if facts is None else facts.target
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         self._explain()
