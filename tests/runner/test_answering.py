@@ -45,7 +45,7 @@ from localspec.tui.talk.preferences import Preferences
 from localspec.tui.talk.session import Session
 from tests.chat.marked_file import write_harmony
 from tests.llama import architectures
-from tests.runner.conftest import PATIENCE, lives, until
+from tests.runner.conftest import PATIENCE, lives, threads, until
 from tests.runner.test_death import SIGNALS
 
 TARGET, DRAFT = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
@@ -134,14 +134,14 @@ def heard(answerer: Answerer, question: Question, at_part: Callable[[], object] 
 @contextmanager
 def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[tuple[ChildAnswerer, Heard]]:
     """One that has started, and what it posts of its model."""
-    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    load, before = Load(os.getpid(), target, draft, (), {"slots": 1} | settings), threads()
     answerer, news = ChildAnswerer(lambda: load, "here"), Heard()
     answerer.start(news)
     try:
         yield answerer, news
     finally:
         answerer.close()
-        until(lambda: not any(one.name.startswith("localspec-") for one in threading.enumerate()))
+        until(lambda: threads() <= before)
 
 
 @contextmanager
