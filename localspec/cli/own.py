@@ -40,7 +40,7 @@ def run() -> int:
     life, secret = Life(pool), secrets.token_urlsafe()
     life.load()
     print(json.dumps({"at": str(place.path), "secret": secret}), flush=True)
-    os.dup2(2, 1)  # nobody reads on
+    os.dup2(2, 1)  # the parent has read its one line; what is printed from now on goes to the tape
     from localspec.server.own.serve import serve  # while it loads
 
     try:

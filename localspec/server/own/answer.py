@@ -29,6 +29,7 @@ from localspec.checks import inside
 from localspec.engine.request import Event
 from localspec.errors import ContextOverflowError, told
 from localspec.options import Options
+from localspec.remote.answerer import POSTS_PER_SECOND
 from localspec.remote.steps import Teller
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.asked import Asked
@@ -40,8 +41,6 @@ from localspec.server.http.streaming import DONE, EventStream
 from localspec.server.own.own import Route
 from localspec.settings import settings_of
 
-_PER_SECOND = 15
-"""Parts of an answer: text that comes in steps of 67 ms still seems to flow."""
 _OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
 _Result = TypeVar("_Result")
 
@@ -141,7 +140,7 @@ class _Running:
         assert self._lease is not None
         assert self._generation is not None
         teller = Teller(self._lease.engine.loaded.model.piece)
-        self._joined = Joined(self._generation, _PER_SECOND)
+        self._joined = Joined(self._generation, POSTS_PER_SECOND)
         if self._cancelled:
             self._joined.cancel()
         try:

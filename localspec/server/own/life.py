@@ -53,7 +53,7 @@ class Life:
         self._lock = threading.Lock()  # of what was said
         self._kept: dict[str, str] = {}
         self._early: list[str] = []
-        """Log lines that nobody has heard yet."""
+        """Log lines from before the first listener."""
         self._signs = Signs()
         self._thread = threading.Thread(target=self._load, name="localspec-load", daemon=True)
 
