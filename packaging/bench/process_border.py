@@ -1,14 +1,16 @@
-"""What a process of its own costs a chat: models in this process and in another one, asked in turns.
+"""What a process of its own costs a chat: models in this process and in others, asked in turns.
 
-    python packaging/bench/process_border.py [MODEL] [--rounds 5] [--threads 1]
+    python packaging/bench/process_border.py [MODEL] [--rounds 5] [--threads 1] [--drafter auto]
 
-Per round and place: seconds of loading, milliseconds from the question to the first text, tokens a second, and
+Per round and place: seconds of loading, milliseconds from the question to the first text, tokens a second by the
+engine's clock and by this program's, milliseconds of CPU time that this program takes for 1,000 tokens, and
 milliseconds from Esc to the answer's end.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import threading
 import time
@@ -17,7 +19,10 @@ from functools import partial
 from typing import Any
 
 from localspec.chat.turn import Message
-from localspec.remote.answerer import AnswerEnded, AnswerPart, ModelReady, Question
+from localspec.models.installed.installed import find
+from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, ModelReady, Question
+from localspec.runner.answering import ChildAnswerer
+from localspec.runner.child import Load
 from localspec.runner.engine import EngineApart
 from localspec.runtime.engine import Engine
 from localspec.tui.talk.local import LocalAnswerer
@@ -51,21 +56,27 @@ class Listener:
         return True
 
 
-def question(seed: int, tokens: int) -> Question:
-    """Plain decoding, so that only the border differs."""
+def question(seed: int, tokens: int, drafter: str | None) -> Question:
+    """With plain decoding only the border differs."""
     asked = [Message("user", f"Tell story {seed} of the sea.")]
     sampling = SamplingParams(temperature=1.0)
-    return Question(messages=asked, sampling=sampling, seed=seed, max_tokens=tokens, drafter="none")
+    return Question(messages=asked, sampling=sampling, seed=seed, max_tokens=tokens, drafter=drafter)
 
 
-def measured(answerer: LocalAnswerer, seed: int) -> dict[str, float]:
+def measured(answerer: Answerer, seed: int, drafter: str | None) -> dict[str, float]:
     """One answer to its end, and one that is stopped."""
-    listener, begun = Listener(), time.perf_counter()
-    answerer.answer(question(seed, TOKENS), listener)
+    listener, begun, worked = Listener(), time.perf_counter(), time.process_time()
+    answerer.answer(question(seed, TOKENS, drafter), listener)
     listener.ended.wait()
-    found = {"first text, ms": 1e3 * (listener.at["first"] - begun), "tokens/s": listener.tokens_per_second}
+    seen = listener.tokens / (listener.at["ended"] - begun)
+    found = {
+        "first text, ms": 1e3 * (listener.at["first"] - begun),
+        "tokens/s": listener.tokens_per_second,
+        "seen": seen,
+        "CPU, ms": 1e6 * (time.process_time() - worked) / listener.tokens,
+    }
     listener = Listener()
-    answer = answerer.answer(question(seed + 1000, 5000), listener)
+    answer = answerer.answer(question(seed + 1000, 5000, drafter), listener)
     listener.first.wait()
     time.sleep(0.3)
     if listener.ended.is_set():  # the model had no more to say
@@ -81,23 +92,29 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--drafter", default="none", help="auto = what pays")
     options = parser.parse_args()
-    places: dict[str, Callable[..., Any]] = {"here": Engine.load, "apart": EngineApart.load}
-    answerers, found = {}, dict[str, dict[str, list[float]]]()
-    for name, load in places.items():
-        settings = {"threads": options.threads, "context": 4096}
-        answerer = LocalAnswerer(partial(_load, load, options.model, settings), name)
+    settings = {"threads": options.threads, "context": 4096}
+    drafter = None if options.drafter == "auto" else options.drafter
+    target, draft = find(options.model)
+    load = Load(os.getpid(), str(target), draft and str(draft), (), settings)
+    answerers: dict[str, Answerer] = {
+        "here": LocalAnswerer(partial(_load, Engine.load, options.model, settings), "here"),
+        "pipe": LocalAnswerer(partial(_load, EngineApart.load, options.model, settings), "pipe"),
+        "socket": ChildAnswerer(lambda: load, "socket"),
+    }
+    found = dict[str, dict[str, list[float]]]()
+    for name, answerer in answerers.items():
         listener, begun = Listener(), time.perf_counter()
         answerer.start(listener)
         listener.ready.wait()
         found[name] = {"loading, s": [time.perf_counter() - begun]}
-        answerers[name] = answerer
     for index in range(options.rounds):
-        for name in list(places)[:: 1 if index % 2 else -1]:
-            for what, value in measured(answerers[name], index).items():
+        for name in sorted(answerers, key=lambda name: (list(answerers).index(name) + index) % len(answerers)):
+            for what, value in measured(answerers[name], index, drafter).items():
                 found[name].setdefault(what, []).append(value)
     for name, rows in found.items():
-        print(name, *(f"{what}: {statistics.median(values):.1f}" for what, values in rows.items()), sep="  ")
+        print(name, *(f"{what}: {statistics.median(values):.2f}" for what, values in rows.items()), sep="  ")
     for answerer in answerers.values():
         answerer.close()
 
