@@ -36,11 +36,10 @@ from localspec.remote.asking import Asking, Call
 from localspec.remote.server import Piece, Server
 from localspec.remote.steps import Hearer
 from localspec.runner import place
-from localspec.runner.child import Child, Load, Use
+from localspec.runner.child import SILENCE_SECONDS, Child, Load, Use
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.offered import is_bundled
 
-SILENCE_SECONDS = 60.0
-"""Without a sign of life, after which a process counts as hung; `Child` adds to it."""
 _LAST_FIGURES_SECONDS = 0.5
 """For the end of an answer that was cancelled; then its connection is cut."""
 
@@ -120,7 +119,8 @@ class ChildAnswerer:
             if self._closed:  # before there was anything to close
                 child.close(at_once=True)
             child.wait(tell)
-            self.facts = _facts(child, self.name, self._key)
+            assert child.facts is not None
+            self.facts = _facts(child.facts, self.name, self._key)
             sink.post_message(ModelReady(self.facts))
         except LocalspecError as error:
             self.child = None
@@ -284,20 +284,19 @@ def _told(child: Child, method: str, path: str, body: dict[str, Any] | None = No
         return _asking(use).whole(method, f"/localspec/{path}", body).json()
 
 
-def _facts(child: Child, name: str, key: str) -> Facts:
-    told = child.facts
-    target = Path(told["target"])
-    bundled = is_bundled(target)
-    draft = next((path for path in (told["draft"], *(path for _, path in told["heads"])) if path is not None), None)
+def _facts(told: ModelFacts, name: str, key: str) -> Facts:
+    """`name`: of the bundled pair."""
+    target, bundled = Path(told.target), is_bundled(Path(told.target))
+    drafts = told.draft or next(iter(told.heads.values()), None)
     return Facts(
         name=name if bundled else title_of(target, named=key),
         key=key,
         target=target,
-        context=told["context"],
-        draft=None if draft is None else Path(draft).stem,
-        configuration=told["configuration"],
-        can_think=told["can_think"],
-        completes=told["completes"],
+        context=told.context,
+        draft=None if drafts is None else Path(drafts).stem,
+        configuration=told.configuration,
+        can_think="enable_thinking" in told.template,
+        completes=told.completes,
         bundled=bundled,
-        layers=tuple(told["layers"]),
+        layers=told.layers,
     )

@@ -16,12 +16,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
@@ -29,14 +29,21 @@ from localspec.llama.exact.choice import Progress
 from localspec.runner import place
 from localspec.runner.process import ended
 from localspec.runner.tape import Tape, cause
+from localspec.runtime.facts import ModelFacts
 
 _LOG = logging.getLogger("localspec")
+SILENCE_SECONDS = 60.0
+"""Without a sign of life, after which a process counts as hung."""
 _LOADING_FACTOR = 5
 """Times as much patience while models are loaded: a GPU's driver may compile its kernels."""
 _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
 _EXIT_SECONDS = 10.0
 """Between a process's last word and its end."""
+
+
+Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
+"""(event, what is told of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,10 @@ class Load:
     draft: str | None
     heads: tuple[str, ...]
     settings: dict[str, Any]
+    called: str | None = None
+    """Name of the model for those who ask for it; None = as its file's."""
+    public: Any = None
+    """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
 
 
 class Use:
@@ -185,15 +196,16 @@ class _Process:
 class Child:
     """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
 
-    def __init__(self, load: Load, patience: float) -> None:
+    def __init__(self, load: Load, patience: float = SILENCE_SECONDS, hear: Hear = lambda event, news: None) -> None:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:
             load: what is loaded.
             patience: seconds without a sign of life, after which a process is ended; three times its longest pass is
                 added while it works.
+            hear: is told of what is of no use here, on a thread of the child's.
         """
-        self._load, self._patience = load, patience
+        self._load, self._patience, self._hear = load, patience, hear
         self._turn = threading.Condition()
         """Guards what is below."""
         self._process: _Process | None = None
@@ -203,8 +215,8 @@ class Child:
         """Whether a process that dies is replaced."""
         self.fault: LocalspecError | None = None
         """Why there is no process any more."""
-        self.facts: dict[str, Any] = {}
-        """Of the models; empty before they are loaded."""
+        self.facts: ModelFacts | None = None
+        """Of the models; None before they are loaded."""
         self.state: dict[str, Any] = {}
         """What may change, as it was last told."""
         self.last_words: tuple[str, ...] = ()
@@ -218,6 +230,17 @@ class Child:
         """Of the process; 0 = there is none now."""
         process = self._process
         return 0 if process is None else process.popen.pid
+
+    @property
+    def used(self) -> int:
+        """How much is asked of it now."""
+        process = self._process
+        return 0 if process is None else len(process.uses)
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a process that can be asked now."""
+        return self._served or self.fault is not None
 
     @property
     def outdated(self) -> str:
@@ -320,7 +343,7 @@ class Child:
         if event == "loading":
             self._loading.put((news["what"], news["share"]))
         elif event == "ready":
-            self.facts, self._is_ready = news, True
+            self.facts, self._is_ready = ModelFacts.of_json(news), True
             process.patience = self._patience
             self._loading.put(None)
         elif event == "failed":
@@ -329,7 +352,9 @@ class Child:
         elif event == "state":
             self.state = news
         elif event == "log":
-            _LOG.log(news["level"], "%s", news["text"])
+            logging.getLogger(news["name"]).log(news["level"], "%s", news["text"])
+        elif event != "pulse":
+            self._hear(event, news)
         elif news["silent"] > process.patience + 3 * news["longest"]:
             process.end_hung(news["silent"])
         with self._turn:  # who waits for the first word

@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from anyio import to_thread
-from starlette.types import ASGIApp
 
 from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import Life
 from localspec.server.own.own import Own
+from localspec.server.own.public import Public
+
+if TYPE_CHECKING:
+    from localspec.server.http.settings import ServerSettings
 
 _END_SECONDS = 20.0
 """After which the process is ended by force: a pass may take long, and caches of chats are written."""
+_KEEP_ALIVE = 86_400
+"""Seconds that a connection without a request is kept: who is in front of it closes it."""
 _SWITCH_SECONDS = 0.0002
 """Between threads of Python: the engine's has to wait so long for the one that writes answers. With Python's 0.005
 eight users get 6 % fewer tokens a second (SmolLM2, 2 cores)."""
 
 
-def serve(life: Life, listening: socket.socket, secret: str) -> None:
-    """Serves until `life` ends, or a signal comes; then the models are closed."""
+def serve(life: Life, listening: socket.socket, secret: str, public: ServerSettings | None = None) -> None:
+    """Serves until `life` ends, or a signal comes; then the models are closed.
 
-    async def make() -> ASGIApp:
-        from localspec.server.http.app import create_app  # takes a second
-        from localspec.server.http.settings import PREFIX, ServerSettings
-
-        settings = ServerSettings(host=f"{PREFIX}{listening.getsockname()}", drain_seconds=0.0)
-        app = await to_thread.run_sync(create_app, life.pool, settings)
-        await app.state.service.load(life.pool.default)
-        return app
+    Args:
+        life: of this process.
+        listening: where.
+        secret: known by the program that started it alone.
+        public: of the server that is in front of it; None = there is none.
+    """
 
     sys.setswitchinterval(_SWITCH_SECONDS)
-    app = Own(secret, life.routes | OwnAnswers(life.pool).routes, make)
+    others = Public(life, public)
+    own = Own(secret, life.routes | OwnAnswers(life.pool).routes | others.routes, others.make)
     config = uvicorn.Config(
-        app,
+        own,
         http="h11",
         ws="none",
         lifespan="off",
@@ -50,17 +56,21 @@ def serve(life: Life, listening: socket.socket, secret: str) -> None:
         access_log=False,
         server_header=False,
         date_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=1,
     )
-    _Server(config, life).run([listening])
+    _Server(config, life, None if public is None else own.made).run([listening])
 
 
 class _Server(uvicorn.Server):
     """Ends the answers first, then the connections."""
 
-    def __init__(self, config: uvicorn.Config, life: Life) -> None:
+    def __init__(
+        self, config: uvicorn.Config, life: Life, first: Callable[[], Coroutine[Any, Any, object]] | None
+    ) -> None:
+        """`first`: what is done while the models are loaded."""
         super().__init__(config)
-        self._life = life
+        self._life, self._first = life, first
 
     async def on_tick(self, counter: int) -> bool:
         return self._life.ending or await super().on_tick(counter)
@@ -68,6 +78,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._life.begin()
+        if self._first is not None:
+            self._making = asyncio.create_task(self._first())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
