@@ -1,4 +1,4 @@
-"""A process of one model as an answerer: a thread starts it, a thread reads each answer over its socket."""
+"""A host of models as an answerer: a thread starts it, a thread reads each answer over its socket."""
 
 from __future__ import annotations
 
@@ -36,34 +36,28 @@ from localspec.remote.asking import Asking, Call
 from localspec.remote.server import Piece, Server
 from localspec.remote.steps import Hearer
 from localspec.runner import place
-from localspec.runner.child import Child, Load, Use
+from localspec.runner.host import Host, Use
 from localspec.runtime.offered import is_bundled
 
-SILENCE_SECONDS = 60.0
-"""Without a sign of life, after which a process counts as hung; `Child` adds to it."""
 _LAST_FIGURES_SECONDS = 0.5
 """For the end of an answer that was cancelled; then its connection is cut."""
 
 
 class ChildAnswerer:
-    """Starts and asks a process; the first question may come before the model is loaded."""
+    """Starts and asks a host; the first question may come before the model is loaded."""
 
-    def __init__(
-        self, load: Callable[[], Load], name: str, key: str = "", *, patience: float = SILENCE_SECONDS
-    ) -> None:
+    def __init__(self, make: Callable[[], Host], name: str, key: str = "") -> None:
         """
         Args:
-            load: says what to load, on a thread.
+            make: makes the host, on a thread; it begins to load then, or when it is waited for.
             name: until it is known.
             key: what loads it again; "" = unknown.
-            patience: of `Child`.
         """
         self.name, self._key = name, key
         self.facts: Facts | None = None
-        self.child: Child | None = None
+        self.child: Host | None = None
         """None = it is about to start, or there is an error."""
-        self._load, self._patience = load, patience
-        self._closed = False
+        self._make, self._closed = make, False
         self._loaded, self._reloading = threading.Event(), threading.Lock()
         self._error: LocalspecError | None = None
         self._pieces: dict[int, bytes] = {}
@@ -116,7 +110,7 @@ class ChildAnswerer:
                 sink.post_message(Loading(what, share))
 
         try:
-            child = self.child = Child(self._load(), self._patience)
+            child = self.child = self._make()
             if self._closed:  # before there was anything to close
                 child.close(at_once=True)
             child.wait(tell)
@@ -130,7 +124,7 @@ class ChildAnswerer:
         finally:
             self._loaded.set()
 
-    def _serving(self) -> Child:
+    def _serving(self) -> Host:
         if self.child is None:
             raise self._error or Cancelled("Closed while loading.")
         return self.child
@@ -150,7 +144,7 @@ class ChildAnswerer:
         answer.over.set()
         sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
 
-    def _finished(self, child: Child, answer: ChildAnswer) -> FinishReason:
+    def _finished(self, child: Host, answer: ChildAnswer) -> FinishReason:
         """Reads an answer; should the process die meanwhile, the next one goes on from the text. If there is none, the
         error is raised.
         """
@@ -251,10 +245,10 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
 
 
 class _Served(Server):
-    """A process as a server, which is waited for as long as it lives: `Child` ends one that hangs."""
+    """A host as a server, which is waited for as long as it lives: `Child` ends a process that hangs."""
 
     def __init__(self, use: Use) -> None:
-        super().__init__("http://localhost", name="The process of the models")
+        super().__init__(use.url, name="The process of the models")
         self.settings |= {"headers": use.headers, "timeout": None}
         self._use = use
 
@@ -274,17 +268,17 @@ class _Served(Server):
 
 
 def _asking(use: Use) -> Asking:
-    return Asking(_Served(use), use.at, place.check)
+    return Asking(_Served(use)) if use.at is None else Asking(_Served(use), use.at, place.check)
 
 
-def _told(child: Child, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+def _told(child: Host, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """What the process answers at once."""
     with child.use() as use:
         use.doing = "read a text"
         return _asking(use).whole(method, f"/localspec/{path}", body).json()
 
 
-def _facts(child: Child, name: str, key: str) -> Facts:
+def _facts(child: Host, name: str, key: str) -> Facts:
     told = child.facts
     target = Path(told["target"])
     bundled = is_bundled(target)

@@ -12,7 +12,6 @@ import os
 import pickle
 import queue
 import select
-import socket
 import subprocess
 import sys
 import threading
@@ -27,10 +26,13 @@ from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
 from localspec.llama.exact.choice import Progress
 from localspec.runner import place
+from localspec.runner.host import Use
 from localspec.runner.process import ended
 from localspec.runner.tape import Tape, cause
 
 _LOG = logging.getLogger("localspec")
+SILENCE_SECONDS = 60.0
+"""Without a sign of life, after which a process counts as hung."""
 _LOADING_FACTOR = 5
 """Times as much patience while models are loaded: a GPU's driver may compile its kernels."""
 _GOODBYE_SECONDS = 20.0
@@ -48,35 +50,6 @@ class Load:
     draft: str | None
     heads: tuple[str, ...]
     settings: dict[str, Any]
-
-
-class Use:
-    """Something that is asked of the process."""
-
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-        self.doing = "read a prompt"
-        """What the process does for it; changed by who asks. Told if it dies."""
-
-    @property
-    def at(self) -> Path:
-        """Path of its socket."""
-        return self._process.at
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Of a request of the program itself."""
-        return {place.HEADER: self._process.secret}
-
-    def connect(self) -> socket.socket:
-        """A connection to the process. Raises as `place.connect`."""
-        return place.connect(self._process.at)
-
-    def fate(self) -> LocalspecError:
-        """What became of the process, to which a connection broke; waits until it is known."""
-        self._process.gone.wait()
-        assert self._process.error is not None
-        return type(self._process.error)(self._process.error.message, self._process.error.hint)
 
 
 class _Process:
@@ -152,6 +125,12 @@ class _Process:
                 yield json.loads(line)
                 made.settimeout(self.patience)
 
+    def fate(self) -> LocalspecError:
+        """What became of it; waits until that is known."""
+        self.gone.wait()
+        assert self.error is not None
+        return type(self.error)(self.error.message, self.error.hint)
+
     def end_hung(self, seconds: float) -> None:
         """Ends one that gave no sign of life for so long."""
         self.hung = seconds
@@ -185,7 +164,7 @@ class _Process:
 class Child:
     """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
 
-    def __init__(self, load: Load, patience: float) -> None:
+    def __init__(self, load: Load, patience: float = SILENCE_SECONDS) -> None:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:
@@ -257,7 +236,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = Use(process)
+            use = Use(process.at, process.secret, process.fate)
             process.uses.add(use)
         try:
             yield use

@@ -22,7 +22,7 @@ from localspec.chat.turn import Message
 from localspec.models.installed.installed import find
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, ModelReady, Question
 from localspec.runner.answering import ChildAnswerer
-from localspec.runner.child import Load
+from localspec.runner.child import Child, Load
 from localspec.runner.engine import EngineApart
 from localspec.runtime.engine import Engine
 from localspec.tui.talk.local import LocalAnswerer
@@ -101,7 +101,7 @@ def main() -> None:
     answerers: dict[str, Answerer] = {
         "here": LocalAnswerer(partial(_load, Engine.load, options.model, settings), "here"),
         "pipe": LocalAnswerer(partial(_load, EngineApart.load, options.model, settings), "pipe"),
-        "socket": ChildAnswerer(lambda: load, "socket"),
+        "socket": ChildAnswerer(lambda: Child(load), "socket"),
     }
     found = dict[str, dict[str, list[float]]]()
     for name, answerer in answerers.items():
