@@ -82,7 +82,7 @@ class ChildAnswerer:
         return self._pieces.get(token, b"")
 
     def forget_chat(self, chat: str) -> bool:
-        if self.child is None:
+        if self.child is None or not self.child.facts:
             return False
         _told(self.child, "POST", "forget", {"chat": chat})
         return True
@@ -116,11 +116,15 @@ class ChildAnswerer:
             child.wait(tell)
             self.facts = _facts(child, self.name, self._key)
             sink.post_message(ModelReady(self.facts))
-        except LocalspecError as error:
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            if self.child is not None:
+                self.child.close(at_once=True)
             self.child = None
-            self._error = Cancelled("Closed while loading.") if self._closed else error
-            if not self._closed:
-                sink.post_message(LoadFailed(error))
+            self._error = _failure("The model could not be loaded", error)
+            if self._closed:
+                self._error = Cancelled("Closed while loading.")
+            else:
+                sink.post_message(LoadFailed(self._error))
         finally:
             self._loaded.set()
 
@@ -139,8 +143,9 @@ class ChildAnswerer:
                     self.child.close()
                     self._load_and_tell(sink)
             finish = self._finished(self._serving(), answer)
-        except LocalspecError as failure:
-            error, finish = failure, FinishReason.CANCELLED if isinstance(failure, Cancelled) else FinishReason.ERROR
+        except Exception as failure:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            error = _failure("The answer failed", failure)
+            finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
         answer.over.set()
         sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
 
@@ -155,6 +160,13 @@ class ChildAnswerer:
             except RunnerError:
                 if child.outdated or answer.question.alone:
                     raise  # else what happened is in the log, which the chat shows
+
+
+def _failure(what: str, error: Exception) -> LocalspecError:
+    """An error as it is, or an unforeseen one in a sentence."""
+    if isinstance(error, LocalspecError):
+        return error
+    return LocalspecError(f"{what}: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
 
 
 class ChildAnswer:

@@ -54,8 +54,9 @@ SLOTS = 4
 class Lease:
     """The right to use an engine: it is not closed before `release`."""
 
-    def __init__(self, pool: Pool, name: str, engine: AnyEngine) -> None:
-        self._pool: Pool | None = pool
+    def __init__(self, pool: Pool | None, name: str, engine: AnyEngine) -> None:
+        """`pool`: None = somebody else closes the engine."""
+        self._pool = pool
         self.name = name
         self.engine = engine
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from localspec.remote.answerer import Answerer
     from localspec.runner.child import Child
     from localspec.runtime.any_engine import AnyEngine
+    from localspec.server.own.here import Here
     from localspec.tui.talk.preferences import Preferences
 
 
@@ -157,10 +158,11 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
-    if os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
+    if not options.process or os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
         from localspec.runner.answering import ChildAnswerer
 
-        return ChildAnswerer(partial(_child, wanted, liked), name, _key(wanted.target))
+        make = partial(_child if options.process else _here, wanted, liked)
+        return ChildAnswerer(make, name, _key(wanted.target))
     return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
 
 
@@ -177,6 +179,13 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     engine = announced(options, loader(options)(progress=progress, **_settings(options, liked)))
     engine.work_when_idle()
     return engine
+
+
+def _here(options: argparse.Namespace, liked: dict[str, Any]) -> Here:
+    """The same, served to the chat."""
+    from localspec.server.own.here import Here
+
+    return Here(partial(_load, options, liked))
 
 
 def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:

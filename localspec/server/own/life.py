@@ -105,11 +105,11 @@ class Life:
 
         try:
             engine = self.pool.lease(self.pool.default, report).engine  # never given back
-            facts = _facts(engine)
+            facts = facts_of(engine)
         except Exception as error:  # noqa: BLE001 - the worker's edge: who listens raises it
             self.say("failed", **told(error))
             return  # who listens hears of it, and goes
-        self.say("state", **_state(engine))
+        self.say("state", **state_of(engine))
         self.engine = engine
         self.say("ready", **facts)
 
@@ -120,7 +120,7 @@ class Life:
             silent, longest = self._signs.silent, self._signs.longest
             if isinstance(self.engine, Engine):
                 silent, longest = self.engine.silence
-                if (now := _state(self.engine)) != state:
+                if (now := state_of(self.engine)) != state:
                     state = now
                     self.say("state", **state)
             self.say("pulse", silent=silent, longest=longest)
@@ -184,7 +184,7 @@ class _Handler(logging.Handler):
         self._life.say("log", level=record.levelno, text=record.getMessage())
 
 
-def _facts(engine: AnyEngine) -> dict[str, Any]:
+def facts_of(engine: AnyEngine) -> dict[str, Any]:
     """What does not change, of loaded models."""
     loaded, settings = engine.loaded, engine.loaded.settings
     return {
@@ -201,6 +201,6 @@ def _facts(engine: AnyEngine) -> dict[str, Any]:
     }
 
 
-def _state(engine: AnyEngine) -> dict[str, Any]:
+def state_of(engine: AnyEngine) -> dict[str, Any]:
     """What may change."""
     return {"drafters": list(engine.drafters), "dropped": engine.dropped, "outdated": engine.outdated}

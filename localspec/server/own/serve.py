@@ -1,4 +1,4 @@
-"""uvicorn for a process that has one model."""
+"""uvicorn for one model, in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -40,30 +40,48 @@ def serve(life: Life, listening: socket.socket, secret: str) -> None:
         return app
 
     sys.setswitchinterval(_SWITCH_SECONDS)
-    app = Own(secret, life.routes | OwnAnswers(life.pool).routes, make)
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    _Server(config, life).run([listening])
+    answers = OwnAnswers(lambda: life.pool.lease(life.pool.default))
+    _Process(Own(secret, life.routes | answers.routes, make), life).run([listening])
 
 
-class _Server(uvicorn.Server):
-    """Ends the answers first, then the connections."""
+class Server(uvicorn.Server):
+    """Ends when it is told to, also before it has begun: the answers first, then the connections."""
 
-    def __init__(self, config: uvicorn.Config, life: Life) -> None:
+    def __init__(self, app: ASGIApp, ending: Callable[[], bool], end: Callable[[], Awaitable[None]]) -> None:
+        """
+        Args:
+            app: what it serves.
+            ending: it is to end.
+            end: ends the answers.
+        """
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=1,
+        )
         super().__init__(config)
-        self._life = life
+        self._ending, self._end = ending, end
 
     async def on_tick(self, counter: int) -> bool:
-        return self._life.ending or await super().on_tick(counter)
+        return self._ending() or await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._end()
+        await super().shutdown(sockets)
+
+
+class _Process(Server):
+    """Ends with its life, with a signal, and if need be by force."""
+
+    def __init__(self, app: ASGIApp, life: Life) -> None:
+        super().__init__(app, lambda: life.ending, self._end_life)
+        self._life = life
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -71,10 +89,12 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
-        await to_thread.run_sync(self._life.close)
-        self._life.over()
         await super().shutdown(sockets)
         faulthandler.cancel_dump_traceback_later()
+
+    async def _end_life(self) -> None:
+        await to_thread.run_sync(self._life.close)
+        self._life.over()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
