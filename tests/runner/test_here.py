@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -35,9 +35,9 @@ pytestmark = [
 
 
 @contextmanager
-def started(host: Here) -> Iterator[tuple[ChildAnswerer, Heard]]:
+def started(make: Callable[[], Here]) -> Iterator[tuple[ChildAnswerer, Heard]]:
     """Who asks it, and what it posts of its model; in the end all threads are gone."""
-    answerer, news, before = ChildAnswerer(lambda: host, "here"), Heard(), threads()
+    answerer, news, before = ChildAnswerer(make, "here"), Heard(), threads()
     answerer.start(news)
     try:
         yield answerer, news
@@ -54,7 +54,7 @@ def load(progress: Progress, **settings: Any) -> Engine:
 def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "_SOCKET_FILES", files)
     host = Here(partial(load, drafter="draft", max_draft_tokens=4))  # whether it pays or not, which time decides
-    with started(host) as (answerer, news):
+    with started(lambda: host) as (answerer, news):
         found = heard(answerer, replace(ASKED, drafter=None))
         assert found.ended.finish is FinishReason.LENGTH
         assert len(found.tokens) == found.ended.stats.generated == ASKED.max_tokens
@@ -76,7 +76,7 @@ def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pyte
 
 def test_an_answer_ends_when_it_is_closed() -> None:
     begun = threading.Event()
-    with started(Here(load)) as (answerer, _):
+    with started(partial(Here, load)) as (answerer, _):
         found = Heard(begun.set)
         answerer.answer(ENDLESS, found)
         assert begun.wait(PATIENCE)
@@ -88,7 +88,7 @@ def test_an_engine_of_somebody_else_stays_open() -> None:
     with load(lambda what, share: None) as engine:
         for _ in range(2):
             begun = threading.Event()
-            with started(Here(lambda progress: engine, closes=False)) as (answerer, _):
+            with started(partial(Here, lambda progress: engine, closes=False)) as (answerer, _):
                 assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
                 found = Heard(begun.set)
                 answerer.answer(ENDLESS, found)
@@ -112,7 +112,7 @@ def test_it_is_closed_while_it_loads(reports: bool) -> None:
                 progress("measuring", 0.5)
         return engines[0]
 
-    with started(Here(slow)) as (answerer, news):
+    with started(partial(Here, slow)) as (answerer, news):
         found = Heard()
         answerer.answer(ASKED, found)
         assert loads.wait(PATIENCE)
@@ -133,7 +133,7 @@ def test_what_cannot_be_loaded_is_the_error_of_each_answer(error: Exception) -> 
     def fails(progress: Progress) -> Engine:
         raise error
 
-    with started(Here(fails)) as (answerer, news):
+    with started(partial(Here, fails)) as (answerer, news):
         for _ in range(2):
             failure = heard(answerer, ASKED).ended.error
             assert failure is not None
@@ -144,7 +144,7 @@ def test_what_cannot_be_loaded_is_the_error_of_each_answer(error: Exception) -> 
 
 def test_a_host_that_tells_nothing_of_its_models_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "facts_of", lambda engine: {})
-    with started(Here(load)) as (answerer, news):
+    with started(partial(Here, load)) as (answerer, news):
         error = heard(answerer, ASKED).ended.error
         assert error is not None
         assert "KeyError('target')" in error.message
@@ -155,7 +155,7 @@ def test_an_answer_that_cannot_be_posted_ends() -> None:
     def fails() -> None:
         raise ValueError("no room")
 
-    with started(Here(load)) as (answerer, _):
+    with started(partial(Here, load)) as (answerer, _):
         error = heard(answerer, ENDLESS, fails).ended.error
         assert error is not None
         assert "ValueError('no room')" in error.message
@@ -168,15 +168,11 @@ def test_an_engine_that_is_of_no_use_any_more_is_loaded_again() -> None:
         engines.append(load(progress))
         return engines[-1]
 
-    answerer = ChildAnswerer(lambda: Here(again), "here")
-    answerer.start(Heard())
-    try:
+    with started(partial(Here, again)) as (answerer, _):
         whole = heard(answerer, ASKED).text
         engines[0]._worker.outdated = "A GPU is gone."
         assert heard(answerer, ASKED).text == whole
         assert len(engines) == 2
-    finally:
-        answerer.close()
 
 
 def test_the_chat_asks_it_where_the_models_are_in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,7 +181,7 @@ def test_the_chat_asks_it_where_the_models_are_in_this_process(monkeypatch: pyte
     chat.add_options(parser)
     options = parser.parse_args(["--no-process", "--target", TARGET, "--context", "512", "--no-tune"])
     options.command = "chat"
-    answerer = chat._answerer(options, Preferences())
+    answerer, before = chat._answerer(options, Preferences()), threads()
     assert isinstance(answerer, ChildAnswerer)
     answerer.start(Heard())
     try:
@@ -195,3 +191,4 @@ def test_the_chat_asks_it_where_the_models_are_in_this_process(monkeypatch: pyte
         assert (answerer.facts.context, answerer.facts.draft) == (512, None)
     finally:
         answerer.close()
+        until(lambda: threads() <= before)
