@@ -1,4 +1,4 @@
-"""A process of one model as an answerer: a thread starts it, a thread reads each answer over its socket."""
+"""A host of models as an answerer: a thread starts it, a thread reads each answer over its socket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from localspec.remote.asking import Asking, Call
 from localspec.remote.server import Piece, Server
 from localspec.remote.steps import Hearer
 from localspec.runner import place
-from localspec.runner.child import SILENCE_SECONDS, Child, Load, Use
+from localspec.runner.host import Host, Use
 from localspec.runtime.facts import ModelFacts
 from localspec.runtime.offered import is_bundled
 
@@ -45,24 +45,20 @@ _LAST_FIGURES_SECONDS = 0.5
 
 
 class ChildAnswerer:
-    """Starts and asks a process; the first question may come before the model is loaded."""
+    """Starts and asks a host; the first question may come before the model is loaded."""
 
-    def __init__(
-        self, load: Callable[[], Load], name: str, key: str = "", *, patience: float = SILENCE_SECONDS
-    ) -> None:
+    def __init__(self, make: Callable[[], Host], name: str, key: str = "") -> None:
         """
         Args:
-            load: says what to load, on a thread.
+            make: makes the host, on a thread; it begins to load then, or when it is waited for.
             name: until it is known.
             key: what loads it again; "" = unknown.
-            patience: of `Child`.
         """
         self.name, self._key = name, key
         self.facts: Facts | None = None
-        self.child: Child | None = None
+        self.child: Host | None = None
         """None = it is about to start, or there is an error."""
-        self._load, self._patience = load, patience
-        self._closed = False
+        self._make, self._closed = make, False
         self._loaded, self._reloading = threading.Event(), threading.Lock()
         self._error: LocalspecError | None = None
         self._pieces: dict[int, bytes] = {}
@@ -87,7 +83,7 @@ class ChildAnswerer:
         return self._pieces.get(token, b"")
 
     def forget_chat(self, chat: str) -> bool:
-        if self.child is None:
+        if self.child is None or not self.child.facts:
             return False
         _told(self.child, "POST", "forget", {"chat": chat})
         return True
@@ -115,22 +111,26 @@ class ChildAnswerer:
                 sink.post_message(Loading(what, share))
 
         try:
-            child = self.child = Child(self._load(), self._patience)
+            child = self.child = self._make()
             if self._closed:  # before there was anything to close
                 child.close(at_once=True)
             child.wait(tell)
             assert child.facts is not None
             self.facts = _facts(child.facts, self.name, self._key)
             sink.post_message(ModelReady(self.facts))
-        except LocalspecError as error:
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            if self.child is not None:
+                self.child.close(at_once=True)
             self.child = None
-            self._error = Cancelled("Closed while loading.") if self._closed else error
-            if not self._closed:
-                sink.post_message(LoadFailed(error))
+            self._error = _failure("The model could not be loaded", error)
+            if self._closed:
+                self._error = Cancelled("Closed while loading.")
+            else:
+                sink.post_message(LoadFailed(self._error))
         finally:
             self._loaded.set()
 
-    def _serving(self) -> Child:
+    def _serving(self) -> Host:
         if self.child is None:
             raise self._error or Cancelled("Closed while loading.")
         return self.child
@@ -145,12 +145,13 @@ class ChildAnswerer:
                     self.child.close()
                     self._load_and_tell(sink)
             finish = self._finished(self._serving(), answer)
-        except LocalspecError as failure:
-            error, finish = failure, FinishReason.CANCELLED if isinstance(failure, Cancelled) else FinishReason.ERROR
+        except Exception as failure:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            error = _failure("The answer failed", failure)
+            finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
         answer.over.set()
         sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
 
-    def _finished(self, child: Child, answer: ChildAnswer) -> FinishReason:
+    def _finished(self, child: Host, answer: ChildAnswer) -> FinishReason:
         """Reads an answer; should the process die meanwhile, the next one goes on from the text. If there is none, the
         error is raised.
         """
@@ -161,6 +162,13 @@ class ChildAnswerer:
             except RunnerError:
                 if child.outdated or answer.question.alone:
                     raise  # else what happened is in the log, which the chat shows
+
+
+def _failure(what: str, error: Exception) -> LocalspecError:
+    """An error as it is, or an unforeseen one in a sentence."""
+    if isinstance(error, LocalspecError):
+        return error
+    return LocalspecError(f"{what}: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
 
 
 class ChildAnswer:
@@ -251,10 +259,10 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
 
 
 class _Served(Server):
-    """A process as a server, which is waited for as long as it lives: `Child` ends one that hangs."""
+    """A host as a server, which is waited for as long as it lives: `Child` ends a process that hangs."""
 
     def __init__(self, use: Use) -> None:
-        super().__init__("http://localhost", name="The process of the models")
+        super().__init__(use.url, name="The process of the models")
         self.settings |= {"headers": use.headers, "timeout": None}
         self._use = use
 
@@ -274,10 +282,10 @@ class _Served(Server):
 
 
 def _asking(use: Use) -> Asking:
-    return Asking(_Served(use), use.at, place.check)
+    return Asking(_Served(use)) if use.at is None else Asking(_Served(use), use.at, place.check)
 
 
-def _told(child: Child, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+def _told(child: Host, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """What the process answers at once."""
     with child.use() as use:
         use.doing = "read a text"

@@ -12,7 +12,6 @@ import os
 import pickle
 import queue
 import select
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
 from localspec.llama.exact.choice import Progress
 from localspec.runner import place
+from localspec.runner.host import Use
 from localspec.runner.process import ended
 from localspec.runner.tape import Tape, cause
 from localspec.runtime.facts import ModelFacts
@@ -59,35 +59,6 @@ class Load:
     """Name of the model for those who ask for it; None = as its file's."""
     public: Any = None
     """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
-
-
-class Use:
-    """Something that is asked of the process."""
-
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-        self.doing = "read a prompt"
-        """What the process does for it; changed by who asks. Told if it dies."""
-
-    @property
-    def at(self) -> Path:
-        """Path of its socket."""
-        return self._process.at
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Of a request of the program itself."""
-        return {place.HEADER: self._process.secret}
-
-    def connect(self) -> socket.socket:
-        """A connection to the process. Raises as `place.connect`."""
-        return place.connect(self._process.at)
-
-    def fate(self) -> LocalspecError:
-        """What became of the process, to which a connection broke; waits until it is known."""
-        self._process.gone.wait()
-        assert self._process.error is not None
-        return type(self._process.error)(self._process.error.message, self._process.error.hint)
 
 
 class _Process:
@@ -162,6 +133,12 @@ class _Process:
             while line := answer.readline():
                 yield json.loads(line)
                 made.settimeout(self.patience)
+
+    def fate(self) -> LocalspecError:
+        """What became of it; waits until that is known."""
+        self.gone.wait()
+        assert self.error is not None
+        return type(self.error)(self.error.message, self.error.hint)
 
     def end_hung(self, seconds: float) -> None:
         """Ends one that gave no sign of life for so long."""
@@ -280,7 +257,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = Use(process)
+            use = Use(process.at, process.secret, process.fate)
             process.uses.add(use)
         try:
             yield use

@@ -79,8 +79,9 @@ SLOTS = 4
 class Lease:
     """The right to use a model: it is not closed before `release`."""
 
-    def __init__(self, pool: Pool, name: str, model: LoadedModel) -> None:
-        self._pool: Pool | None = pool
+    def __init__(self, pool: Pool | None, name: str, model: LoadedModel) -> None:
+        """`pool`: None = somebody else closes the model."""
+        self._pool = pool
         self.name = name
         self.model = model
 

@@ -1,6 +1,6 @@
 """What a process of its own costs a chat: models in this process and in others, asked in turns.
 
-    python packaging/bench/process_border.py [MODEL] [--rounds 5] [--threads 1] [--drafter auto]
+    python packaging/bench/process_border.py [MODEL] [--rounds 5] [--threads 1] [--drafter auto] [--places here thread]
 
 Per round and place: seconds of loading, milliseconds from the question to the first text, tokens a second by the
 engine's clock and by this program's, milliseconds of CPU time that this program takes for 1,000 tokens, and
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,9 +23,10 @@ from localspec.chat.turn import Message
 from localspec.models.installed.installed import find
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, ModelReady, Question
 from localspec.runner.answering import ChildAnswerer
-from localspec.runner.child import Load
+from localspec.runner.child import Child, Load
 from localspec.runner.engine import EngineApart
 from localspec.runtime.engine import Engine
+from localspec.server.own.here import Here
 from localspec.tui.talk.local import LocalAnswerer
 from localspec.types import SamplingParams
 
@@ -93,7 +95,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--drafter", default="none", help="auto = what pays")
+    places = ("here", "pipe", "socket", "thread")
+    parser.add_argument("--places", nargs="+", choices=places, default=places, help="thread = here, over a socket")
     options = parser.parse_args()
+    sys.setswitchinterval(0.0005)  # as the chat does
     settings = {"threads": options.threads, "context": 4096}
     drafter = None if options.drafter == "auto" else options.drafter
     target, draft = find(options.model)
@@ -101,8 +106,10 @@ def main() -> None:
     answerers: dict[str, Answerer] = {
         "here": LocalAnswerer(partial(_load, Engine.load, options.model, settings), "here"),
         "pipe": LocalAnswerer(partial(_load, EngineApart.load, options.model, settings), "pipe"),
-        "socket": ChildAnswerer(lambda: load, "socket"),
+        "socket": ChildAnswerer(lambda: Child(load), "socket"),
+        "thread": ChildAnswerer(lambda: Here(partial(_load, Engine.load, options.model, settings)), "thread"),
     }
+    answerers = {name: answerer for name, answerer in answerers.items() if name in options.places}
     found = dict[str, dict[str, list[float]]]()
     for name, answerer in answerers.items():
         listener, begun = Listener(), time.perf_counter()

@@ -36,7 +36,7 @@ from localspec.remote.answerer import (
 )
 from localspec.runner import answering
 from localspec.runner.answering import ChildAnswerer
-from localspec.runner.child import Load
+from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.sampling import SamplingParams
@@ -135,7 +135,7 @@ def heard(answerer: Answerer, question: Question, at_part: Callable[[], object] 
 def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[tuple[ChildAnswerer, Heard]]:
     """One that has started, and what it posts of its model."""
     load, before = Load(os.getpid(), target, draft, (), {"slots": 1} | settings), threads()
-    answerer, news = ChildAnswerer(lambda: load, "here"), Heard()
+    answerer, news = ChildAnswerer(lambda: Child(load), "here"), Heard()
     answerer.start(news)
     try:
         yield answerer, news
@@ -168,10 +168,16 @@ def same(answerer: ChildAnswerer, other: LocalAnswerer, questions: list[Question
     return found
 
 
+def child_of(answerer: ChildAnswerer) -> Child:
+    """What it asks."""
+    assert isinstance(answerer.child, Child)
+    return answerer.child
+
+
 def strike(answerer: ChildAnswerer, number: int = signal.SIGKILL) -> None:
-    assert answerer.child is not None
-    assert answerer.child.pid, "0 would be this process, and those beside it"
-    os.kill(answerer.child.pid, number)
+    pid = child_of(answerer).pid
+    assert pid, "0 would be this process, and those beside it"
+    os.kill(pid, number)
 
 
 def test_answers_are_those_of_an_engine_here() -> None:
@@ -238,13 +244,13 @@ def test_an_answer_goes_on_when_the_process_dies(drafter: str, caplog: pytest.Lo
     question = replace(LONG, drafter=drafter)
     with apart(draft=DRAFT) as (answerer, _):
         whole = heard(answerer, question)
-        assert answerer.child is not None
+        child = child_of(answerer)
         for part in (1, 2):  # each answer that has come to its end lets another death be mended
-            old = answerer.child.pid
+            old = child.pid
             found = heard(answerer, question, lambda: strike(answerer), part)
             assert found.text == whole.text
             assert found.tokens == whole.tokens
-            assert answerer.child.pid not in (0, old)
+            assert child.pid not in (0, old)
             assert not lives(old)
     assert "(SIGKILL) while it answered. " in caplog.text
     assert "The models are loaded again." in caplog.text
@@ -263,8 +269,7 @@ def test_many_deaths_at_random_parts() -> None:
 def test_an_answer_ends_with_the_second_death_and_the_next_one_starts_a_process() -> None:
     with apart() as (answerer, _):
         whole = heard(answerer, ASKED).text
-        child = answerer.child
-        assert child is not None
+        child = child_of(answerer)
         old = child.pid
         strike(answerer)
         until(lambda: child.pid not in (0, old))
@@ -293,7 +298,7 @@ def test_it_is_closed_while_it_loads() -> None:
     with apart() as (answerer, news):
         found = Heard()
         answerer.answer(ASKED, found)
-        until(lambda: answerer.child is not None and answerer.child.pid != 0)
+        until(lambda: answerer.child is not None and child_of(answerer).pid != 0)
         answerer.close()
         assert isinstance(found.ended.error, LocalspecError)
         assert not any(isinstance(one, LoadFailed) for one in news.posts)

@@ -20,7 +20,9 @@ from localspec import paths
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, ModelError, RunnerError
 from localspec.remote.answerer import Question
-from localspec.runner.child import Child, Load, Use
+from localspec.runner import place
+from localspec.runner.child import Child, Load
+from localspec.runner.host import Use
 from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import children, lives, until
@@ -57,7 +59,8 @@ def served(
 @contextmanager
 def asked(use: Use, path: str = "/v1/completions", /, **body: Any) -> Iterator[HTTPResponse]:
     """An answer to the program itself."""
-    with use.connect() as made:
+    assert use.at is not None
+    with place.connect(use.at) as made:
         client = HTTPConnection("localspec")
         client.sock = made
         client.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **use.headers})

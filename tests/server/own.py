@@ -91,7 +91,7 @@ async def nobody_else() -> Starlette:
 @contextmanager
 def serving(pool: Pool) -> Iterator[httpx.Client]:
     """A client of a server over a pool."""
-    app = Own("secret", OwnAnswers(pool).routes, nobody_else)
+    app = Own("secret", OwnAnswers(lambda: pool.lease(pool.default)).routes, nobody_else)
     listening = listen.bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, args=([listening],), name="test-server")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
 from localspec.chat.archive.archive import Archive
+from localspec.llama.exact.choice import Progress
 from localspec.machine.memory import Place
+from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
+from localspec.server.own.here import Here
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.pane import ChatPane
@@ -72,8 +75,8 @@ def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Data and config folders of this test alone; also the working folder."""
+def folders(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Data, config and runtime folders of this test alone; also the working folder."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config"))
     (tmp_path / "work").mkdir()
@@ -90,10 +93,22 @@ def pair(_cache_in_tmp: None) -> Iterator[Engine]:
         yield engine
 
 
+def here(load: Callable[[Progress], Engine], name: str = "bundled pair") -> ChildAnswerer:
+    """Whoever asks an engine of this process, which is closed with it."""
+    return ChildAnswerer(partial(Here, load), name)
+
+
 @pytest.fixture
-def live(pair: Engine) -> LocalAnswerer:
-    """Whoever asks the pair; a fresh one for each app, which does not close the engine."""
-    return LocalAnswerer(lambda progress: pair, "bundled pair")
+def live(pair: Engine) -> Iterator[ChildAnswerer]:
+    """Whoever asks the pair, which stays open; a fresh one for each app."""
+    answerer = asking(pair)
+    yield answerer
+    answerer.close()
+
+
+def asking(engine: Engine, name: str = "bundled pair") -> ChildAnswerer:
+    """Whoever asks an engine that somebody else closes."""
+    return ChildAnswerer(partial(Here, lambda progress: engine, closes=False), name)
 
 
 @pytest.fixture

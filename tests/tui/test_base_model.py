@@ -10,9 +10,8 @@ import pytest
 from localspec import Engine
 from localspec.chat.prompt.completion import MOST_TOKENS, note
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.local import LocalAnswerer
 from tests.llama.rewritten_gguf import rewritten
-from tests.tui.conftest import MakeApp, answered, front, say, until
+from tests.tui.conftest import MakeApp, answered, asking, front, say, until
 
 
 @pytest.fixture
@@ -24,7 +23,8 @@ def base(tmp_path: Path, tiny_target: Path) -> Iterator[Engine]:
 
 @pytest.mark.asyncio
 async def test_it_is_said_and_text_goes_on(make_app: MakeApp, base: Engine) -> None:
-    app = make_app(answerer=LocalAnswerer(lambda progress: base, "base"))
+    answerer = asking(base, "base")
+    app = make_app(answerer=answerer)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await until(pilot, lambda: app.session.facts is not None)
         assert app.session.facts is not None
@@ -44,6 +44,7 @@ async def test_it_is_said_and_text_goes_on(make_app: MakeApp, base: Engine) -> N
         front(app).composer.put(" more")
         await pilot.press("enter")
         await until(pilot, lambda: refused(app, "a system message has no place"))
+    answerer.close()
 
 
 def refused(app: ChatApp, words: str) -> bool:

@@ -14,8 +14,8 @@ from textual.widgets import Collapsible
 from localspec.chat.archive.archive import Archive
 from localspec.remote.answerer import Facts
 from localspec.remote.served import ServedAnswerer
+from localspec.runner.answering import ChildAnswerer
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Seam
@@ -240,7 +240,7 @@ def screen(app: ChatApp) -> str:
     return " ".join(strip.crop(seam.x, seam.right).text for strip in strips[seam.y : seam.bottom]).replace("▼", "")
 
 
-async def test_the_pair_itself_is_asked(make_app: MakeApp, live: LocalAnswerer) -> None:
+async def test_the_pair_itself_is_asked(make_app: MakeApp, live: ChildAnswerer) -> None:
     """It is too small to summarise well; it is asked all the same, and the chat goes on with what it says."""
     app = make_app(answerer=live, begin={"temperature": 0.0, "seed": 1})
     async with app.run_test(size=(100, 40)) as pilot:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from localspec.runner.answering import ChildAnswerer
+from localspec.runtime.engine import Engine
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.bubble import MARKDOWN
 from localspec.tui.widgets.welcome import Welcome
-from tests.tui.conftest import MakeApp, answered, front, until
+from tests.tui.conftest import MakeApp, answered, asking, front, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,7 +29,9 @@ async def write(pilot: Pilot[Any], text: str) -> None:
     await pilot.press("enter")
 
 
-async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp, live: LocalAnswerer) -> None:
+async def test_question_edit_queue_search_origins_quit_resume(
+    make_app: MakeApp, live: ChildAnswerer, pair: Engine
+) -> None:
     app = make_app(answerer=live)
     async with app.run_test(size=(100, 40)) as pilot:
         assert front(app).query_one(Welcome).display
@@ -47,7 +50,7 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         assert front(app).path[0].sibling_number == 2
 
         app.session.archive.set_params(
-            front(app).chat_id, {"max_tokens": 1000, "temperature": 0.0, "logit_bias": endless(live)}
+            front(app).chat_id, {"max_tokens": 1000, "temperature": 0.0, "logit_bias": endless(pair)}
         )
         await write(pilot, "Count on")
         await until(pilot, lambda: front(app).answer is not None and len(front(app).path) == 4)
@@ -76,7 +79,8 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app._exit)
 
-    again = make_app(answerer=LocalAnswerer(live._load, "bundled pair"))
+    live.close()
+    again = make_app(answerer=asking(pair))
     async with again.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: again.session.facts is not None)
         assert said(again) == ["Say: red house or blue boat", "Count on", "Sort: 4, 2, 9"]
@@ -85,9 +89,9 @@ async def test_question_edit_queue_search_origins_quit_resume(make_app: MakeApp,
         await until(pilot, lambda: said(again)[-1] == "draft more")
         await answered(pilot)
         assert front(again).path[-1].state == "done"
+    again.session.answerer.close()
 
 
-def endless(live: LocalAnswerer) -> list[list[float]]:
+def endless(engine: Engine) -> list[list[float]]:
     """Biases that keep an answer from ending by itself."""
-    assert live.engine is not None
-    return [[token, float("-inf")] for token in sorted(live.engine.loaded.model.end_tokens)]
+    return [[token, float("-inf")] for token in sorted(engine.loaded.model.end_tokens)]

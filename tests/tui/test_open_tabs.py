@@ -12,10 +12,9 @@ from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.widgets.chat_tabs import OpenTabs
-from tests.tui.conftest import MakeApp, front, say, until
+from tests.tui.conftest import MakeApp, front, here, say, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -158,7 +157,7 @@ async def test_a_tab_that_is_back_goes_on_with_its_cache(
     long = "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. " * 12
 
     def load() -> ChatApp:
-        local = LocalAnswerer(lambda progress: Engine.load(progress=progress, exact="off"), "bundled pair")
+        local = here(lambda progress: Engine.load(progress=progress, exact="off"))
         return make_app(answerer=local, preferences=Preferences(parameters={"max_tokens": 8, "temperature": 0.0}))
 
     app = load()

@@ -11,9 +11,9 @@ from textual.widgets import OptionList
 
 from localspec.remote import search
 from localspec.remote.served import ServedAnswerer
+from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.pool import Pool
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.dialogs import Choice
 from tests.remote.odd import Odd, serving
 from tests.server.live import COPIED, COPY, running
@@ -152,7 +152,7 @@ async def test_no_server_and_the_one_that_answers_already(make_app: MakeApp, end
 
 
 async def test_a_model_of_this_machine_takes_over_again(
-    make_app: MakeApp, endpoint: Endpoint, live: LocalAnswerer
+    make_app: MakeApp, endpoint: Endpoint, live: ChildAnswerer
 ) -> None:
     app = make_app("From here.", make=lambda target, draft, settings: live)
     async with app.run_test() as pilot:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.runner.answering import ChildAnswerer
+from localspec.runtime.engine import Engine
 from localspec.tui.screens.doctor import examine
 from localspec.tui.screens.race import PLAIN, SPECULATIVE, RaceScreen
 from localspec.tui.screens.steps import StepsScreen
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, live: LocalAnswerer) -> None:
+async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, live: ChildAnswerer, pair: Engine) -> None:
     app = make_app(answerer=live, begin={"temperature": 0.0})
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session.facts is not None, seconds=120)
@@ -48,7 +49,6 @@ async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, live: Lo
         assert isinstance(steps, StepsScreen)
         assert len(steps.passes) == message.stats["passes"]
 
-        assert live.engine is not None
-        findings = {finding.name: finding for finding in examine(live.engine, [message.stats], 100)}
+        findings = {finding.name: finding for finding in examine(pair, [message.stats], 100)}
         assert {"speed", "acceptance", "time", "memory", "target", "passes", "kernels"} <= set(findings)
         assert "tokens/s over 1 answers" in findings["speed"].value

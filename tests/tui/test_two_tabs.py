@@ -11,9 +11,10 @@ import pytest
 from localspec.cli.commands import chat
 from localspec.engine.request import Event
 from localspec.llama.exact import wide
+from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.tui.talk.local import LocalAnswerer
+from localspec.server.own.here import Here
 from localspec.tui.talk.preferences import Preferences
 from tests.tui.conftest import MakeApp, answered, front, until
 
@@ -21,14 +22,14 @@ LONG, SHORT = 200, 16
 """Tokens of answers."""
 
 
-def local(liked: dict[str, Any], *arguments: str) -> LocalAnswerer:
+def local(liked: dict[str, Any], *arguments: str) -> ChildAnswerer:
     """What the chat asks, in this process."""
     parser = argparse.ArgumentParser()
     chat.add_options(parser)
     options = parser.parse_args(["--no-process", "--no-tune", "--context", "1024", *arguments])
     options.command = "chat"
     found = chat._local(options, None, None, liked)
-    assert isinstance(found, LocalAnswerer)
+    assert isinstance(found, ChildAnswerer)
     return found
 
 
@@ -66,8 +67,9 @@ async def test_a_short_answer_ends_before_a_long_one_that_began_before_it(
     )
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session.facts is not None)
-        assert isinstance(answerer.engine, Engine)
-        engine = answerer.engine
+        assert isinstance(answerer.child, Here)
+        engine = answerer.child.engine
+        assert isinstance(engine, Engine)
         ends(engine, order)
         threading.Thread(target=engine.on_engine_thread, args=(asked.wait,)).start()  # until both have asked
         first = front(app)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
     from localspec.options import Options
     from localspec.remote.answerer import Answerer
-    from localspec.runner.child import Load
+    from localspec.runner.child import Child
     from localspec.runtime.any_engine import AnyEngine
+    from localspec.server.own.here import Here
     from localspec.tui.talk.preferences import Preferences
 
 
@@ -157,10 +158,11 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
-    if os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
+    if not options.process or os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
         from localspec.runner.answering import ChildAnswerer
 
-        return ChildAnswerer(partial(_what, wanted, liked), name, _key(wanted.target))
+        make = partial(_child if options.process else _here, wanted, liked)
+        return ChildAnswerer(make, name, _key(wanted.target))
     return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
 
 
@@ -179,16 +181,24 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     return engine
 
 
-def _what(options: argparse.Namespace, liked: dict[str, Any]) -> Load:
-    """The same, for another process."""
+def _here(options: argparse.Namespace, liked: dict[str, Any]) -> Here:
+    """The same, served to the chat."""
+    from localspec.server.own.here import Here
+
+    return Here(partial(_load, options, liked))
+
+
+def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
+    """The same, in another process."""
     from localspec.models.installed.installed import find
-    from localspec.runner.child import Load
+    from localspec.runner.child import Child, Load
 
     settings = _settings(options, liked)
     target, of_pair = find(settings.pop("target", None))
     draft = settings.pop("draft", None) or of_pair
     heads = tuple(str(head) for head in settings.pop("heads", ()))
-    return Load(os.getpid(), str(target), None if draft is None else str(draft), heads, {"slots": 1} | settings)
+    draft = None if draft is None else str(draft)
+    return Child(Load(os.getpid(), str(target), draft, heads, {"slots": 1} | settings))
 
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from localspec.errors import LocalspecError
-from localspec.runner.child import Child, Use
+from localspec.runner.child import Child
+from localspec.runner.host import Use
 from localspec.runtime.pool import Lease
 from localspec.server.chat.service import Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
@@ -208,6 +209,7 @@ class Front:
 
     async def _client(self, use: Use) -> httpx.AsyncClient:
         """Connections to a process; those to processes that are gone are let go."""
+        assert use.at is not None
         if use.at not in self._clients:
             for at in [at for at in self._clients if not at.exists()]:
                 await self._clients.pop(at).aclose()

@@ -34,7 +34,7 @@ from localspec.remote.steps import Teller
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.asked import Asked
 from localspec.runtime.generation import Generation
-from localspec.runtime.pool import Lease, Pool
+from localspec.runtime.pool import Lease
 from localspec.sampling import SamplingParams
 from localspec.server.chat.answers import FINISH_WORDS, Joined
 from localspec.server.http.streaming import DONE, EventStream
@@ -46,10 +46,11 @@ _Result = TypeVar("_Result")
 
 
 class OwnAnswers:
-    """Answers of a pool's default model. `routes` are for `Own`."""
+    """Answers of one model. `routes` are for `Own`."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, lease: Callable[[], Lease]) -> None:
+        """`lease`: gives the engine, which it loads unless it is there; called on threads."""
+        self._lease = lease
         self._running: dict[str, _Running] = {}
         self.routes: dict[tuple[str, str], Route] = {
             ("POST", "/v1/chat/completions"): self.answer,
@@ -69,7 +70,7 @@ class OwnAnswers:
         number = body["localspec"]["id"]
         running = self._running[number] = _Running(partial(self._running.pop, number))
         try:
-            await to_thread.run_sync(running.begin, self._pool, body)
+            await to_thread.run_sync(running.begin, self._lease, body)
         except BaseException:
             running.close()
             raise
@@ -100,11 +101,16 @@ class OwnAnswers:
         parts = await self._asked(lambda engine: engine.inspect(inside.parts))
         return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
 
+    def end(self) -> None:
+        """Has all answers end."""
+        for running in self._running.values():
+            running.cancel()
+
     async def _asked(self, work: Callable[[AnyEngine], _Result]) -> _Result:
         """What `work` returns, with the engine, on a thread."""
 
         def run() -> _Result:
-            lease = self._pool.lease(self._pool.default)
+            lease = self._lease()
             try:
                 return work(lease.engine)
             finally:
@@ -124,9 +130,9 @@ class _Running:
         self._joined: Joined | None = None
         self._cancelled = False
 
-    def begin(self, pool: Pool, body: Mapping[str, Any]) -> None:
-        """Loads the models unless they are there, and asks; on a thread."""
-        self._lease = pool.lease(pool.default)
+    def begin(self, lease: Callable[[], Lease], body: Mapping[str, Any]) -> None:
+        """Asks the engine that `lease` gives; on a thread."""
+        self._lease = lease()
         engine, more = self._lease.engine, body["localspec"]
         asked = asked_of(engine, body)
         _check_room(engine, asked, more.get("room", 0))

@@ -106,11 +106,11 @@ class Life:
 
         try:
             engine = self.pool.lease(self.pool.default, report).engine  # never given back
-            facts = ModelFacts.of(engine, engine.inspect(inside.layers)).json()
+            facts = facts_of(engine).json()
         except Exception as error:  # noqa: BLE001 - the worker's edge: who listens raises it
             self.say("failed", **told(error))
             return  # who listens hears of it, and goes
-        self.say("state", **_state(engine))
+        self.say("state", **state_of(engine))
         self.engine = engine
         self.say("ready", **facts)
 
@@ -121,7 +121,7 @@ class Life:
             silent, longest = self._signs.silent, self._signs.longest
             if isinstance(self.engine, Engine):
                 silent, longest = self.engine.silence
-                if (now := _state(self.engine)) != state:
+                if (now := state_of(self.engine)) != state:
                     state = now
                     self.say("state", **state)
             self.say("pulse", silent=silent, longest=longest)
@@ -185,6 +185,11 @@ class _Handler(logging.Handler):
         self._life.say("log", name=record.name, level=record.levelno, text=record.getMessage())
 
 
-def _state(engine: AnyEngine) -> dict[str, Any]:
+def facts_of(engine: AnyEngine) -> ModelFacts:
+    """What does not change."""
+    return ModelFacts.of(engine, engine.inspect(inside.layers))
+
+
+def state_of(engine: AnyEngine) -> dict[str, Any]:
     """What may change."""
     return {"drafters": list(engine.drafters), "dropped": engine.dropped, "outdated": engine.outdated}

@@ -1,4 +1,4 @@
-"""uvicorn for a process that has one model."""
+"""uvicorn for one model, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import uvicorn
 from anyio import to_thread
+from starlette.types import ASGIApp
 
 from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import Life
@@ -25,6 +26,7 @@ from localspec.server.own.public import Public
 if TYPE_CHECKING:
     from localspec.server.http.settings import ServerSettings
 
+First: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 _END_SECONDS = 20.0
 """After which the process is ended by force: a pass may take long, and caches of chats are written."""
 _KEEP_ALIVE = 86_400
@@ -46,34 +48,51 @@ def serve(life: Life, listening: socket.socket, secret: str, public: ServerSetti
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     others = Public(life, public)
-    own = Own(secret, life.routes | OwnAnswers(life.pool).routes | others.routes, others.make)
-    config = uvicorn.Config(
-        own,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=1,
-    )
-    _Server(config, life, None if public is None else own.made).run([listening])
+    answers = OwnAnswers(lambda: life.pool.lease(life.pool.default))
+    own = Own(secret, life.routes | answers.routes | others.routes, others.make)
+    _Process(own, life, None if public is None else own.made).run([listening])
 
 
-class _Server(uvicorn.Server):
-    """Ends the answers first, then the connections."""
+class Server(uvicorn.Server):
+    """Ends when it is told to, also before it has begun: the answers first, then the connections."""
 
-    def __init__(
-        self, config: uvicorn.Config, life: Life, first: Callable[[], Coroutine[Any, Any, object]] | None
-    ) -> None:
-        """`first`: what is done while the models are loaded."""
+    def __init__(self, app: ASGIApp, ending: Callable[[], bool], end: Callable[[], Awaitable[None]]) -> None:
+        """
+        Args:
+            app: what it serves.
+            ending: it is to end.
+            end: ends the answers.
+        """
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=1,
+        )
         super().__init__(config)
-        self._life, self._first = life, first
+        self._ending, self._end = ending, end
 
     async def on_tick(self, counter: int) -> bool:
-        return self._life.ending or await super().on_tick(counter)
+        return self._ending() or await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._end()
+        await super().shutdown(sockets)
+
+
+class _Process(Server):
+    """Ends with its life, with a signal, and if need be by force."""
+
+    def __init__(self, app: ASGIApp, life: Life, first: First | None) -> None:
+        """`first`: what is done while the models are loaded."""
+        super().__init__(app, lambda: life.ending, self._end_life)
+        self._life, self._first = life, first
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -83,10 +102,12 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
-        await to_thread.run_sync(self._life.close)
-        self._life.over()
         await super().shutdown(sockets)
         faulthandler.cancel_dump_traceback_later()
+
+    async def _end_life(self) -> None:
+        await to_thread.run_sync(self._life.close)
+        self._life.over()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,0 +1,79 @@
+"""What has loaded models and serves them to this program: a process, or a thread of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from localspec.errors import LocalspecError
+from localspec.llama.exact.choice import Progress
+from localspec.runner.place import HEADER
+from localspec.runtime.facts import ModelFacts
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """Something that is asked of a host."""
+
+    at: Path | None
+    """Path of its socket; None = it listens at a port."""
+    secret: str
+    """Proves that a request comes from the program itself."""
+    fate: Callable[[], LocalspecError]
+    """What became of the host, to which a connection broke; waits until it is known."""
+    url: str = "http://localhost"
+    """Its address."""
+    doing: str = "read a prompt"
+    """What the host does for it; changed by who asks. Told if it dies."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of its requests."""
+        return {HEADER: self.secret}
+
+
+class Host(Protocol):
+    """Has models, or loads them. Thread-safe."""
+
+    facts: ModelFacts | None
+    """Of the models; None before they are loaded."""
+    last_words: tuple[str, ...]
+    """What llama.cpp wrote at the end of the process that died last."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What may change, as it was last told."""
+        ...
+
+    @property
+    def outdated(self) -> str:
+        """Why it answers nothing any more; "" = it does."""
+        ...
+
+    def wait(self, progress: Progress | None = None) -> None:
+        """Waits until the models are loaded; gives them up if it raises.
+
+        Raises:
+            LocalspecError: whatever loading raises.
+            Whatever `progress` raises.
+        """
+        ...
+
+    def use(self) -> AbstractContextManager[Use]:
+        """Something that is asked of it.
+
+        Raises:
+            LocalspecError: it answers nothing any more.
+        """
+        ...
+
+    def close(self, at_once: bool = False) -> bool:
+        """Ends answers and frees the models; False if that was done before.
+
+        Args:
+            at_once: do not let it keep what it has learned.
+        """
+        ...
