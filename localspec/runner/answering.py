@@ -269,7 +269,9 @@ class _Served(Server):
 
     def piece(self, line: str) -> Piece | None:
         if line.startswith('data: {"error":'):
-            raise heard(**json.loads(line.removeprefix("data: "))["error"])
+            told = json.loads(line.removeprefix("data: "))
+            self._use.outdate(told["outdated"])  # before who asked hears of it
+            raise heard(**told["error"])
         return super().piece(line)
 
 

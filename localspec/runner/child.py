@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
 _EXIT_SECONDS = 10.0
 """Between a process's last word and its end."""
+_BROKEN_SECONDS = 20.0
+"""Between a broken connection and a process's last word; one that still speaks then lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,18 @@ class Use:
         """A connection to the process. Raises as `place.connect`."""
         return place.connect(self._process.at)
 
+    def outdate(self, why: str) -> None:
+        """The process has said that it answers nothing any more; "" = it does."""
+        self._process.outdated = why or self._process.outdated
+
     def fate(self) -> LocalspecError:
         """What became of the process, to which a connection broke; waits until it is known."""
-        self._process.gone.wait()
-        assert self._process.error is not None
-        return type(self._process.error)(self._process.error.message, self._process.error.hint)
+        process = self._process
+        if not process.silent.wait(_BROKEN_SECONDS):
+            return LocalspecError(f"The connection to the process that computes {process.name} broke.", "Ask again.")
+        process.gone.wait()
+        assert process.error is not None
+        return type(process.error)(process.error.message, process.error.hint)
 
 
 class _Process:
@@ -105,12 +114,16 @@ class _Process:
             self.tape.close()
             raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
         self._load = load
+        self.name = paths.shown(os.path.basename(load.target))
         self.at, self.secret = Path(), ""
+        self.outdated = ""
+        """Why it answers nothing any more; "" = it does. It stays so."""
         self.patience = patience
         self.hung = 0.0
         """Seconds without a sign of life, for which it was ended; 0 = it was not."""
         self.uses: set[Use] = set()
-        self.listens, self.gone = threading.Event(), threading.Event()
+        self.listens, self.silent, self.gone = threading.Event(), threading.Event(), threading.Event()
+        """It can be asked; it tells nothing any more; it has ended."""
         self.error: LocalspecError | None = None
         """What became of it, once it is `gone`."""
 
@@ -134,23 +147,25 @@ class _Process:
             return
         self.at, self.secret = Path(first["at"]), first["secret"]
         try:
-            yield from self._heard()
+            with self._asked("GET", "life", self.patience) as (made, answer):
+                self.listens.set()
+                while line := answer.readline():
+                    yield json.loads(line)
+                    made.settimeout(self.patience)
         except TimeoutError:
             self.end_hung(self.patience)
         except (OSError, HTTPException):
             pass  # it is gone
 
-    def _heard(self) -> Iterator[dict[str, Any]]:
+    @contextmanager
+    def _asked(self, method: str, path: str, seconds: float) -> Iterator[tuple[socket.socket, HTTPResponse]]:
+        """A connection and what is answered there; `seconds` are those of silence."""
         with place.connect(self.at) as made:
+            made.settimeout(seconds)
             asked = HTTPConnection("localspec")
             asked.sock = made
-            made.settimeout(self.patience)
-            asked.request("GET", "/localspec/life", headers={place.HEADER: self.secret})
-            answer = asked.getresponse()
-            self.listens.set()
-            while line := answer.readline():
-                yield json.loads(line)
-                made.settimeout(self.patience)
+            asked.request(method, f"/localspec/{path}", headers={place.HEADER: self.secret})
+            yield made, asked.getresponse()
 
     def end_hung(self, seconds: float) -> None:
         """Ends one that gave no sign of life for so long."""
@@ -163,12 +178,8 @@ class _Process:
             if not self.listens.is_set():
                 self.popen.kill()
                 return
-            with place.connect(self.at) as made:
-                made.settimeout(_EXIT_SECONDS)
-                asked = HTTPConnection("localspec")
-                asked.sock = made
-                asked.request("POST", "/localspec/end", headers={place.HEADER: self.secret})
-                asked.getresponse()
+            with self._asked("POST", "end", _EXIT_SECONDS):
+                pass
 
     def bury(self) -> str:
         """Waits until it is gone, and removes what it left but the tape; says how it ended."""
@@ -205,8 +216,6 @@ class Child:
         """Why there is no process any more."""
         self.facts: dict[str, Any] = {}
         """Of the models; empty before they are loaded."""
-        self.state: dict[str, Any] = {}
-        """What may change, as it was last told."""
         self.last_words: tuple[str, ...] = ()
         """The last lines of llama.cpp's log, and what was written beside it, of the process that died last."""
         self._loading: queue.SimpleQueue[tuple[str, float] | LocalspecError | None] = queue.SimpleQueue()
@@ -222,7 +231,10 @@ class Child:
     @property
     def outdated(self) -> str:
         """Why it answers nothing any more; "" = it does."""
-        return str(self.state.get("outdated", "")) if self.fault is None else self.fault.message
+        process = self._process
+        if self.fault is not None:
+            return self.fault.message
+        return "" if process is None else process.outdated
 
     def wait(self, progress: Progress | None = None) -> None:
         """Waits until the first process has loaded.
@@ -297,6 +309,7 @@ class Child:
         while (process := self._started()) is not None:
             for news in process.told():
                 self._take(process, news)
+            process.silent.set()
             self._mourn(process, process.bury())
             process.tape.close()
 
@@ -327,7 +340,7 @@ class Child:
             self.fault = heard(**news)
             process.popen.terminate()
         elif event == "state":
-            self.state = news
+            process.outdated = process.outdated or news["outdated"]
         elif event == "log":
             _LOG.log(news["level"], "%s", news["text"])
         elif news["silent"] > process.patience + 3 * news["longest"]:
@@ -362,8 +375,7 @@ class Child:
         if self._is_ready and process.uses:
             doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
         why = cause(list(self.last_words))
-        name = paths.shown(os.path.basename(self._load.target))
-        error = RunnerError(f"The process that computes {name} {how} while it {doing}.")
+        error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
         if why:
             error.hint = f"llama.cpp wrote: {why}"
         elif "SIGKILL" in how:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 from argparse import ArgumentParser
@@ -22,7 +23,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.request import FinishReason
-from localspec.errors import Cancelled, LocalspecError, ModelFileError, RunnerError
+from localspec.errors import Cancelled, DeviceError, LocalspecError, ModelFileError, RunnerError
 from localspec.remote.answerer import (
     AnswerEnded,
     Answerer,
@@ -34,7 +35,7 @@ from localspec.remote.answerer import (
     Question,
     Told,
 )
-from localspec.runner import answering
+from localspec.runner import answering, child
 from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Load
 from localspec.runtime.engine import Engine
@@ -263,15 +264,64 @@ def test_many_deaths_at_random_parts() -> None:
 def test_an_answer_ends_with_the_second_death_and_the_next_one_starts_a_process() -> None:
     with apart() as (answerer, _):
         whole = heard(answerer, ASKED).text
-        child = answerer.child
-        assert child is not None
-        old = child.pid
+        has = answerer.child
+        assert has is not None
+        old = has.pid
         strike(answerer)
-        until(lambda: child.pid not in (0, old))
+        until(lambda: has.pid not in (0, old))
         end = heard(answerer, ENDLESS, lambda: strike(answerer)).ended
         assert isinstance(end.error, RunnerError)
         assert end.finish is FinishReason.ERROR
         assert heard(answerer, ASKED).text == whole
+
+
+LOSES = """
+from pathlib import Path
+from localspec.errors import DeviceError
+from localspec.runtime.worker import Worker
+
+def loses(self):
+    self.outdated = "The GPU was lost."
+    raise DeviceError(self.outdated)
+
+mark = Path(__file__).with_suffix(".mark")
+if not mark.exists():
+    mark.touch()
+    Worker._passed = loses
+"""
+"""Has the first process lose its GPU with its first pass."""
+
+
+def test_a_process_that_lost_its_gpu_is_replaced_before_the_next_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LOSES, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with apart() as (answerer, _):
+        error = heard(answerer, ASKED).ended.error
+        assert isinstance(error, DeviceError)
+        assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+        assert answerer.child is not None
+        assert answerer.child.outdated == ""
+
+
+def test_a_connection_that_breaks_while_the_process_lives_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_BROKEN_SECONDS", 0.0)
+    with apart() as (answerer, _):
+
+        def breaks() -> None:
+            assert answer._asked is not None
+            made = answer._asked[1]._socket
+            assert made is not None
+            made.shutdown(socket.SHUT_RDWR)
+
+        found = Heard(breaks)
+        answer = answerer.answer(ENDLESS, found)
+        end = found.ended
+        assert str(end.error) == "The connection to the process that computes tiny-target-q8_0.gguf broke. Ask again."
+        assert end.finish is FinishReason.ERROR
+        assert found.text
+        assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("aborts", [False, True])

@@ -148,7 +148,7 @@ class _Running:
                 yield self._line(self._generation, teller, events)
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
             yield self._line(self._generation, teller, [], broken=True)
-            yield _event({"error": told(error)})
+            yield _event({"error": told(error), "outdated": self._lease.engine.outdated})
         yield DONE
 
     def _line(self, generation: Generation, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:
