@@ -6,7 +6,7 @@ for the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -74,6 +74,22 @@ class Question(Prompt):
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the doctor is told of the models, by who has them."""
+
+    use: Sequence[Mapping[str, str]]
+    """Fields of a `Finding` each, of the models in use."""
+    parts: Sequence[Mapping[str, str]]
+    """The same, of their files, exactness and passes."""
+    files: tuple[Path, ...]
+    """Of the target and the draft model."""
+    wide: bool
+    """localspec's kernels may be used."""
+    last_words: tuple[str, ...] = ()
+    """What the process wrote that had these models before, and died; nothing if there was none."""
+
+
 class Answer(Protocol):
     """One answer under way."""
 
@@ -119,6 +135,16 @@ class Answerer(Protocol):
 
     def forget_chat(self, chat: str) -> bool:
         """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them.
+
+        May take as long as a pass: call it from a thread.
+
+        Raises:
+            LocalspecError: that fails.
+        """
+        ...
+
+    def look(self, context: int) -> Look | None:
+        """Looks at the models, of which a chat of so many tokens is in front; None = none is loaded here.
 
         May take as long as a pass: call it from a thread.
 

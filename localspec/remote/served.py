@@ -64,6 +64,9 @@ class ServedAnswerer:
     def forget_chat(self, chat: str) -> bool:
         return False
 
+    def look(self, context: int) -> None:
+        return None
+
     def close(self) -> None:
         self._asking.close()
 

@@ -27,6 +27,7 @@ from localspec.remote.answerer import (
     Facts,
     LoadFailed,
     Loading,
+    Look,
     ModelReady,
     Prefilled,
     Question,
@@ -93,13 +94,13 @@ class ChildAnswerer:
         _told(self.child, "POST", "forget", {"chat": chat})
         return True
 
-    def look(self, context: int) -> Any:
-        """What /doctor finds of the models in `use` with so many tokens of context, and of their `parts`: lists.
-
-        Raises:
-            LocalspecError: that fails, or nothing is loaded.
-        """
-        return _told(self._serving(), "GET", f"doctor?context={context}")
+    def look(self, context: int) -> Look | None:
+        child = self.child
+        if child is None or not child.facts:
+            return None
+        found = _told(child, "GET", f"doctor?context={context}")
+        files = tuple(Path(child.facts[name]) for name in ("target", "draft") if child.facts[name] is not None)
+        return Look(found["use"], found["parts"], files, child.facts["wide"], child.last_words)
 
     def close(self) -> None:
         self._closed = True

@@ -352,7 +352,10 @@ def test_it_is_closed_while_it_loads() -> None:
 def test_the_models_are_looked_at() -> None:
     with apart() as (answerer, _):
         heard(answerer, ASKED)
-        assert {one["name"] for one in answerer.look(100)["parts"]} >= {"context"}
+        found = answerer.look(100)
+        assert found is not None
+        assert {one["name"] for one in found.parts} >= {"context"}
+        assert (found.files, found.wide, found.last_words) == ((Path(TARGET),), True, ())
 
 
 @pytest.mark.parametrize("deleted", [False, True])

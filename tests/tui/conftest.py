@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
+from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.machine.memory import Place
+from localspec.runner.answering import ChildAnswerer
+from localspec.runner.child import Load
 from localspec.runtime.engine import Engine
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.local import LocalAnswerer
@@ -94,6 +98,13 @@ def pair(_cache_in_tmp: None) -> Iterator[Engine]:
 def live(pair: Engine) -> LocalAnswerer:
     """Whoever asks the pair; a fresh one for each app, which does not close the engine."""
     return LocalAnswerer(lambda progress: pair, "bundled pair")
+
+
+def of_child(**settings: Any) -> ChildAnswerer:
+    """Whoever asks the pair in a process of its own."""
+    target, draft = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
+    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    return ChildAnswerer(lambda: load, "bundled pair")
 
 
 @pytest.fixture

@@ -139,6 +139,9 @@ class ReplayAnswerer:
     def forget_chat(self, chat: str) -> bool:
         return False
 
+    def look(self, context: int) -> None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 

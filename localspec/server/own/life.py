@@ -193,6 +193,7 @@ def _facts(engine: AnyEngine) -> dict[str, Any]:
         "heads": [[head.name, str(head.path)] for head in loaded.heads],
         "slots": settings.slots,
         "context": loaded.context.n_ctx,
+        "wide": settings.wide,
         "exactness": loaded.exactness,
         "configuration": loaded.configuration,
         "can_think": "enable_thinking" in (loaded.model.chat_template or ""),
