@@ -31,7 +31,7 @@ def run() -> int:
     live_with(load.parent)
     lib.log.echo = tape.write
     try:
-        pool = Pool(load.target, load.draft, heads=load.heads, settings=load.settings)
+        pool = Pool(load.target, load.draft, heads=load.heads, settings=load.settings, announced=False)
         files = pool.files(pool.default)
         place = Place(key_of([one for one in (files.target, files.draft, *files.heads) if one], load.settings))
     except LocalspecError as error:

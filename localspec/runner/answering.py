@@ -7,7 +7,7 @@ import math
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -20,6 +20,7 @@ from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError, heard
 from localspec.models.installed.installed import title_of
+from localspec.models.installed.processes import announce
 from localspec.remote.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,
@@ -50,20 +51,28 @@ class ChildAnswerer:
     """Starts and asks a process; the first question may come before the model is loaded."""
 
     def __init__(
-        self, load: Callable[[], Load], name: str, key: str = "", *, patience: float = SILENCE_SECONDS
+        self,
+        load: Callable[[], Load],
+        name: str,
+        key: str = "",
+        *,
+        command: str = "",
+        patience: float = SILENCE_SECONDS,
     ) -> None:
         """
         Args:
             load: says what to load, on a thread.
             name: until it is known.
             key: what loads it again; "" = unknown.
+            command: as which other programs are told of the models, until they are closed; "" = they are not.
             patience: of `Child`.
         """
         self.name, self._key = name, key
         self.facts: Facts | None = None
         self.child: Child | None = None
         """None = it is about to start, or there is an error."""
-        self._load, self._patience = load, patience
+        self._load, self._command, self._patience = load, command, patience
+        self._at_close = ExitStack()
         self._closed = False
         self._loaded, self._reloading = threading.Event(), threading.Lock()
         self._error: LocalspecError | None = None
@@ -106,6 +115,7 @@ class ChildAnswerer:
         self._closed = True
         if (child := self.child) is not None:
             child.close(at_once=not child.facts)
+        self._at_close.close()
 
     def _load_and_tell(self, sink: Sink) -> None:
         last = 0.0
@@ -122,6 +132,7 @@ class ChildAnswerer:
                 child.close(at_once=True)
             child.wait(tell)
             self.facts = _facts(child, self.name, self._key)
+            self._announce(child)
             sink.post_message(ModelReady(self.facts))
         except LocalspecError as error:
             self.child = None
@@ -130,6 +141,14 @@ class ChildAnswerer:
                 sink.post_message(LoadFailed(error))
         finally:
             self._loaded.set()
+
+    def _announce(self, child: Child) -> None:
+        if self._command:
+            target, draft = child.facts["target"], child.facts["draft"]
+            told = announce(self._command, Path(target), draft and Path(draft), child.facts["context"])
+            self._at_close.callback(told)
+        if self._closed:  # meanwhile
+            self._at_close.close()
 
     def _serving(self) -> Child:
         if self.child is None:
@@ -144,6 +163,7 @@ class ChildAnswerer:
             with self._reloading:  # tabs may ask at the same time
                 if self.child is not None and self.child.outdated:
                     self.child.close()
+                    self._at_close.close()
                     self._load_and_tell(sink)
             finish = self._finished(self._serving(), answer)
         except LocalspecError as failure:

@@ -82,6 +82,7 @@ class Pool:
         idle_unload: float | None = None,
         room: Callable[[], list[Place]] = places,
         load: Callable[..., AnyEngine] | None = None,
+        announced: bool = True,
     ) -> None:
         """
         Args:
@@ -93,6 +94,7 @@ class Pool:
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
             load: makes an engine; called as `Engine.load`, which is meant by None.
+            announced: other programs are told which models are open here.
 
         Raises:
             ModelError: there is no such default, or its files are gone.
@@ -110,7 +112,7 @@ class Pool:
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
-        self._room, self._make = room, load
+        self._room, self._make, self._announced = room, load, announced
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()  # of what is held
         self._loading = threading.Lock()  # one model is loaded or closed at a time
@@ -226,7 +228,8 @@ class Pool:
         make = self._make or Engine.load
         engine = make(files.target, files.draft, heads=files.heads, progress=report, **settings)
         settle()
-        engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
+        if self._announced:
+            engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
         engine.work_when_idle()
         return engine
 

@@ -24,6 +24,7 @@ from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.request import FinishReason
 from localspec.errors import Cancelled, DeviceError, LocalspecError, ModelFileError, RunnerError
+from localspec.models.installed.processes import running
 from localspec.remote.answerer import (
     AnswerEnded,
     Answerer,
@@ -373,10 +374,15 @@ def test_the_chat_asks_it_where_the_environment_says_so(monkeypatch: pytest.Monk
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     parser = ArgumentParser()
     chat.add_options(parser)
-    answerer = chat._answerer(parser.parse_args(["--target", TARGET, "--context", "512"]), Preferences())
+    options = parser.parse_args(["--target", TARGET, "--context", "512"])
+    options.command = "chat"
+    answerer = chat._answerer(options, Preferences())
     assert isinstance(answerer, ChildAnswerer)
     answerer.start(Heard())
     assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
     assert answerer.facts is not None
     assert (answerer.facts.context, answerer.facts.draft) == (512, None)
+    (told,) = running()
+    assert (told.pid, told.command, told.target, told.draft, told.context) == (os.getpid(), "chat", TARGET, "", 512)
     answerer.close()
+    assert running() == []

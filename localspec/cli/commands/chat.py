@@ -160,7 +160,7 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
     if os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
         from localspec.runner.answering import ChildAnswerer
 
-        return ChildAnswerer(partial(_what, wanted, liked), name, _key(wanted.target))
+        return ChildAnswerer(partial(_what, wanted, liked), name, _key(wanted.target), command=options.command)
     return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
 
 
