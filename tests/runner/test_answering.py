@@ -369,8 +369,7 @@ def test_a_deleted_chat_is_not_kept(deleted: bool, monkeypatch: pytest.MonkeyPat
     assert CacheFolder().path("one").exists() is not deleted
 
 
-def test_the_chat_asks_it_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LOCALSPEC_CHILD", "1")
+def test_the_chat_asks_it_and_tells_other_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     parser = ArgumentParser()
     chat.add_options(parser)

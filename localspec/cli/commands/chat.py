@@ -148,19 +148,18 @@ def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
 
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
-    """An engine with the options of the command line; another target leaves the line's target, draft and heads
-    after."""
-    from localspec.tui.talk.local import LocalAnswerer
-
+    """Models with the options of the command line; another target leaves the line's target, draft and heads after."""
     values = dict(vars(options))
     if target is not None:
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
-    if os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
+    if options.process:
         from localspec.runner.answering import ChildAnswerer
 
         return ChildAnswerer(partial(_what, wanted, liked), name, _key(wanted.target), command=options.command)
+    from localspec.tui.talk.local import LocalAnswerer
+
     return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
 
 
