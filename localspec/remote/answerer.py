@@ -70,6 +70,9 @@ class Question(Prompt):
     """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
     private: bool = False
     """Neither past answers help it, nor does it join them; with no `chat` nothing of it is kept."""
+    room: int | None = None
+    """Tokens that must be free after the prompt, else it is refused; if it is not, `Taken` says so. None = neither is
+    wanted. Heeded where the answerer `checks_room`."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
 
@@ -108,13 +111,15 @@ class Answerer(Protocol):
     """What to call it before `Facts` are there."""
     facts: Facts | None
     """None until it is ready."""
+    checks_room: bool
+    """It heeds the `room` of a question, so that nobody need count before."""
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
         ...
 
     def answer(self, question: Question, sink: Sink) -> Answer:
-        """Asks; posts `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`.
+        """Asks; posts `Taken` where that is wanted, `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`.
 
         Returns at once; whatever is wrong with the question comes as the error of `AnswerEnded`.
         """
@@ -182,6 +187,15 @@ class LoadFailed(Told):
     """The model cannot be used."""
 
     error: LocalspecError
+
+
+@dataclass(eq=False, repr=False)
+class Taken(Told):
+    """The question fits, and is going to be answered."""
+
+    answer: Answer
+    tokens: int
+    """Of the prompt."""
 
 
 @dataclass(eq=False, repr=False)

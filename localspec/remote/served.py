@@ -25,6 +25,8 @@ from localspec.remote.server import Server
 class ServedAnswerer:
     """Asks `URL/chat/completions` with `stream`; knows no tokens, origins or context."""
 
+    checks_room = False
+
     def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:
         """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists.
 

@@ -33,6 +33,7 @@ from localspec.remote.answerer import (
     Prefilled,
     Question,
     Sink,
+    Taken,
 )
 from localspec.remote.asking import Asking, Call
 from localspec.remote.server import Piece, Server
@@ -49,6 +50,8 @@ _LAST_FIGURES_SECONDS = 0.5
 
 class ChildAnswerer:
     """Starts and asks a process; the first question may come before the model is loaded."""
+
+    checks_room = True
 
     def __init__(
         self,
@@ -196,7 +199,7 @@ class ChildAnswer:
         self.over = threading.Event()
         self._pieces = pieces
         self._text = self._thoughts = ""
-        self._count = 0
+        self._count, self._taken = 0, False
         self._lock = threading.Lock()
         self._cancelled = False
         self._asked: tuple[Asking, Call, str] | None = None
@@ -232,6 +235,9 @@ class ChildAnswer:
         hearer.pieces, self.stats = self._pieces, hearer.stats
         with closing(asking.pieces("chat/completions", own_body(self._rest(), number), call)) as pieces:
             for piece in pieces:
+                if "taken" in piece.own:
+                    self._take(piece.own["taken"])
+                    continue
                 steps = hearer.take(piece.own)
                 finish = steps.finish or finish
                 if steps.progress is not None:
@@ -244,6 +250,12 @@ class ChildAnswer:
                 part = (piece.text, steps.tokens, steps.origins, steps.records, hearer.stats, piece.thinking)
                 self.sink.post_message(AnswerPart(self, *part))
         return finish
+
+    def _take(self, tokens: int) -> None:
+        """The first process that takes it says so for all."""
+        if not self._taken:
+            self._taken = True
+            self.sink.post_message(Taken(self, tokens))
 
     def _rest(self) -> Question:
         """What is left to ask after all that was posted."""
@@ -265,7 +277,7 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
     body["localspec"] = {
         "id": number,
         "resume": {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")},
-        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat")},
+        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room")},
         **dict.fromkeys(("recall", "remember"), keeps),
     }
     return body

@@ -41,6 +41,8 @@ Load = Callable[[Progress], AnyEngine]
 class LocalAnswerer:
     """Loads and asks an engine; the first question may come before it is loaded."""
 
+    checks_room = False
+
     def __init__(self, load: Load, name: str, key: str = "") -> None:
         """`key`: what loads it again; "" = unknown."""
         self.name, self._key = name, key
