@@ -12,13 +12,14 @@ import os
 import pickle
 import queue
 import select
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,6 +41,8 @@ _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
 _EXIT_SECONDS = 10.0
 """Between a process's last word and its end."""
+_BROKEN_SECONDS = 20.0
+"""Between a broken connection and a process's last word; one that still speaks then lives."""
 
 
 Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
@@ -87,12 +90,16 @@ class _Process:
             self.tape.close()
             raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
         self._load = load
+        self.name = paths.shown(os.path.basename(load.target))
         self.at, self.secret = Path(), ""
+        self.outdated = ""
+        """Why it answers nothing any more; "" = it does. It stays so."""
         self.patience = patience
         self.hung = 0.0
         """Seconds without a sign of life, for which it was ended; 0 = it was not."""
         self.uses: set[Use] = set()
-        self.listens, self.gone = threading.Event(), threading.Event()
+        self.listens, self.silent, self.gone = threading.Event(), threading.Event(), threading.Event()
+        """It can be asked; it tells nothing any more; it has ended."""
         self.error: LocalspecError | None = None
         """What became of it, once it is `gone`."""
 
@@ -116,26 +123,34 @@ class _Process:
             return
         self.at, self.secret = Path(first["at"]), first["secret"]
         try:
-            yield from self._heard()
+            with self._asked("GET", "life", self.patience) as (made, answer):
+                self.listens.set()
+                while line := answer.readline():
+                    yield json.loads(line)
+                    made.settimeout(self.patience)
         except TimeoutError:
             self.end_hung(self.patience)
         except (OSError, HTTPException):
             pass  # it is gone
 
-    def _heard(self) -> Iterator[dict[str, Any]]:
+    @contextmanager
+    def _asked(self, method: str, path: str, seconds: float) -> Iterator[tuple[socket.socket, HTTPResponse]]:
+        """A connection and what is answered there; `seconds` are those of silence."""
         with place.connect(self.at) as made:
+            made.settimeout(seconds)
             asked = HTTPConnection("localspec")
             asked.sock = made
-            made.settimeout(self.patience)
-            asked.request("GET", "/localspec/life", headers={place.HEADER: self.secret})
-            answer = asked.getresponse()
-            self.listens.set()
-            while line := answer.readline():
-                yield json.loads(line)
-                made.settimeout(self.patience)
+            asked.request(method, f"/localspec/{path}", headers={place.HEADER: self.secret})
+            yield made, asked.getresponse()
+
+    def outdate(self, why: str) -> None:
+        """It has said why it answers nothing any more; "" = it does."""
+        self.outdated = why or self.outdated
 
     def fate(self) -> LocalspecError:
-        """What became of it; waits until that is known."""
+        """What became of it, to which a connection broke; waits until that is known."""
+        if not self.silent.wait(_BROKEN_SECONDS):
+            return LocalspecError(f"The connection to the process that computes {self.name} broke.", "Ask again.")
         self.gone.wait()
         assert self.error is not None
         return type(self.error)(self.error.message, self.error.hint)
@@ -151,12 +166,8 @@ class _Process:
             if not self.listens.is_set():
                 self.popen.kill()
                 return
-            with place.connect(self.at) as made:
-                made.settimeout(_EXIT_SECONDS)
-                asked = HTTPConnection("localspec")
-                asked.sock = made
-                asked.request("POST", "/localspec/end", headers={place.HEADER: self.secret})
-                asked.getresponse()
+            with self._asked("POST", "end", _EXIT_SECONDS):
+                pass
 
     def bury(self) -> str:
         """Waits until it is gone, and removes what it left but the tape; says how it ended."""
@@ -222,7 +233,10 @@ class Child:
     @property
     def outdated(self) -> str:
         """Why it answers nothing any more; "" = it does."""
-        return str(self.state.get("outdated", "")) if self.fault is None else self.fault.message
+        process = self._process
+        if self.fault is not None:
+            return self.fault.message
+        return "" if process is None else process.outdated
 
     def wait(self, progress: Progress | None = None) -> None:
         """Waits until the first process has loaded.
@@ -257,7 +271,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = Use(process.at, process.secret, process.fate)
+            use = Use(process.at, process.secret, process.fate, outdate=process.outdate)
             process.uses.add(use)
         try:
             yield use
@@ -297,6 +311,7 @@ class Child:
         while (process := self._started()) is not None:
             for news in process.told():
                 self._take(process, news)
+            process.silent.set()
             self._mourn(process, process.bury())
             process.tape.close()
 
@@ -327,7 +342,7 @@ class Child:
             self.fault = heard(**news)
             process.popen.terminate()
         elif event == "state":
-            self.state = news
+            process.outdated = process.outdated or news["outdated"]
         elif event == "log":
             logging.getLogger(news["name"]).log(news["level"], "%s", news["text"])
         elif event != "pulse":
@@ -364,8 +379,7 @@ class Child:
         if self._is_ready and process.uses:
             doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
         why = cause(list(self.last_words))
-        name = paths.shown(os.path.basename(self._load.target))
-        error = RunnerError(f"The process that computes {name} {how} while it {doing}.")
+        error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
         if why:
             error.hint = f"llama.cpp wrote: {why}"
         elif "SIGKILL" in how:

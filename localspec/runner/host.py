@@ -14,6 +14,10 @@ from localspec.runner.place import HEADER
 from localspec.runtime.facts import ModelFacts
 
 
+def _ignored(why: str) -> None:
+    """A host of this process is asked."""
+
+
 @dataclass(eq=False, slots=True)
 class Use:
     """Something that is asked of a host."""
@@ -26,6 +30,8 @@ class Use:
     """What became of the host, to which a connection broke; waits until it is known."""
     url: str = "http://localhost"
     """Its address."""
+    outdate: Callable[[str], object] = _ignored
+    """The host has said why it answers nothing any more; "" = it does."""
     doing: str = "read a prompt"
     """What the host does for it; changed by who asks. Told if it dies."""
 

@@ -93,6 +93,11 @@ class Life:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hand_out, line)
 
+    def say_state(self) -> None:
+        """Tells what may change, of models that are loaded."""
+        if self.engine is not None:
+            self.say("state", **state_of(self.engine))
+
     def _hand_out(self, line: str) -> None:
         for listener in self._listeners:
             listener.put_nowait(line)
@@ -110,8 +115,8 @@ class Life:
         except Exception as error:  # noqa: BLE001 - the worker's edge: who listens raises it
             self.say("failed", **told(error))
             return  # who listens hears of it, and goes
-        self.say("state", **state_of(engine))
         self.engine = engine
+        self.say_state()
         self.say("ready", **facts)
 
     async def _beat(self) -> None:

@@ -33,6 +33,8 @@ class Telling:
         """answered: number, finish, read, figures, gaps."""
         stats, finish = generation.stats, generation.finish or FinishReason.ERROR
         more = {"read": generation.read, "figures": figures_out(stats), "gaps": stats.gaps}
+        if finish is FinishReason.ERROR:
+            self._life.say_state()  # before who asked hears of the error
         self._life.say("answered", number=number, finish=finish.value, **more)
 
     def read(self, model: str, tokens: int, seconds: float) -> None:
