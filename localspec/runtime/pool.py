@@ -257,6 +257,10 @@ class Pool:
         alone = header.architecture in ROLLS_BACK or (self._settings.get("branches") or 1) > 1
         return 1 if alone else SLOTS
 
+    def settings_of(self, files: Files) -> dict[str, Any]:
+        """How a model is loaded: arguments of `Engine.load`."""
+        return self._settings | {"slots": self.slots(files)}
+
     def _load(self, name: str, files: Files, progress: Progress | None) -> LoadedModel:
         def report(what: str, share: float) -> None:
             if self._closing:
@@ -264,7 +268,7 @@ class Pool:
             if progress is not None:
                 progress(what, share)
 
-        return self._make(name, files, self._settings | {"slots": self.slots(files)}, report)
+        return self._make(name, files, self.settings_of(files), report)
 
     def _announce(self, files: Files, model: LoadedModel) -> Callable[[], None]:
         if not self._announced or model.facts is None:

@@ -43,7 +43,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_https_answers_and_streams(pool: Pool, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     settings = ServerSettings(ssl_cert=cert, ssl_key=key, drain_seconds=0.0)
-    listen.check_certificate(settings)
+    settings.check_certificate()
     listening = listen.bind("127.0.0.1", 0)
     url = listen.url_of(listening, "https")
     assert url == f"https://127.0.0.1:{listening.getsockname()[1]}/v1"
@@ -91,12 +91,12 @@ def test_a_certificate_that_cannot_be_used_is_one_sentence(certificate: tuple[Pa
         ((tmp_path / "missing.pem", key), "No such file"),
     ):
         with pytest.raises(UsageError, match=said):
-            listen.check_certificate(ServerSettings(ssl_cert=wrong[0], ssl_key=wrong[1]))
+            ServerSettings(ssl_cert=wrong[0], ssl_key=wrong[1]).check_certificate()
     with pytest.raises(UsageError, match="no certificate"):
         ServerSettings(ssl_key=key)
     both = tmp_path / "both.pem"
     both.write_text(cert.read_text() + key.read_text())
-    listen.check_certificate(ServerSettings(ssl_cert=both))
+    ServerSettings(ssl_cert=both).check_certificate()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec import paths
 from localspec.chat.text_file import read_text
@@ -18,6 +19,11 @@ from localspec.cli.options import add_model_options, add_process, engine_setting
 from localspec.cli.setting import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
+
+if TYPE_CHECKING:
+    from localspec.runtime.pool import Pool
+    from localspec.server.front.processes import Processes
+    from localspec.server.http.settings import ServerSettings
 
 KINDS = ("systemd", "launchd")
 """Units that start the endpoint with the session of the user."""
@@ -91,17 +97,56 @@ def run(options: argparse.Namespace) -> int:
         from localspec.cli import own
 
         return own.run()
-    from localspec.cli.output import load_progress
     from localspec.cli.places import fitted
-    from localspec.models.installed.processes import announce_server
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.front.processes import Processes
-    from localspec.server.http import listen, log
-    from localspec.server.http.settings import MIB, ServerSettings
 
     take_target(options, options.name, "NAME")
-    settings = ServerSettings(
+    settings = _settings(options)
+    settings.check_certificate()
+    if options.print_unit is not None:
+        print(_unit(options), end="")
+        return 0
+    engine = {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options)
+    target, draft = engine.pop("target", None), engine.pop("draft", None)
+    heads = engine.pop("heads", ())
+    if options.fit:
+        engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
+    processes = Processes(settings) if options.process else None
+    make = None if processes is None else processes.make
+    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, make=make)
+    slots = pool.slots()  # reads the file's header, which may be damaged
+    try:
+        if processes is not None:
+            processes.begin(pool)  # while the rest is imported, which takes a second
+        _serve(pool, slots, settings, options, processes)
+    finally:
+        if processes is not None:
+            processes.give_up()
+    return 0
+
+
+def _serve(
+    pool: Pool, slots: int, settings: ServerSettings, options: argparse.Namespace, processes: Processes | None
+) -> None:
+    from localspec.cli.output import load_progress
+    from localspec.models.installed.processes import announce_server
+    from localspec.server.http import listen, log
+
+    listening = listen.bind(settings.host, settings.port)
+    with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
+        url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
+        announce_server(pool.default, listen.place_of(listening))
+        _say(pool.default, slots, url, options, bool(settings.api_keys))
+        with load_progress() as progress:
+            listen.serve(pool, settings, listening, progress, processes)
+
+
+def _settings(options: argparse.Namespace) -> ServerSettings:
+    from localspec.server.http.settings import MIB, ServerSettings
+
+    return ServerSettings(
         host=options.host,
         port=options.port,
         ssl_cert=options.ssl_cert,
@@ -117,27 +162,6 @@ def run(options: argparse.Namespace) -> int:
         max_body_bytes=options.max_body * MIB,
         drain_seconds=options.drain,
     )
-    listen.check_certificate(settings)
-    if options.print_unit is not None:
-        print(_unit(options), end="")
-        return 0
-    engine = {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options)
-    target, draft = engine.pop("target", None), engine.pop("draft", None)
-    heads = engine.pop("heads", ())
-    if options.fit:
-        engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
-    processes = Processes(settings) if options.process else None
-    make = None if processes is None else processes.make
-    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, make=make)
-    slots = pool.slots()  # reads the file's header, which may be damaged
-    listening = listen.bind(settings.host, settings.port)
-    with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
-        url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
-        announce_server(pool.default, listen.place_of(listening))
-        _say(pool.default, slots, url, options, bool(settings.api_keys))
-        with load_progress() as progress:
-            listen.serve(pool, settings, listening, progress, processes)
-    return 0
 
 
 def _unit(options: argparse.Namespace) -> str:

@@ -12,7 +12,7 @@ from localspec.engine.stats import RequestStats
 from localspec.llama.exact.choice import Progress
 from localspec.remote.steps import figures_in
 from localspec.runner.child import Child, Load
-from localspec.runtime.pool import Files
+from localspec.runtime.pool import Files, Pool
 from localspec.server.http.meter import Meter
 from localspec.server.http.settings import ServerSettings
 
@@ -28,9 +28,10 @@ class Processes:
         """Where is counted; None = nothing is answered yet."""
         self._begun: tuple[Load, Child] | None = None
 
-    def begin(self, name: str, files: Files, settings: dict[str, Any]) -> None:
-        """Starts a process that `make` is about to be asked for."""
-        load = self._load(name, files, settings)
+    def begin(self, pool: Pool) -> None:
+        """Starts the process of the default model, for which `make` is about to be asked."""
+        name = pool.default
+        load = self._load(name, pool.files(name), pool.settings_of(pool.files(name)))
         self._begun = load, self._child(name, load)
 
     def give_up(self) -> None:

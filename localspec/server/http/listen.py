@@ -8,7 +8,6 @@ import faulthandler
 import os
 import signal
 import socket
-import ssl
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -78,24 +77,6 @@ def place_of(listening: socket.socket) -> str:
     """Its port, or its socket file."""
     name = listening.getsockname()
     return str(name if isinstance(listening, UnixSocket) else name[1])
-
-
-def check_certificate(settings: ServerSettings) -> None:
-    """
-    Raises:
-        UsageError: the files for HTTPS cannot be used; says why.
-    """
-    if settings.ssl_cert is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.ssl_cert, settings.ssl_key, lambda: b"")
-    except ssl.SSLError as error:
-        why = "it is no PEM file with a certificate and a key that is not encrypted"
-        if error.reason == "KEY_VALUES_MISMATCH":
-            why = "the key is another one's"
-        raise UsageError(f"The certificate {settings.ssl_cert} cannot be used: {why}.") from None
-    except OSError as error:
-        raise UsageError(f"The certificate {settings.ssl_cert} or its key cannot be read: {error.strerror}.") from None
 
 
 class Server(uvicorn.Server):

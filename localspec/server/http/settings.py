@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,6 +92,24 @@ class ServerSettings:
                 f"host is {self.host}, which other machines can reach, and there is no API key.",
                 "Set LOCALSPEC_API_KEY or give --api-key-file, or leave --host out.",
             )
+
+    def check_certificate(self) -> None:
+        """
+        Raises:
+            UsageError: the files for HTTPS cannot be used; says why.
+        """
+        if self.ssl_cert is None:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.ssl_cert, self.ssl_key, lambda: b"")
+        except ssl.SSLError as error:
+            why = "it is no PEM file with a certificate and a key that is not encrypted"
+            if error.reason == "KEY_VALUES_MISMATCH":
+                why = "the key is another one's"
+            raise UsageError(f"The certificate {self.ssl_cert} cannot be used: {why}.") from None
+        except OSError as error:
+            why = str(error.strerror)
+            raise UsageError(f"The certificate {self.ssl_cert} or its key cannot be read: {why}.") from None
 
     def lets_in(self, origin: str) -> bool:
         """Whether pages of a web origin may use the endpoint."""
