@@ -183,7 +183,7 @@ class ChildAnswerer:
                 with child.use() as use:
                     return answer.read(use)
             except RunnerError:
-                if child.outdated or answer.question.alone:
+                if child.outdated or answer.question.alone or answer.question.raw:  # marks cannot be gone on from
                     raise  # else what happened is in the log, which the chat shows
 
 
@@ -277,7 +277,7 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
     body["localspec"] = {
         "id": number,
         "resume": {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")},
-        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room")},
+        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room", "raw")},
         **dict.fromkeys(("recall", "remember"), keeps),
     }
     return body
@@ -333,6 +333,7 @@ def _facts(child: Child, name: str, key: str) -> Facts:
         configuration=told["configuration"],
         can_think=told["can_think"],
         completes=told["completes"],
+        channels=told["channels"],
         bundled=bundled,
         layers=tuple(told["layers"]),
     )

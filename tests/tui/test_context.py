@@ -9,7 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
-from localspec.remote.answerer import Facts
+from localspec.remote.answerer import Facts, Question, Sink
+from localspec.runner.answering import ChildAnswer
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.meter import Meter
@@ -158,8 +159,17 @@ async def test_who_has_the_models_says_that_it_does_not_fit_and_nothing_is_count
 ) -> None:
     local, calls = of_child(context=512), list[str]()
     count, answer = local.count, local.answer
-    monkeypatch.setattr(local, "count", lambda question: (calls.append("count"), count(question))[1])
-    monkeypatch.setattr(local, "answer", lambda *given: (calls.append("answer"), answer(*given))[1])
+
+    def counting(question: Question) -> int | None:
+        calls.append("count")
+        return count(question)
+
+    def asking(question: Question, sink: Sink) -> ChildAnswer:
+        calls.append("answer")
+        return answer(question, sink)
+
+    monkeypatch.setattr(local, "count", counting)
+    monkeypatch.setattr(local, "answer", asking)
     app = make_app(answerer=local, begin={"temperature": 0.0, "max_tokens": 20})
     async with app.run_test() as pilot:
         await until(pilot, lambda: app.session.facts is not None)

@@ -198,6 +198,7 @@ def _facts(engine: AnyEngine) -> dict[str, Any]:
         "configuration": loaded.configuration,
         "can_think": "enable_thinking" in (loaded.model.chat_template or ""),
         "completes": not engine.template.exists,
+        "channels": engine.template.has_channels,
         "layers": engine.inspect(inside.layers),
     }
 
