@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.chat.plain_text import plain_text
@@ -47,7 +48,7 @@ def answered(engine: AnyEngine, messages: Sequence[Message], wanted: Options) ->
     return engine.generate(continued(messages), wanted, max_tokens=wanted.max_tokens or MOST_TOKENS)
 
 
-def say_of_model(engine: AnyEngine, options: argparse.Namespace) -> None:
+def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> None:
     """A line on standard error after a model was loaded whose file leaves open how text is split; and one after a model
     without a chat template, unless raw text is wanted.
 
@@ -59,9 +60,9 @@ def say_of_model(engine: AnyEngine, options: argparse.Namespace) -> None:
     from localspec.gguf.split import read_parts
     from localspec.models.facts.vocabulary import doubt_of
 
-    if doubt := doubt_of(read_parts(engine.loaded.settings.target)[0]):
+    if doubt := doubt_of(read_parts(target)[0]):
         print(f"localspec: {doubt}", file=sys.stderr)
-    if engine.template.exists or getattr(options, "raw", False):
+    if not completes or getattr(options, "raw", False):
         return
     continued([Message("system", options.system)] if options.system else [])
-    print(f"localspec: {plain_text(note(engine.settings.target.name))}", file=sys.stderr)
+    print(f"localspec: {plain_text(note(target.name))}", file=sys.stderr)

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
@@ -16,8 +15,7 @@ from localspec.cli.options import add_model_options
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.chat.turn import Message
-    from localspec.engine.request import FinishReason
+    from localspec.engine.stats import RequestStats
     from localspec.options import Options
     from localspec.remote.asking import Reply
 
@@ -100,102 +98,65 @@ def key_of(options: argparse.Namespace) -> str | None:
     return os.environ.get("OPENAI_API_KEY")
 
 
-class ServerSpeaker:
-    """Asks the server, one answer at a time. Ctrl-C closes the connection, and the server stops."""
+def print_known(stats: RequestStats, seed: int | None, title: str) -> None:
+    """What is known of an answer of a server, on standard error; `title` says whose it is."""
+    figures = known(stats)
+    rate = f", {figures['tokens_per_second']:.1f} tokens/s" if "tokens_per_second" in figures else ""
+    prompt = [f"prompt {figures['prompt_tokens']} tokens"] if "prompt_tokens" in figures else []
+    first = [f"TTFT {figures['ttft_seconds'] * 1e3:.1f} ms"] if "ttft_seconds" in figures else []
+    lines = [f"{figures.get('generated_tokens', 0)} tokens{rate}", ", ".join([*prompt, *first])]
+    lines.append(", ".join([*([] if seed is None else [f"seed {seed}"]), title]))
+    print(plain_text("\n".join(line for line in lines if line)), file=sys.stderr)
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        """Asks the server for its models unless one is named.
 
-        Raises:
-            LocalspecError: there is no such server, or it has no models.
-        """
-        from localspec.remote.asking import Asking
-        from localspec.remote.server import Server
-
-        self._asking = Asking(Server(options.endpoint, key_of(options)))
-        self.base = self._asking.server.base
-        """The server's address, with /v1 at its end."""
-        self.last: Reply | None = None
-        self.model: str = options.model or self._asking.models()[0]
-
-    @property
-    def title(self) -> str:
-        return f"{self.model} at {self.base}"
-
-    def notes(self) -> list[str]:
-        return []
-
-    def say(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason | None:
-        with output.answer_lines(parts) as write:
-            return self.ask(messages, wanted, lambda text, _: write(text)).finish
-
-    def ask(self, messages: Sequence[Message], wanted: Options, take: Callable[[str, str], None]) -> Reply:
-        """Asks, and hands (text, thinking) to `take` as they come.
-
-        Raises:
-            LocalspecError: the server is away, refuses, or fails in the middle.
-        """
-        from localspec.remote.asking import Reply
-        from localspec.remote.prompt import Prompt
-
-        prompt = Prompt(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop)
-        self.last = Reply(self._asking, prompt, self.model)
-        self.last.read(take)
-        return self.last
-
-    def print_stats(self) -> None:
-        """What is known of the last answer, on standard error."""
-        if self.last is None:
-            raise UsageError("There is no answer yet.")
-        known = self.known()
-        rate = f", {known['tokens_per_second']:.1f} tokens/s" if "tokens_per_second" in known else ""
-        prompt = [f"prompt {known['prompt_tokens']} tokens"] if "prompt_tokens" in known else []
-        first = [f"TTFT {known['ttft_seconds'] * 1e3:.1f} ms"] if "ttft_seconds" in known else []
-        seed = [] if self.last.seed is None else [f"seed {self.last.seed}"]
-        lines = [f"{known.get('generated_tokens', 0)} tokens{rate}", ", ".join([*prompt, *first])]
-        lines.append(", ".join([*seed, self.title]))
-        print(plain_text("\n".join(line for line in lines if line)), file=sys.stderr)
-
-    def known(self) -> dict[str, Any]:
-        """The figures of the last answer that a server's client can know."""
-        names = ("prompt_tokens", "generated_tokens", "ttft_seconds", "tokens_per_second")
-        figures = self.last.stats.as_dict() if self.last is not None else {}
-        return {name: figures[name] for name in names if figures.get(name)}
+def known(stats: RequestStats) -> dict[str, Any]:
+    """The figures of an answer that a server's client can know."""
+    names = ("prompt_tokens", "generated_tokens", "ttft_seconds", "tokens_per_second")
+    figures = stats.as_dict()
+    return {name: figures[name] for name in names if figures.get(name)}
 
 
 def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
-    """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
-    from localspec.chat.turn import Message
+    """`localspec run` with a server: the answer, or with `--json` one object, on standard output.
 
-    speaker = ServerSpeaker(options)
-    system = [Message("system", options.system)] if options.system else []
-    messages = [*system, Message("user", text)]
+    Raises:
+        LocalspecError: the server is away, has no models, refuses, or fails in the middle.
+    """
+    from localspec.chat.turn import Message
+    from localspec.remote.asking import Asking, Reply
+    from localspec.remote.prompt import Prompt
+    from localspec.remote.server import Server
+
+    asking = Asking(Server(options.endpoint, key_of(options)))
+    model = options.model or asking.models()[0]
+    messages = [*([Message("system", options.system)] if options.system else []), Message("user", text)]
+    reply = Reply(asking, Prompt(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
+    base = asking.server.base
     if options.json:
-        print(json.dumps(_whole(speaker, messages, wanted), ensure_ascii=False))
+        said = _whole(reply) | {"model": model, "endpoint": base}
+        print(json.dumps(said | {"stats": known(reply.stats)}, ensure_ascii=False))
         return 0
     try:
-        speaker.say(messages, wanted, [])
+        with output.answer_lines([]) as write:
+            reply.read(lambda text, _: write(text))
     finally:
-        if options.stats and speaker.known():
-            speaker.print_stats()
+        if options.stats and known(reply.stats):
+            print_known(reply.stats, reply.seed, f"{model} at {base}")
     return 0
 
 
-def _whole(speaker: ServerSpeaker, messages: Sequence[Message], wanted: Options) -> dict[str, Any]:
-    """Waits for the end; everything that is known of the answer as plain data."""
+def _whole(reply: Reply) -> dict[str, Any]:
+    """Waits for the end; what was said, as plain data."""
     texts, thoughts = list[str](), list[str]()
 
     def take(text: str, thinking: str) -> None:
         texts.append(text)
         thoughts.append(thinking)
 
-    reply = speaker.ask(messages, wanted, take)
+    reply.read(take)
     return {
         "text": "".join(texts),
         **({"reasoning": "".join(thoughts)} if any(thoughts) else {}),
         "finish_reason": reply.finish.value,
-        "seed": wanted.seed,
-        "model": speaker.model,
-        "endpoint": speaker.base,
-        "stats": speaker.known(),
+        "seed": reply.seed,
     }

@@ -173,9 +173,8 @@ def answer_lines(parts: list[str]) -> Iterator[Callable[[str], None]]:
         sys.stdout.flush()
 
 
-def print_stats(generation: Generation, configuration: str) -> None:
+def print_stats(stats: RequestStats, seed: int | None, configuration: str) -> None:
     """The figures of one answer, and the configuration of the target's passes, on standard error."""
-    stats = generation.stats
     depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
@@ -191,7 +190,7 @@ def print_stats(generation: Generation, configuration: str) -> None:
         f"time: draft {stats.draft_seconds:.3f} s, verify {stats.verify_seconds:.3f} s, "
         f"host {stats.host_seconds:.3f} s, prefill {stats.prefill_seconds:.3f} s",
         *_against_plain(stats),
-        f"seed {generation.request.seed}, exact: {'yes' if stats.exact else 'no'} ({configuration})",
+        f"seed {seed}, exact: {'yes' if stats.exact else 'no'} ({configuration})",
     ]
     print("\n".join(lines), file=sys.stderr)
 

@@ -44,6 +44,8 @@ class Facts:
     """The chat template has a switch for thinking."""
     completes: bool = False
     """It has no chat template: it only goes on with a text."""
+    channels: bool = False
+    """It writes gpt-oss's headers."""
     bundled: bool = False
     """It is the tiny pair that comes with localspec."""
     remote: bool = False
@@ -70,6 +72,8 @@ class Question(Prompt):
     """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
     private: bool = False
     """Neither past answers help it, nor does it join them; with no `chat` nothing of it is kept."""
+    raw: bool = False
+    """The text comes as the model says it, its marks included; a server's does not."""
     room: int | None = None
     """Tokens that must be free after the prompt, else it is refused; if it is not, `Taken` says so. None = neither is
     wanted. Heeded where the answerer `checks_room`."""

@@ -178,7 +178,7 @@ class ChildAnswerer:
                 with child.use() as use:
                     return answer.read(use)
             except RunnerError:
-                if child.outdated or answer.question.alone:
+                if child.outdated or answer.question.alone or answer.question.raw:  # marks cannot be gone on from
                     raise  # else what happened is in the log, which the chat shows
 
 
@@ -279,7 +279,7 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
     body["localspec"] = {
         "id": number,
         "resume": {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")},
-        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room")},
+        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room", "raw")},
         **dict.fromkeys(("recall", "remember"), keeps),
     }
     return body
@@ -334,6 +334,7 @@ def _facts(told: ModelFacts, name: str, key: str) -> Facts:
         configuration=told.configuration,
         can_think="enable_thinking" in told.template,
         completes=told.completes,
+        channels=told.channels,
         bundled=bundled,
         layers=told.layers,
     )

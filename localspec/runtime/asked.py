@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from localspec.chat.prompt.completion import MOST_TOKENS, continued
+from localspec.chat.reply.reply import Parser, Verbatim
 from localspec.chat.turn import Message
 from localspec.runtime.any_engine import AnyEngine
 
@@ -22,6 +23,7 @@ class Asked:
         reasoning: str = "",
         prefix: str = "",
         thought_out: bool = False,
+        raw: bool = False,
     ) -> None:
         """
         Args:
@@ -31,6 +33,7 @@ class Asked:
             reasoning: what it has thought already.
             prefix: what the answer already says.
             thought_out: the thinking ends where it is, and the answer begins.
+            raw: the text is wanted as the model says it, its marks included.
 
         Raises:
             LocalspecError: the chat template refuses the messages, or there is none and a system message.
@@ -42,9 +45,10 @@ class Asked:
             prompt = engine.tokenize(continued(turn.messages))
         else:
             prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
-        self.prompt, self.reply = turn.resume(prompt, reasoning, prefix, thought_out)
-        """`reply` reads what the model says."""
-        self.preserved = turn.preserved
+        self.prompt, reply = turn.resume(prompt, reasoning, prefix, thought_out)
+        self.reply: Parser = Verbatim() if raw else reply
+        """Reads what the model says."""
+        self.preserved = frozenset[int]() if raw else turn.preserved
         """Control tokens that `reply` must see."""
         self.most = MOST_TOKENS if completes else None
         """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""

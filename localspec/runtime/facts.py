@@ -37,6 +37,8 @@ class ModelFacts:
     """Its chat template; "" = it has none of its own."""
     completes: bool
     """No chat template goes with it."""
+    channels: bool
+    """It says what it thinks and what it answers in channels."""
     fills_in: bool
     """It has tokens to fill in a gap with."""
     bos: str
@@ -82,6 +84,7 @@ class ModelFacts:
             wide=settings.wide,
             template=model.chat_template or "",
             completes=not engine.template.exists,
+            channels=engine.template.has_channels,
             fills_in=model.fill_in is not None,
             bos=model.text_of(model.bos),
             eos=model.text_of(model.eos),

@@ -58,5 +58,5 @@ def test_lines_of_a_batch(command: Command, control: list[list[str]], tmp_path: 
 
 def test_a_chat_of_plain_lines(command: Command, control: list[list[str]]) -> None:
     for text in ("Hi", EVIL):
-        assert command("chat", "--plain", *SHORT, stdin=f"{text}\n{text}\n").code == 0
+        assert command("chat", "--plain", "--no-process", *SHORT, stdin=f"{text}\n{text}\n").code == 0
     assert control[:2] == control[2:]

@@ -205,7 +205,10 @@ def test_thinking_is_that_of_an_engine_here(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"context": 4096, "exact": "off"}
     with apart(path, **settings) as (answerer, _), here(path, **settings) as other:
         thought = replace(ASKED, reasoning="Let me see.")
-        same(answerer, other, [ASKED, thought, replace(thought, thought_out=True), replace(thought, prefix="So")])
+        questions = [ASKED, thought, replace(thought, thought_out=True), replace(thought, prefix="So")]
+        same(answerer, other, [*questions, replace(ASKED, raw=True)])
+        assert answerer.facts is not None
+        assert answerer.facts.channels
 
 
 def test_a_cancelled_answer_ends_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +259,13 @@ def test_an_answer_goes_on_when_the_process_dies(drafter: str, caplog: pytest.Lo
             assert not lives(old)
     assert "(SIGKILL) while it answered. " in caplog.text
     assert "The models are loaded again." in caplog.text
+
+
+def test_raw_text_is_not_gone_on_from() -> None:
+    with apart() as (answerer, _):
+        end = heard(answerer, replace(LONG, raw=True), lambda: strike(answerer)).ended
+        assert isinstance(end.error, RunnerError)
+        assert heard(answerer, replace(ASKED, raw=True)).ended.finish is FinishReason.LENGTH
 
 
 @pytest.mark.trial
@@ -380,7 +390,7 @@ def test_the_chat_asks_it_and_tells_other_programs(monkeypatch: pytest.MonkeyPat
     chat.add_options(parser)
     options = parser.parse_args(["--target", TARGET, "--context", "512"])
     options.command = "chat"
-    answerer = chat._answerer(options, Preferences())
+    answerer = chat._answerer(options, {})
     assert isinstance(answerer, ChildAnswerer)
     answerer.start(Heard())
     assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH

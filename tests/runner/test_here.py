@@ -24,7 +24,6 @@ from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
 from localspec.server.own import here
 from localspec.server.own.here import Here
-from localspec.tui.talk.preferences import Preferences
 from tests.runner.conftest import PATIENCE, threads, until
 from tests.runner.test_answering import ASKED, DRAFT, ENDLESS, TARGET, Heard, heard
 
@@ -183,7 +182,7 @@ def test_the_chat_asks_it_where_the_models_are_in_this_process(monkeypatch: pyte
     chat.add_options(parser)
     options = parser.parse_args(["--no-process", "--target", TARGET, "--context", "512", "--no-tune"])
     options.command = "chat"
-    answerer, before = chat._answerer(options, Preferences()), threads()
+    answerer, before = chat._answerer(options, {}), threads()
     assert isinstance(answerer, ChildAnswerer)
     answerer.start(Heard())
     try:

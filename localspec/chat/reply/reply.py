@@ -119,6 +119,19 @@ class Parser(ABC):
             self.done = not self._parallel
 
 
+class Verbatim(Parser):
+    """Takes nothing apart: all is content, marks included."""
+
+    def __init__(self) -> None:
+        super().__init__(parallel=True)
+
+    def _next(self, parts: list[Part], final: bool) -> bool:
+        if self._held:
+            parts.append(Content(self._held))
+            self._held = ""
+        return False
+
+
 class ReplyParser(Parser):
     """Reads an answer in which thoughts and calls stand between marks."""
 

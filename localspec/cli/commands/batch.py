@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     with load_engine(options, slots=slots) as engine:
-        say_of_model(engine, options)
+        say_of_model(engine.settings.target, not engine.template.exists, options)
         batch = _Batch(engine, options, wanted)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(batch.answer, line) for line in lines]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.answer import say_of_model
-from localspec.cli.endpoint import ServerSpeaker, add_endpoint_options, check_endpoint_options, key_of, take_listed
+from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, key_of, take_listed
 from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
@@ -19,8 +19,6 @@ from localspec.cli.options import (
     add_sampling_options,
     engine_settings,
     fitting,
-    load_shown,
-    loader,
     take_default,
     wanted_of,
 )
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from localspec.runner.child import Child
     from localspec.runtime.any_engine import AnyEngine
     from localspec.server.own.here import Here
-    from localspec.tui.talk.preferences import Preferences
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,23 +54,23 @@ def run(options: argparse.Namespace) -> int:
     check_endpoint_options(options, "chat_cache_gb")
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
+    options.plain = options.plain or not screens
     faults: list[str] = []
-    if options.plain or not screens:
+    if options.plain:
         take_default(options)
     else:
         take_default(options, faults.append)  # what is written before the screens come is covered by them
-    if options.private and (options.plain or not screens):
+    if options.private and options.plain:
         options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = wanted_of(options)  # refuse bad values before a model is loaded
-    if options.plain or not screens:
-        from localspec.cli.commands.line_chat import Conversation, EngineSpeaker
+    if options.plain:
+        from localspec.cli.commands.line_chat import Conversation, loaded
 
-        if options.endpoint:
-            Conversation(ServerSpeaker(options), options, wanted).hold()
-            return 0
-        with load_shown(loader(options), options) as engine:
-            say_of_model(engine, options)
-            Conversation(EngineSpeaker(engine), options, wanted).hold()
+        with closing(_answerer(options, {})) as answerer:
+            facts = loaded(answerer)
+            if facts.target is not None:
+                say_of_model(facts.target, facts.completes, options)
+            Conversation(answerer, facts, options, wanted).hold()
         return 0
     return _open(options, wanted, "".join(faults))
 
@@ -107,7 +104,7 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     given = _given(wanted)
     with Archive.open() as archive:
         session = Session(
-            _answerer(options, liked),
+            _answerer(options, liked.engine),
             archive,
             liked,
             partial(_local, options) if options.listed or not options.endpoint else None,
@@ -139,12 +136,12 @@ def _given(wanted: Options) -> dict[str, Any]:
     return given | {name: value for name, value in rest.items() if value not in (None, ())}
 
 
-def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
+def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
     if options.endpoint:
         from localspec.remote.served import ServedAnswerer
 
         return ServedAnswerer(options.endpoint, options.model, key_of(options))
-    return _local(options, None, None, liked.engine)
+    return _local(options, None, None, liked)
 
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
@@ -199,9 +196,10 @@ def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:
     settings = _with_liked(engine_settings(options), liked)
-    if settings.get("corpus", "auto") == "auto":
-        settings["corpus"] = "on"  # the chat keeps its answers anyway
-    settings.setdefault("second_slot", True)
+    if not options.plain:
+        if settings.get("corpus", "auto") == "auto":
+            settings["corpus"] = "on"  # the chat keeps its answers anyway
+        settings.setdefault("second_slot", True)
     return fitting(options, settings)
 
 

@@ -8,19 +8,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from queue import SimpleQueue
 
 from localspec.chat.plain_text import plain_text
+from localspec.chat.reply.thinking import Retelling
+from localspec.chat.turn import Message
 from localspec.cli import output, standard_input
-from localspec.cli.answer import answered
+from localspec.cli.endpoint import print_known
+from localspec.engine.request import FinishReason
+from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
-
-if TYPE_CHECKING:
-    from localspec.chat.turn import Message
-    from localspec.engine.request import FinishReason
-    from localspec.options import Options
-    from localspec.runtime.any_engine import AnyEngine
-    from localspec.runtime.generation import Generation
+from localspec.options import Options
+from localspec.remote.answerer import (
+    AnswerEnded,
+    Answerer,
+    AnswerPart,
+    Facts,
+    LoadFailed,
+    Loading,
+    ModelReady,
+    Question,
+    Told,
+)
+from localspec.remote.server import base_of
 
 _HELP = """\
 /help            this list
@@ -32,71 +42,65 @@ _HELP = """\
 Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
 
 
-class Speaker(Protocol):
-    """Answers a conversation: an engine, or a server."""
+class _Inbox:
+    """What an answerer tells, until it is read."""
 
-    @property
-    def title(self) -> str:
-        """What it is, in half a sentence."""
-        ...
+    def __init__(self) -> None:
+        self._waiting = SimpleQueue[Told]()
 
-    def notes(self) -> list[str]:
-        """Lines to greet a user with."""
-        ...
+    def post_message(self, message: Told) -> bool:
+        self._waiting.put(message)
+        return True
 
-    def say(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason | None:
-        """Writes the answer and collects its text in `parts`; why it ended. Ctrl-C raises KeyboardInterrupt."""
-        ...
-
-    def print_stats(self) -> None:
-        """Figures of the last answer.
-
-        Raises:
-            UsageError: there is none yet.
-        """
-        ...
+    def next(self) -> Told:
+        """Waits for it."""
+        return self._waiting.get()
 
 
-class EngineSpeaker:
-    """Models of this machine."""
+def loaded(answerer: Answerer) -> Facts:
+    """Waits until it can answer, with progress on a terminal's standard error.
 
-    def __init__(self, engine: AnyEngine) -> None:
-        self._engine = engine
-        self._last: Generation | None = None
-        room = f"{engine.loaded.context.n_ctx:,} tokens of context"
-        self.title = f"{engine.settings.target.name}, {room}"
+    Raises:
+        LocalspecError: it cannot.
+    """
+    inbox = _Inbox()
+    with output.load_progress() as progress:
+        answerer.start(inbox)
+        while not isinstance(news := inbox.next(), ModelReady):
+            if isinstance(news, LoadFailed):
+                raise news.error
+            if isinstance(news, Loading) and progress is not None:
+                progress(news.what, news.share)
+    return news.facts
 
-    def notes(self) -> list[str]:
-        from localspec.runtime.offered import HEADING, TINY, is_bundled, offered
 
-        if not is_bundled(self._engine.settings.target):
-            return []
-        found = offered()
-        width = max((len(name) for name, _ in found), default=0)
-        rows = [f"{name:{width}}  {words}" for name, words in found]
-        return [TINY, *([HEADING, *rows, "localspec pull NAME fetches one."] if found else [])]
+def _offered() -> list[str]:
+    """Lines that greet who talks with the tiny pair."""
+    from localspec.runtime.offered import HEADING, TINY, offered
 
-    def say(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason | None:
-        self._last = answered(self._engine, messages, wanted)
-        output.stream_answer(self._last, parts, self._engine.template.has_channels)
-        return self._last.finish
-
-    def print_stats(self) -> None:
-        if self._last is None:
-            raise UsageError("There is no answer yet.")
-        output.print_stats(self._last, self._engine.loaded.configuration)
+    found = offered()
+    width = max((len(name) for name, _ in found), default=0)
+    rows = [f"{name:{width}}  {words}" for name, words in found]
+    return [TINY, *([HEADING, *rows, "localspec pull NAME fetches one."] if found else [])]
 
 
 class Conversation:
     """The messages so far, and the loop that reads the next one."""
 
-    def __init__(self, speaker: Speaker, options: argparse.Namespace, wanted: Options) -> None:
-        self.speaker = speaker
+    def __init__(self, answerer: Answerer, facts: Facts, options: argparse.Namespace, wanted: Options) -> None:
+        """`facts`: of the answerer, which is `loaded`."""
+        self._answerer, self._facts = answerer, facts
+        if facts.target is None:
+            self._title = f"{facts.name} at {base_of(options.endpoint)}"
+        else:
+            self._title = f"{facts.target.name}, {facts.context:,} tokens of context"
         self.system: str | None = options.system
         self.turns: list[Message] = []
         self._wanted = wanted
         self._always_stats: bool = options.stats
         self._piped = standard_input.lines()
+        self._last: tuple[RequestStats, int | None] | None = None
+        """Figures and seed of the last answer."""
 
     def hold(self) -> None:
         """Reads and answers until the end of input."""
@@ -106,8 +110,9 @@ class Conversation:
 
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - line editing and history in input()
-            said = f"localspec chat with {self.speaker.title}. /help lists commands, Ctrl-D ends."
-            print(plain_text("\n".join([said, *self.speaker.notes()])), file=sys.stderr)  # a server names its models
+            said = f"localspec chat with {self._title}. /help lists commands, Ctrl-D ends."
+            notes = _offered() if self._facts.bundled else []
+            print(plain_text("\n".join([said, *notes])), file=sys.stderr)  # a server names its models
         while (line := self._read(interactive)) is not None:
             try:
                 if line.startswith("/"):
@@ -151,7 +156,7 @@ class Conversation:
         elif name == "again":
             self._again()
         elif name == "stats":
-            self.speaker.print_stats()
+            self._print_stats()
         elif name == "help":
             print(_HELP, file=sys.stderr)
         else:
@@ -159,8 +164,6 @@ class Conversation:
         return True
 
     def _say(self, text: str) -> None:
-        from localspec.chat.turn import Message
-
         self.turns.append(Message("user", text))
         try:
             self._answer()
@@ -179,18 +182,57 @@ class Conversation:
             raise
 
     def _answer(self, **changes: object) -> None:
-        from localspec.chat.turn import Message
-        from localspec.engine.request import FinishReason
-
         system = [Message("system", self.system)] if self.system else []
         parts: list[str] = []
         finish = None
         try:
-            finish = self.speaker.say([*system, *self.turns], self._wanted.having(changes), parts)
+            finish = self._hear([*system, *self.turns], self._wanted.having(changes), parts)
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
         self.turns.append(Message("assistant", "".join(parts)))
         if finish is FinishReason.CONTEXT:
             print("The context is full; /clear starts again.", file=sys.stderr)
         if self._always_stats:
-            self.speaker.print_stats()
+            self._print_stats()
+
+    def _hear(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason:
+        """Writes the answer and collects its text in `parts`; why it ended. Ctrl-C ends it, and raises
+        KeyboardInterrupt.
+        """
+        asked = Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=True)
+        inbox, retelling = _Inbox(), Retelling(self._facts.channels)
+        answer = self._answerer.answer(asked, inbox)
+        with output.answer_lines([]) as write:
+
+            def read() -> AnswerEnded:
+                while not isinstance(news := inbox.next(), AnswerEnded):
+                    if isinstance(news, AnswerPart):
+                        parts.append(news.text)
+                        write(retelling.push(news.text))
+                self._last = news.stats, answer.seed
+                return news
+
+            try:
+                end = read()
+            except KeyboardInterrupt:
+                answer.cancel()
+                read()
+                raise
+            finally:
+                write(retelling.finish())
+        if end.error is not None:
+            raise end.error
+        return end.finish
+
+    def _print_stats(self) -> None:
+        """Figures of the last answer.
+
+        Raises:
+            UsageError: there is none yet.
+        """
+        if self._last is None:
+            raise UsageError("There is no answer yet.")
+        if self._facts.remote:
+            print_known(*self._last, self._title)
+        else:
+            output.print_stats(*self._last, self._facts.configuration)

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if options.endpoint:
         return run_prompt(options, text, wanted)
     with load_engine(options) as engine, output.reading_progress() as heard:
-        say_of_model(engine, options)
+        say_of_model(engine.settings.target, not engine.template.exists, options)
         generation = start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
             return _print_json(generation, engine.loaded.configuration)
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             output.stream_answer(generation, channels=engine.template.has_channels and not options.raw)
         finally:
             if options.stats:
-                output.print_stats(generation, engine.loaded.configuration)
+                output.print_stats(generation.stats, generation.request.seed, engine.loaded.configuration)
         if sys.stderr.isatty() and (idle := idle_draft(engine, generation.stats)):
             print(f"localspec: {idle}", file=sys.stderr)
     return 0

@@ -141,10 +141,8 @@ class _Running:
         if (room := more.get("room")) is not None:
             _check_room(engine, asked, room)
             self._taken = len(asked.prompt)
-        raw = more.get("raw", False)
-        self._reply = None if raw else asked.reply
-        preserved = frozenset[int]() if raw else asked.preserved
-        self._generation = engine.generate(asked.prompt, options_of(body, asked.most), preserved=preserved)
+        self._reply = asked.reply
+        self._generation = engine.generate(asked.prompt, options_of(body, asked.most), preserved=asked.preserved)
 
     async def lines(self) -> AsyncIterator[str]:
         """The stream: an event for each batch, an error if there is one, and [DONE]."""
@@ -167,12 +165,11 @@ class _Running:
     def _line(self, generation: Generation, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:
         """`broken`: no more events come; what the reply has held back does."""
         finish = events[-1].finish if events else None
-        text, thoughts = "".join(event.text for event in events), ""
-        if self._reply is not None:
-            parts = self._reply.push(text)
-            if finish is not None or broken:
-                parts += self._reply.finish()
-            text, thoughts = apart(parts)
+        assert self._reply is not None
+        parts = self._reply.push("".join(event.text for event in events))
+        if finish is not None or broken:
+            parts += self._reply.finish()
+        text, thoughts = apart(parts)
         delta = {name: said for name, said in (("content", text), ("reasoning_content", thoughts)) if said}
         word = None if finish is None else FINISH_WORDS[finish]
         return _event(
@@ -206,7 +203,8 @@ def asked_of(engine: AnyEngine, body: Mapping[str, Any]) -> Asked:
     """
     messages = [Message(one["role"], one["content"]) for one in body["messages"]]
     thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
-    return Asked(engine, messages, thinking=thinking, **body["localspec"].get("resume", {}))
+    more = body["localspec"]
+    return Asked(engine, messages, thinking=thinking, raw=more.get("raw", False), **more.get("resume", {}))
 
 
 def _check_room(engine: AnyEngine, asked: Asked, room: int) -> None:

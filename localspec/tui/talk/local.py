@@ -291,6 +291,7 @@ def _asked(engine: AnyEngine, question: Question) -> Asked:
         reasoning=question.reasoning,
         prefix=question.prefix,
         thought_out=question.thought_out,
+        raw=question.raw,
     )
 
 
@@ -326,6 +327,7 @@ def _facts(engine: AnyEngine, name: str, key: str) -> Facts:
         configuration=loaded.configuration,
         can_think="enable_thinking" in template,
         completes=not engine.template.exists,
+        channels=engine.template.has_channels,
         bundled=bundled,
         layers=engine.inspect(inside.layers),
     )
