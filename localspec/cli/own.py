@@ -31,7 +31,9 @@ def run() -> int:
     live_with(load.parent)
     lib.log.echo = tape.write
     try:
-        pool = Pool(load.target, load.draft, heads=load.heads, settings=load.settings)
+        pool = Pool(
+            load.target, load.draft, heads=load.heads, settings=load.settings, called=load.called, announced=False
+        )
         files = pool.files(pool.default)
         place = Place(key_of([one for one in (files.target, files.draft, *files.heads) if one], load.settings))
     except LocalspecError as error:
@@ -44,7 +46,7 @@ def run() -> int:
     from localspec.server.own.serve import serve  # while it loads
 
     try:
-        serve(life, place.socket, secret)
+        serve(life, place.socket, secret, load.public)
     finally:
         place.close()
     return 0

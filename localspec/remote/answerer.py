@@ -6,7 +6,7 @@ for the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -70,8 +70,27 @@ class Question(Prompt):
     """Key of the chat, under which its KV cache is kept on disk; None = it is not kept."""
     private: bool = False
     """Neither past answers help it, nor does it join them; with no `chat` nothing of it is kept."""
+    room: int | None = None
+    """Tokens that must be free after the prompt, else it is refused; if it is not, `Taken` says so. None = neither is
+    wanted. Heeded where the answerer `checks_room`."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the doctor is told of the models, by who has them."""
+
+    use: Sequence[Mapping[str, str]]
+    """Fields of a `Finding` each, of the models in use."""
+    parts: Sequence[Mapping[str, str]]
+    """The same, of their files, exactness and passes."""
+    files: tuple[Path, ...]
+    """Of the target and the draft model."""
+    wide: bool
+    """localspec's kernels may be used."""
+    last_words: tuple[str, ...] = ()
+    """What the process wrote that had these models before, and died; nothing if there was none."""
 
 
 class Answer(Protocol):
@@ -92,13 +111,15 @@ class Answerer(Protocol):
     """What to call it before `Facts` are there."""
     facts: Facts | None
     """None until it is ready."""
+    checks_room: bool
+    """It heeds the `room` of a question, so that nobody need count before."""
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
         ...
 
     def answer(self, question: Question, sink: Sink) -> Answer:
-        """Asks; posts `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`.
+        """Asks; posts `Taken` where that is wanted, `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`.
 
         Returns at once; whatever is wrong with the question comes as the error of `AnswerEnded`.
         """
@@ -119,6 +140,16 @@ class Answerer(Protocol):
 
     def forget_chat(self, chat: str) -> bool:
         """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them.
+
+        May take as long as a pass: call it from a thread.
+
+        Raises:
+            LocalspecError: that fails.
+        """
+        ...
+
+    def look(self, context: int) -> Look | None:
+        """Looks at the models, of which a chat of so many tokens is in front; None = none is loaded here.
 
         May take as long as a pass: call it from a thread.
 
@@ -156,6 +187,15 @@ class LoadFailed(Told):
     """The model cannot be used."""
 
     error: LocalspecError
+
+
+@dataclass(eq=False, repr=False)
+class Taken(Told):
+    """The question fits, and is going to be answered."""
+
+    answer: Answer
+    tokens: int
+    """Of the prompt."""
 
 
 @dataclass(eq=False, repr=False)

@@ -25,6 +25,8 @@ from localspec.remote.server import Server
 class ServedAnswerer:
     """Asks `URL/chat/completions` with `stream`; knows no tokens, origins or context."""
 
+    checks_room = False
+
     def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:
         """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists.
 
@@ -63,6 +65,9 @@ class ServedAnswerer:
 
     def forget_chat(self, chat: str) -> bool:
         return False
+
+    def look(self, context: int) -> None:
+        return None
 
     def close(self) -> None:
         self._asking.close()

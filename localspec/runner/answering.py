@@ -7,7 +7,7 @@ import math
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -20,6 +20,7 @@ from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError, heard
 from localspec.models.installed.installed import title_of
+from localspec.models.installed.processes import announce
 from localspec.remote.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,
@@ -27,16 +28,19 @@ from localspec.remote.answerer import (
     Facts,
     LoadFailed,
     Loading,
+    Look,
     ModelReady,
     Prefilled,
     Question,
     Sink,
+    Taken,
 )
 from localspec.remote.asking import Asking, Call
 from localspec.remote.server import Piece, Server
 from localspec.remote.steps import Hearer
 from localspec.runner import place
 from localspec.runner.host import Host, Use
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.offered import is_bundled
 
 _LAST_FIGURES_SECONDS = 0.5
@@ -46,18 +50,23 @@ _LAST_FIGURES_SECONDS = 0.5
 class ChildAnswerer:
     """Starts and asks a host; the first question may come before the model is loaded."""
 
-    def __init__(self, make: Callable[[], Host], name: str, key: str = "") -> None:
+    checks_room = True
+
+    def __init__(self, make: Callable[[], Host], name: str, key: str = "", *, command: str = "") -> None:
         """
         Args:
             make: makes the host, on a thread; it begins to load then, or when it is waited for.
             name: until it is known.
             key: what loads it again; "" = unknown.
+            command: as which other programs are told of the models, until they are closed; "" = they are not.
         """
         self.name, self._key = name, key
         self.facts: Facts | None = None
         self.child: Host | None = None
         """None = it is about to start, or there is an error."""
-        self._make, self._closed = make, False
+        self._make, self._command = make, command
+        self._at_close = ExitStack()
+        self._closed = False
         self._loaded, self._reloading = threading.Event(), threading.Lock()
         self._error: LocalspecError | None = None
         self._pieces: dict[int, bytes] = {}
@@ -87,18 +96,19 @@ class ChildAnswerer:
         _told(self.child, "POST", "forget", {"chat": chat})
         return True
 
-    def look(self, context: int) -> Any:
-        """What /doctor finds of the models in `use` with so many tokens of context, and of their `parts`: lists.
-
-        Raises:
-            LocalspecError: that fails, or nothing is loaded.
-        """
-        return _told(self._serving(), "GET", f"doctor?context={context}")
+    def look(self, context: int) -> Look | None:
+        child = self.child
+        if child is None or child.facts is None:
+            return None
+        found, facts = _told(child, "GET", f"doctor?context={context}"), child.facts
+        files = tuple(Path(path) for path in (facts.target, facts.draft) if path is not None)
+        return Look(found["use"], found["parts"], files, facts.wide, child.last_words)
 
     def close(self) -> None:
         self._closed = True
         if (child := self.child) is not None:
             child.close(at_once=not child.facts)
+        self._at_close.close()
 
     def _load_and_tell(self, sink: Sink) -> None:
         last = 0.0
@@ -114,7 +124,9 @@ class ChildAnswerer:
             if self._closed:  # before there was anything to close
                 child.close(at_once=True)
             child.wait(tell)
-            self.facts = _facts(child, self.name, self._key)
+            assert child.facts is not None
+            self.facts = _facts(child.facts, self.name, self._key)
+            self._announce(child.facts)
             sink.post_message(ModelReady(self.facts))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             if self.child is not None:
@@ -127,6 +139,13 @@ class ChildAnswerer:
                 sink.post_message(LoadFailed(self._error))
         finally:
             self._loaded.set()
+
+    def _announce(self, facts: ModelFacts) -> None:
+        if self._command:
+            draft = None if facts.draft is None else Path(facts.draft)
+            self._at_close.callback(announce(self._command, Path(facts.target), draft, facts.context))
+        if self._closed:  # meanwhile
+            self._at_close.close()
 
     def _serving(self) -> Host:
         if self.child is None:
@@ -141,6 +160,7 @@ class ChildAnswerer:
             with self._reloading:  # tabs may ask at the same time
                 if self.child is not None and self.child.outdated:
                     self.child.close()
+                    self._at_close.close()
                     self._load_and_tell(sink)
             finish = self._finished(self._serving(), answer)
         except Exception as failure:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
@@ -181,7 +201,7 @@ class ChildAnswer:
         self.over = threading.Event()
         self._pieces = pieces
         self._text = self._thoughts = ""
-        self._count = 0
+        self._count, self._taken = 0, False
         self._lock = threading.Lock()
         self._cancelled = False
         self._asked: tuple[Asking, Call, str] | None = None
@@ -217,6 +237,9 @@ class ChildAnswer:
         hearer.pieces, self.stats = self._pieces, hearer.stats
         with closing(asking.pieces("chat/completions", own_body(self._rest(), number), call)) as pieces:
             for piece in pieces:
+                if "taken" in piece.own:
+                    self._take(piece.own["taken"])
+                    continue
                 steps = hearer.take(piece.own)
                 finish = steps.finish or finish
                 if steps.progress is not None:
@@ -229,6 +252,12 @@ class ChildAnswer:
                 part = (piece.text, steps.tokens, steps.origins, steps.records, hearer.stats, piece.thinking)
                 self.sink.post_message(AnswerPart(self, *part))
         return finish
+
+    def _take(self, tokens: int) -> None:
+        """The first process that takes it says so for all."""
+        if not self._taken:
+            self._taken = True
+            self.sink.post_message(Taken(self, tokens))
 
     def _rest(self) -> Question:
         """What is left to ask after all that was posted."""
@@ -250,7 +279,7 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
     body["localspec"] = {
         "id": number,
         "resume": {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")},
-        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat")},
+        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room")},
         **dict.fromkeys(("recall", "remember"), keeps),
     }
     return body
@@ -275,7 +304,9 @@ class _Served(Server):
 
     def piece(self, line: str) -> Piece | None:
         if line.startswith('data: {"error":'):
-            raise heard(**json.loads(line.removeprefix("data: "))["error"])
+            told = json.loads(line.removeprefix("data: "))
+            self._use.outdate(told["outdated"])  # before who asked hears of it
+            raise heard(**told["error"])
         return super().piece(line)
 
 
@@ -290,20 +321,19 @@ def _told(child: Host, method: str, path: str, body: dict[str, Any] | None = Non
         return _asking(use).whole(method, f"/localspec/{path}", body).json()
 
 
-def _facts(child: Host, name: str, key: str) -> Facts:
-    told = child.facts
-    target = Path(told["target"])
-    bundled = is_bundled(target)
-    draft = next((path for path in (told["draft"], *(path for _, path in told["heads"])) if path is not None), None)
+def _facts(told: ModelFacts, name: str, key: str) -> Facts:
+    """`name`: of the bundled pair."""
+    target, bundled = Path(told.target), is_bundled(Path(told.target))
+    drafts = told.draft or next(iter(told.heads.values()), None)
     return Facts(
         name=name if bundled else title_of(target, named=key),
         key=key,
         target=target,
-        context=told["context"],
-        draft=None if draft is None else Path(draft).stem,
-        configuration=told["configuration"],
-        can_think=told["can_think"],
-        completes=told["completes"],
+        context=told.context,
+        draft=None if drafts is None else Path(drafts).stem,
+        configuration=told.configuration,
+        can_think="enable_thinking" in told.template,
+        completes=told.completes,
         bundled=bundled,
-        layers=tuple(told["layers"]),
+        layers=told.layers,
     )

@@ -12,15 +12,16 @@ import os
 import pickle
 import queue
 import select
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
@@ -29,6 +30,7 @@ from localspec.runner import place
 from localspec.runner.host import Use
 from localspec.runner.process import ended
 from localspec.runner.tape import Tape, cause
+from localspec.runtime.facts import ModelFacts
 
 _LOG = logging.getLogger("localspec")
 SILENCE_SECONDS = 60.0
@@ -39,6 +41,12 @@ _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
 _EXIT_SECONDS = 10.0
 """Between a process's last word and its end."""
+_BROKEN_SECONDS = 20.0
+"""Between a broken connection and a process's last word; one that still speaks then lives."""
+
+
+Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
+"""(event, what is told of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,10 @@ class Load:
     draft: str | None
     heads: tuple[str, ...]
     settings: dict[str, Any]
+    called: str | None = None
+    """Name of the model for those who ask for it; None = as its file's."""
+    public: Any = None
+    """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
 
 
 class _Process:
@@ -78,12 +90,16 @@ class _Process:
             self.tape.close()
             raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
         self._load = load
+        self.name = paths.shown(os.path.basename(load.target))
         self.at, self.secret = Path(), ""
+        self.outdated = ""
+        """Why it answers nothing any more; "" = it does. It stays so."""
         self.patience = patience
         self.hung = 0.0
         """Seconds without a sign of life, for which it was ended; 0 = it was not."""
         self.uses: set[Use] = set()
-        self.listens, self.gone = threading.Event(), threading.Event()
+        self.listens, self.silent, self.gone = threading.Event(), threading.Event(), threading.Event()
+        """It can be asked; it tells nothing any more; it has ended."""
         self.error: LocalspecError | None = None
         """What became of it, once it is `gone`."""
 
@@ -107,26 +123,34 @@ class _Process:
             return
         self.at, self.secret = Path(first["at"]), first["secret"]
         try:
-            yield from self._heard()
+            with self._asked("GET", "life", self.patience) as (made, answer):
+                self.listens.set()
+                while line := answer.readline():
+                    yield json.loads(line)
+                    made.settimeout(self.patience)
         except TimeoutError:
             self.end_hung(self.patience)
         except (OSError, HTTPException):
             pass  # it is gone
 
-    def _heard(self) -> Iterator[dict[str, Any]]:
+    @contextmanager
+    def _asked(self, method: str, path: str, seconds: float) -> Iterator[tuple[socket.socket, HTTPResponse]]:
+        """A connection and what is answered there; `seconds` are those of silence."""
         with place.connect(self.at) as made:
+            made.settimeout(seconds)
             asked = HTTPConnection("localspec")
             asked.sock = made
-            made.settimeout(self.patience)
-            asked.request("GET", "/localspec/life", headers={place.HEADER: self.secret})
-            answer = asked.getresponse()
-            self.listens.set()
-            while line := answer.readline():
-                yield json.loads(line)
-                made.settimeout(self.patience)
+            asked.request(method, f"/localspec/{path}", headers={place.HEADER: self.secret})
+            yield made, asked.getresponse()
+
+    def outdate(self, why: str) -> None:
+        """It has said why it answers nothing any more; "" = it does."""
+        self.outdated = why or self.outdated
 
     def fate(self) -> LocalspecError:
-        """What became of it; waits until that is known."""
+        """What became of it, to which a connection broke; waits until that is known."""
+        if not self.silent.wait(_BROKEN_SECONDS):
+            return LocalspecError(f"The connection to the process that computes {self.name} broke.", "Ask again.")
         self.gone.wait()
         assert self.error is not None
         return type(self.error)(self.error.message, self.error.hint)
@@ -142,12 +166,8 @@ class _Process:
             if not self.listens.is_set():
                 self.popen.kill()
                 return
-            with place.connect(self.at) as made:
-                made.settimeout(_EXIT_SECONDS)
-                asked = HTTPConnection("localspec")
-                asked.sock = made
-                asked.request("POST", "/localspec/end", headers={place.HEADER: self.secret})
-                asked.getresponse()
+            with self._asked("POST", "end", _EXIT_SECONDS):
+                pass
 
     def bury(self) -> str:
         """Waits until it is gone, and removes what it left but the tape; says how it ended."""
@@ -164,15 +184,16 @@ class _Process:
 class Child:
     """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
 
-    def __init__(self, load: Load, patience: float = SILENCE_SECONDS) -> None:
+    def __init__(self, load: Load, patience: float = SILENCE_SECONDS, hear: Hear = lambda event, news: None) -> None:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:
             load: what is loaded.
             patience: seconds without a sign of life, after which a process is ended; three times its longest pass is
                 added while it works.
+            hear: is told of what is of no use here, on a thread of the child's.
         """
-        self._load, self._patience = load, patience
+        self._load, self._patience, self._hear = load, patience, hear
         self._turn = threading.Condition()
         """Guards what is below."""
         self._process: _Process | None = None
@@ -182,8 +203,8 @@ class Child:
         """Whether a process that dies is replaced."""
         self.fault: LocalspecError | None = None
         """Why there is no process any more."""
-        self.facts: dict[str, Any] = {}
-        """Of the models; empty before they are loaded."""
+        self.facts: ModelFacts | None = None
+        """Of the models; None before they are loaded."""
         self.state: dict[str, Any] = {}
         """What may change, as it was last told."""
         self.last_words: tuple[str, ...] = ()
@@ -199,9 +220,23 @@ class Child:
         return 0 if process is None else process.popen.pid
 
     @property
+    def used(self) -> int:
+        """How much is asked of it now."""
+        process = self._process
+        return 0 if process is None else len(process.uses)
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a process that can be asked now."""
+        return self._served or self.fault is not None
+
+    @property
     def outdated(self) -> str:
         """Why it answers nothing any more; "" = it does."""
-        return str(self.state.get("outdated", "")) if self.fault is None else self.fault.message
+        process = self._process
+        if self.fault is not None:
+            return self.fault.message
+        return "" if process is None else process.outdated
 
     def wait(self, progress: Progress | None = None) -> None:
         """Waits until the first process has loaded.
@@ -236,7 +271,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = Use(process.at, process.secret, process.fate)
+            use = Use(process.at, process.secret, process.fate, outdate=process.outdate)
             process.uses.add(use)
         try:
             yield use
@@ -276,6 +311,7 @@ class Child:
         while (process := self._started()) is not None:
             for news in process.told():
                 self._take(process, news)
+            process.silent.set()
             self._mourn(process, process.bury())
             process.tape.close()
 
@@ -299,16 +335,18 @@ class Child:
         if event == "loading":
             self._loading.put((news["what"], news["share"]))
         elif event == "ready":
-            self.facts, self._is_ready = news, True
+            self.facts, self._is_ready = ModelFacts.of_json(news), True
             process.patience = self._patience
             self._loading.put(None)
         elif event == "failed":
             self.fault = heard(**news)
             process.popen.terminate()
         elif event == "state":
-            self.state = news
+            process.outdated = process.outdated or news["outdated"]
         elif event == "log":
-            _LOG.log(news["level"], "%s", news["text"])
+            logging.getLogger(news["name"]).log(news["level"], "%s", news["text"])
+        elif event != "pulse":
+            self._hear(event, news)
         elif news["silent"] > process.patience + 3 * news["longest"]:
             process.end_hung(news["silent"])
         with self._turn:  # who waits for the first word
@@ -341,8 +379,7 @@ class Child:
         if self._is_ready and process.uses:
             doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
         why = cause(list(self.last_words))
-        name = paths.shown(os.path.basename(self._load.target))
-        error = RunnerError(f"The process that computes {name} {how} while it {doing}.")
+        error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
         if why:
             error.hint = f"llama.cpp wrote: {why}"
         elif "SIGKILL" in how:

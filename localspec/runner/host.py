@@ -11,6 +11,11 @@ from typing import Any, Protocol
 from localspec.errors import LocalspecError
 from localspec.llama.exact.choice import Progress
 from localspec.runner.place import HEADER
+from localspec.runtime.facts import ModelFacts
+
+
+def _ignored(why: str) -> None:
+    """A host of this process is asked."""
 
 
 @dataclass(eq=False, slots=True)
@@ -25,6 +30,8 @@ class Use:
     """What became of the host, to which a connection broke; waits until it is known."""
     url: str = "http://localhost"
     """Its address."""
+    outdate: Callable[[str], object] = _ignored
+    """The host has said why it answers nothing any more; "" = it does."""
     doing: str = "read a prompt"
     """What the host does for it; changed by who asks. Told if it dies."""
 
@@ -37,8 +44,8 @@ class Use:
 class Host(Protocol):
     """Has models, or loads them. Thread-safe."""
 
-    facts: dict[str, Any]
-    """Of the models; empty before they are loaded."""
+    facts: ModelFacts | None
+    """Of the models; None before they are loaded."""
     last_words: tuple[str, ...]
     """What llama.cpp wrote at the end of the process that died last."""
 

@@ -23,6 +23,7 @@ from localspec.llama.cache.hidden import HiddenStates
 from localspec.llama.model import Model
 from localspec.methods import PLAIN
 from localspec.options import Options
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.generation import Generation
 from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, Tokens
 
@@ -181,6 +182,11 @@ class AnyEngine(ABC):
         outside = tokens[(tokens < 0) | (tokens >= self.loaded.model.n_vocab)]
         if len(outside):
             raise UsageError(f"Token {outside[0]} is not in the vocabulary of {self.loaded.model.n_vocab} tokens.")
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What lists tell of its models."""
+        return ModelFacts.of(self)
 
     # -- where the models are -----------------------------------------------------------------------------------
 

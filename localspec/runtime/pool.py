@@ -1,4 +1,4 @@
-"""Engines by name: loaded when somebody asks, one at a time, and closed when idle or when memory is needed."""
+"""Models by name: loaded when somebody asks, one at a time, and closed when idle or when memory is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
-from typing import Any
+from typing import Any, Protocol
 
 from localspec import paths
 from localspec.config import PLANNED, EngineSettings
@@ -24,6 +24,7 @@ from localspec.models.installed.processes import announce
 from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.engine import Engine
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places, settle
 
@@ -37,11 +38,35 @@ class Files:
     heads: tuple[Path, ...] = ()
 
 
+class LoadedModel(Protocol):
+    """A model in memory, with what drafts for it: an engine, or a process that has one."""
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """None = it is not there yet."""
+        ...
+
+    @property
+    def outdated(self) -> str:
+        """Why it should be closed and loaded again; "" = it need not."""
+        ...
+
+    def close(self) -> object:
+        """Ends what runs, and frees the memory."""
+        ...
+
+
+Make = Callable[[str, Files, dict[str, Any], Progress], LoadedModel]
+"""(name, files, settings, progress) -> a model in memory; settings are arguments of `Engine.load`."""
+
+
 @dataclass(slots=True)
 class _Held:
-    """An engine in memory."""
+    """A model in memory."""
 
-    engine: AnyEngine
+    model: LoadedModel
+    withdraw: Callable[[], None]
+    """Other programs are not told of it any more."""
     users: int = 0
     used: float = 0.0
     """monotonic() when the last user left."""
@@ -52,13 +77,19 @@ SLOTS = 4
 
 
 class Lease:
-    """The right to use an engine: it is not closed before `release`."""
+    """The right to use a model: it is not closed before `release`."""
 
-    def __init__(self, pool: Pool | None, name: str, engine: AnyEngine) -> None:
-        """`pool`: None = somebody else closes the engine."""
+    def __init__(self, pool: Pool | None, name: str, model: LoadedModel) -> None:
+        """`pool`: None = somebody else closes the model."""
         self._pool = pool
         self.name = name
-        self.engine = engine
+        self.model = model
+
+    @property
+    def engine(self) -> AnyEngine:
+        """The model, which is in this process."""
+        assert isinstance(self.model, AnyEngine)
+        return self.model
 
     def release(self) -> None:
         """Gives the right back; a second call does nothing."""
@@ -68,7 +99,7 @@ class Lease:
 
 
 class Pool:
-    """Engines of the installed models. Thread-safe.
+    """The installed models. Thread-safe.
 
     Only names are taken, never paths: who asks may be a stranger on the network.
     """
@@ -82,7 +113,9 @@ class Pool:
         settings: dict[str, Any] | None = None,
         idle_unload: float | None = None,
         room: Callable[[], list[Place]] = places,
-        load: Callable[..., AnyEngine] | None = None,
+        make: Make | None = None,
+        called: str | None = None,
+        announced: bool = True,
     ) -> None:
         """
         Args:
@@ -93,7 +126,9 @@ class Pool:
                 "slots" every model has as many as suit it.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
-            load: makes an engine; called as `Engine.load`, which is meant by None.
+            make: brings one into memory; None = into that of this process.
+            called: name of the default; None = as `name` says.
+            announced: other programs are told of what is in memory.
 
         Raises:
             ModelError: there is no such default, or its files are gone.
@@ -106,12 +141,12 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = _shown(name)
+        self.default = called or _shown(name)
         """Name of the default."""
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
-        self._room, self._make = room, load
+        self._room, self._make, self._announced = room, make or _loaded, announced
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()  # of what is held
         self._loading = threading.Lock()  # one model is loaded or closed at a time
@@ -122,10 +157,14 @@ class Pool:
         found = {self.default: 0.0} | installed.usable()
         return {name: int(added or self.started) for name, added in found.items()}
 
-    def loaded(self) -> dict[str, AnyEngine]:
-        """Engines in memory by name."""
+    def loaded(self) -> dict[str, LoadedModel]:
+        """Models in memory by name."""
         with self._lock:
-            return {name: held.engine for name, held in self._held.items()}
+            return {name: held.model for name, held in self._held.items()}
+
+    def facts(self) -> dict[str, ModelFacts]:
+        """Of the models in memory."""
+        return {name: facts for name, model in self.loaded().items() if (facts := model.facts) is not None}
 
     def files(self, name: str) -> Files:
         """What is loaded under a name.
@@ -136,7 +175,7 @@ class Pool:
         return self._own if name == self.default else _installed(name)
 
     def leaves_in(self, name: str) -> float | None:
-        """Seconds until `unload_idle` closes an engine that no request asks for; None = it stays in memory."""
+        """Seconds until `unload_idle` closes a model that no request asks for; None = it stays in memory."""
         with self._lock:
             held = self._held.get(name)
             if held is None or self.idle_unload is None:
@@ -145,13 +184,13 @@ class Pool:
         return max(0.0, self.idle_unload - idle)
 
     def lease_loaded(self, name: str) -> Lease | None:
-        """A lease on an engine that is in memory; None = it is not, or should be loaded again."""
+        """A lease on a model that is in memory; None = it is not, or should be loaded again."""
         with self._lock:
             held = self._held.get(name)
-            if held is None or (held.engine.outdated and not held.users):
+            if held is None or (held.model.outdated and not held.users):
                 return None
             held.users += 1
-            return Lease(self, name, held.engine)
+            return Lease(self, name, held.model)
 
     def lease(self, name: str, progress: Progress | None = None) -> Lease:
         """A lease, after loading the model if need be; waits while another one is loaded.
@@ -164,19 +203,20 @@ class Pool:
         with self._loading:
             if self._closing:
                 raise Cancelled("The server is ending.")
-            self._unload([other for other, engine in self.loaded().items() if engine.outdated])
+            self._unload([other for other, model in self.loaded().items() if model.outdated])
             lease = self.lease_loaded(name)
             if lease is not None:
                 return lease
             files = self.files(name)
             self._make_room(name, files)
-            engine = self._load(files, progress)
+            model = self._load(name, files, progress)
+            withdraw = self._announce(files, model)
             with self._lock:
-                self._held[name] = _Held(engine, users=1)
-            return Lease(self, name, engine)
+                self._held[name] = _Held(model, withdraw, users=1)
+            return Lease(self, name, model)
 
     def unload_idle(self) -> list[str]:
-        """Closes engines that were not used for `idle_unload` seconds; returns their names."""
+        """Closes models that were not used for `idle_unload` seconds; returns their names."""
         if self.idle_unload is None:
             return []
         with self._loading:
@@ -185,7 +225,7 @@ class Pool:
             return self._unload(due)
 
     def unload(self, name: str) -> bool:
-        """Closes an engine that is in memory; False = it is in use, and stays.
+        """Closes a model that is in memory; False = it is in use, and stays.
 
         Raises:
             KeyError: it is not in memory.
@@ -198,12 +238,13 @@ class Pool:
         self._closing = True
 
     def close(self) -> None:
-        """Closes every engine, in use or not."""
+        """Closes every model, in use or not."""
         self.give_up()
         with self._loading, self._lock:
             held, self._held = self._held, {}
         for one in held.values():
-            one.engine.close()
+            one.model.close()
+            one.withdraw()
 
     def slots(self, files: Files | None = None) -> int:
         """Requests at once for a model; None = the default. Models with recurrent layers, and trees, draft in one slot
@@ -216,20 +257,19 @@ class Pool:
         alone = header.architecture in ROLLS_BACK or (self._settings.get("branches") or 1) > 1
         return 1 if alone else SLOTS
 
-    def _load(self, files: Files, progress: Progress | None) -> AnyEngine:
+    def _load(self, name: str, files: Files, progress: Progress | None) -> LoadedModel:
         def report(what: str, share: float) -> None:
             if self._closing:
                 raise Cancelled("The server is ending.")
             if progress is not None:
                 progress(what, share)
 
-        settings = self._settings | {"slots": self.slots(files)}
-        make = self._make or Engine.load
-        engine = make(files.target, files.draft, heads=files.heads, progress=report, **settings)
-        settle()
-        engine.at_close(announce("serve", files.target, files.draft, engine.loaded.context.n_ctx))
-        engine.work_when_idle()
-        return engine
+        return self._make(name, files, self._settings | {"slots": self.slots(files)}, report)
+
+    def _announce(self, files: Files, model: LoadedModel) -> Callable[[], None]:
+        if not self._announced or model.facts is None:
+            return lambda: None
+        return announce("serve", files.target, files.draft, model.facts.context)
 
     def _make_room(self, name: str, files: Files) -> None:
         """Closes idle engines, the longest unused first, until the memory plan of a model fits.
@@ -258,12 +298,13 @@ class Pool:
         return plan(target, draft, FitSettings(**wanted), self._room())
 
     def _unload(self, names: Sequence[str]) -> list[str]:
-        """Closes those of these engines that are not used; returns their names. The caller holds `_loading`."""
+        """Closes those of these models that are not used; returns their names. The caller holds `_loading`."""
         with self._lock:
             idle = [name for name in names if not self._held[name].users]
             closing = [self._held.pop(name) for name in idle]
         for held in closing:
-            held.engine.close()
+            held.model.close()
+            held.withdraw()
         return idle
 
     def _give_back(self, name: str) -> None:
@@ -272,6 +313,13 @@ class Pool:
             if held is not None:  # the pool may have been closed meanwhile
                 held.users -= 1
                 held.used = monotonic()
+
+
+def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progress) -> AnyEngine:
+    engine = Engine.load(files.target, files.draft, heads=files.heads, progress=progress, **settings)
+    settle()
+    engine.work_when_idle()
+    return engine
 
 
 def _installed(name: str) -> Files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 from argparse import ArgumentParser
@@ -23,7 +24,8 @@ from localspec.chat.reply import thinking
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.request import FinishReason
-from localspec.errors import Cancelled, LocalspecError, ModelFileError, RunnerError
+from localspec.errors import Cancelled, DeviceError, LocalspecError, ModelFileError, RunnerError
+from localspec.models.installed.processes import running
 from localspec.remote.answerer import (
     AnswerEnded,
     Answerer,
@@ -35,7 +37,7 @@ from localspec.remote.answerer import (
     Question,
     Told,
 )
-from localspec.runner import answering
+from localspec.runner import answering, child
 from localspec.runner.answering import ChildAnswer, ChildAnswerer
 from localspec.runner.child import Child, Load
 from localspec.runner.host import Host
@@ -323,6 +325,55 @@ def test_an_answer_ends_with_the_second_death_and_the_next_one_starts_a_process(
         assert heard(answerer, ASKED).text == whole
 
 
+LOSES = """
+from pathlib import Path
+from localspec.errors import DeviceError
+from localspec.runtime.worker import Worker
+
+def loses(self):
+    self.outdated = "The GPU was lost."
+    raise DeviceError(self.outdated)
+
+mark = Path(__file__).with_suffix(".mark")
+if not mark.exists():
+    mark.touch()
+    Worker._passed = loses
+"""
+"""Has the first process lose its GPU with its first pass."""
+
+
+def test_a_process_that_lost_its_gpu_is_replaced_before_the_next_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LOSES, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with apart() as (answerer, _):
+        error = heard(answerer, ASKED).ended.error
+        assert isinstance(error, DeviceError)
+        assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+        assert answerer.child is not None
+        assert answerer.child.outdated == ""
+
+
+def test_a_connection_that_breaks_while_the_process_lives_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_BROKEN_SECONDS", 0.0)
+    with apart() as (answerer, _):
+
+        def breaks() -> None:
+            assert answer._asked is not None
+            made = answer._asked[1]._socket
+            assert made is not None
+            made.shutdown(socket.SHUT_RDWR)
+
+        found = Heard(breaks)
+        answer = answerer.answer(ENDLESS, found)
+        end = found.ended
+        assert str(end.error) == "The connection to the process that computes tiny-target-q8_0.gguf broke. Ask again."
+        assert end.finish is FinishReason.ERROR
+        assert found.text
+        assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+
+
 @pytest.mark.parametrize("aborts", [False, True])
 def test_what_cannot_be_loaded_is_the_error_of_each_answer(tmp_path: Path, aborts: bool) -> None:
     file = tmp_path / "cut.gguf"
@@ -351,7 +402,10 @@ def test_it_is_closed_while_it_loads() -> None:
 def test_the_models_are_looked_at() -> None:
     with apart() as (answerer, _):
         heard(answerer, ASKED)
-        assert {one["name"] for one in answerer.look(100)["parts"]} >= {"context"}
+        found = answerer.look(100)
+        assert found is not None
+        assert {one["name"] for one in found.parts} >= {"context"}
+        assert (found.files, found.wide, found.last_words) == ((Path(TARGET),), True, ())
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -364,15 +418,19 @@ def test_a_deleted_chat_is_not_kept(deleted: bool, monkeypatch: pytest.MonkeyPat
     assert CacheFolder().path("one").exists() is not deleted
 
 
-def test_the_chat_asks_it_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LOCALSPEC_CHILD", "1")
+def test_the_chat_asks_it_and_tells_other_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     parser = ArgumentParser()
     chat.add_options(parser)
-    answerer = chat._answerer(parser.parse_args(["--target", TARGET, "--context", "512"]), Preferences())
+    options = parser.parse_args(["--target", TARGET, "--context", "512"])
+    options.command = "chat"
+    answerer = chat._answerer(options, Preferences())
     assert isinstance(answerer, ChildAnswerer)
     answerer.start(Heard())
     assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
     assert answerer.facts is not None
     assert (answerer.facts.context, answerer.facts.draft) == (512, None)
+    (told,) = running()
+    assert (told.pid, told.command, told.target, told.draft, told.context) == (os.getpid(), "chat", TARGET, "", 512)
     answerer.close()
+    assert running() == []

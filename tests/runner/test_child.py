@@ -131,7 +131,8 @@ def test_after_death_while_it_is_idle_the_new_process_has_the_same_settings() ->
         before, facts, old = text(child), child.facts, kill(child, signal.SIGKILL)
         assert renewed(child, old) == before
         assert child.facts == facts
-        assert facts["context"] == 512
+        assert facts is not None
+        assert facts.context == 512
         assert child.fault is None
 
 

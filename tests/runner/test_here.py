@@ -49,7 +49,9 @@ def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pyte
         assert [type(news.posts[index]) for index in (0, -1)] == [Loading, ModelReady]
         assert answerer.facts is not None
         assert (answerer.facts.target, answerer.facts.draft) == (Path(TARGET), Path(DRAFT).stem)
-        assert {one["name"] for one in answerer.look(100)["parts"]} >= {"context"}
+        look = answerer.look(100)
+        assert look is not None
+        assert {one["name"] for one in look.parts} >= {"context"}
         assert "draft" in there.state["drafters"]
         with there.use() as use:
             assert (use.at is not None) == files

@@ -16,6 +16,7 @@ import httpx
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
+from localspec.server.front.processes import Processes
 from localspec.server.http import listen
 from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings
@@ -100,7 +101,11 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 @contextmanager
 def running(
-    pool: Pool, settings: ServerSettings | None = None, key: str = "", listening: socket.socket | None = None
+    pool: Pool,
+    settings: ServerSettings | None = None,
+    key: str = "",
+    listening: socket.socket | None = None,
+    processes: Processes | None = None,
 ) -> Iterator[Live]:
     """A server over `pool`; ended as a signal would end it."""
     settings = settings or ServerSettings(drain_seconds=0.0)
@@ -108,7 +113,7 @@ def running(
     port = listening.getsockname()[1]
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with (
-        started(pool, settings, listening) as (service, server, failures),
+        started(pool, settings, listening, processes) as (service, server, failures),
         httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client,
     ):
         while client.get("/health").status_code == 503:
@@ -119,7 +124,7 @@ def running(
 
 @contextmanager
 def started(
-    pool: Pool, settings: ServerSettings, listening: socket.socket
+    pool: Pool, settings: ServerSettings, listening: socket.socket, processes: Processes | None = None
 ) -> Iterator[tuple[Service, listen.Server, list[Exception]]]:
     """The server alone, which may still load its model, and what went wrong with that."""
     failures: list[Exception] = []
@@ -130,7 +135,7 @@ def started(
         except Exception as error:  # noqa: BLE001 - the test fails with it, instead of waiting for ever
             failures.append(error)
 
-    app = create_app(pool, settings, on_start=load)
+    app = create_app(pool, settings, on_start=load, processes=processes)
     server = listen.make_server(app, settings)
     thread = threading.Thread(target=server.run, args=([listening],), name="test-server")
     thread.start()

@@ -31,6 +31,7 @@ class Heard:
 
     text: str = ""
     thinking: str = ""
+    taken: int | None = None
     steps: list[Steps] = field(default_factory=list)
     hearer: Hearer = field(default_factory=Hearer)
     failure: LocalspecError | None = None
@@ -50,6 +51,9 @@ class Heard:
         data = json.loads(line.removeprefix("data: "))
         if "error" in data:
             self.failure = heard(**data["error"])
+            return
+        if "taken" in data["localspec"]:
+            self.taken = data["localspec"]["taken"]
             return
         delta = data["choices"][0]["delta"]
         self.text += delta.get("content", "")

@@ -126,7 +126,8 @@ def test_a_base_model_goes_on_with_the_text(tmp_path: Path, tiny_target: Path) -
 def test_a_prompt_without_room_is_refused(pool: Pool, own: httpx.Client) -> None:
     n_ctx = engine_of(pool).loaded.context.n_ctx
     length = ask(own, body_of(ASKED, room=n_ctx // 2)).hearer.stats.prompt_tokens
-    assert ask(own, body_of(ASKED, room=n_ctx - length)).text == COPIED
+    found = ask(own, body_of(ASKED, room=n_ctx - length))
+    assert (found.text, found.taken) == (COPIED, length)
     with pytest.raises(ContextOverflowError, match=f"The prompt has {length} tokens"):
         ask(own, body_of(ASKED, room=n_ctx - length + 1))
 

@@ -18,8 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from localspec.runner.engine import EngineApart
+from localspec.runner.child import Child
 from localspec.runtime.pool import Pool
+from localspec.server.front.processes import Processes
+from localspec.server.http.settings import ServerSettings
 from tests.runner.conftest import lives, until
 from tests.server.live import COPIED, COPY, RECORD, RECORDED, Live, running
 
@@ -31,23 +33,31 @@ SCHEMA = {"type": "object", "properties": {"date": {"type": "string"}, "host": {
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Live]:
     """A server over the bundled pair, whose models are elsewhere."""
-    pool = Pool(settings={"slots": 4, "context": 8192, "exact": "strict"}, load=EngineApart.load)
-    with running(pool) as server:
+    settings = ServerSettings(drain_seconds=0.0)
+    processes = Processes(settings)
+    pool = Pool(settings={"slots": 4, "context": 8192, "exact": "strict"}, make=processes.make)
+    with running(pool, settings, processes=processes) as server:
         yield server
     pool.close()
 
 
-def engine(live: Live) -> EngineApart:
+def child(live: Live) -> Child:
     found = live.service.pool.loaded()["tiny"]
-    assert isinstance(found, EngineApart)
+    assert isinstance(found, Child)
     return found
+
+
+def answers(live: Live) -> int:
+    """Under way, as the process says."""
+    page = live.http.get("/metrics").text
+    return sum(int(float(count)) for count in re.findall(r"^llamacpp:requests_\w+ (\S+)", page, re.MULTILINE))
 
 
 def kill(live: Live) -> None:
     """Ends the process of the models, and waits for the next one."""
-    old = engine(live).pid
+    old = child(live).pid
     os.kill(old, signal.SIGKILL)
-    until(lambda: engine(live).pid not in (0, old))
+    until(lambda: child(live).pid not in (0, old))
 
 
 def test_answers_are_those_of_models_in_the_same_process(apart: Live, live: Live) -> None:
@@ -80,8 +90,7 @@ def test_texts_are_read_there(apart: Live, live: Live) -> None:
 def test_a_client_that_leaves_ends_its_answer(apart: Live) -> None:
     with apart.http.stream("POST", "/v1/completions", json=LONG | {"stream": True}) as response:
         next(response.iter_lines())
-    until(lambda: not engine(apart).running)
-    until(lambda: not apart.service.live["tiny"])
+    until(lambda: not answers(apart))
 
 
 def test_death_under_streams_ends_each_with_an_error_and_the_next_request_is_answered(apart: Live) -> None:
@@ -96,9 +105,9 @@ def test_death_under_streams_ends_each_with_an_error_and_the_next_request_is_ans
     ):
         lines = begun.iter_lines()
         next(lines)
-        os.kill(engine(apart).pid, signal.SIGSTOP)  # so that none comes to its end meanwhile
+        os.kill(child(apart).pid, signal.SIGSTOP)  # so that none comes to its end meanwhile
         waiting = [crowd.submit(ask, json=LONG | {"stream": index > 0}) for index in range(8)]
-        until(lambda: apart.service.live["tiny"] == 9)
+        until(lambda: child(apart).used == 9)
         kill(apart)
         whole, *streams = [one.result() for one in waiting]
         for text in ("\n".join(lines), *(one.text for one in streams)):
@@ -120,7 +129,7 @@ def test_many_deaths_at_random_moments_under_streams(apart: Live) -> None:
                 for index in range(8)
             ]
             time.sleep(rng.random() * 0.6)
-            if pid := engine(apart).pid:
+            if pid := child(apart).pid:
                 os.kill(pid, rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
             found = [one.result() for one in asked]
         assert {one.status_code for one in found} <= {200, 503}
@@ -134,8 +143,8 @@ def test_many_deaths_at_random_moments_under_streams(apart: Live) -> None:
 def test_a_process_that_dies_twice_is_replaced_by_the_next_request(apart: Live) -> None:
     assert apart.chat(temperature=0).status_code == 200
     kill(apart)
-    os.kill(engine(apart).pid, signal.SIGKILL)
-    until(lambda: engine(apart).outdated != "")
+    os.kill(child(apart).pid, signal.SIGKILL)
+    until(lambda: child(apart).outdated != "")
     assert apart.chat(temperature=0).json()["choices"][0]["message"]["content"] == COPIED
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.runtime.pool import Pool
 from localspec.server.chat.shapes import came_true, common_length, usage
-from tests.server.live import Live, user
+from tests.server.live import Live, engine_of, user
 
 ASKED: dict[str, Any] = {"temperature": 0, "max_tokens": 20}
 DETAILS = "completion_tokens_details"
@@ -81,7 +81,7 @@ def test_without_a_prediction_nothing_is_accepted_or_rejected(live: Live) -> Non
 @pytest.mark.parametrize("stream", [False, True])
 def test_thoughts_are_kept_apart_and_counted(live: Live, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     """As with a model whose template knows thoughts; a grammar makes this one think."""
-    model = live.service.pool.loaded()["tiny"].loaded.model
+    model = engine_of(live.service.pool).loaded.model
     monkeypatch.setattr(model, "chat_template", f"{model.chat_template}{{# <think></think> #}}")
     sent: dict[str, Any] = {"grammar": 'root ::= "<think>one two three</think>done"', "messages": [user("Hi")]}
     if stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,10 +15,12 @@ import pytest
 from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
+from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.llama.exact.choice import Progress
 from localspec.machine.memory import Place
 from localspec.runner.answering import ChildAnswerer
+from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine
 from localspec.server.own.here import Here
 from localspec.tui.shell.app import ChatApp
@@ -109,6 +112,13 @@ def live(pair: Engine) -> Iterator[ChildAnswerer]:
 def asking(engine: Engine, name: str = "bundled pair") -> ChildAnswerer:
     """Whoever asks an engine that somebody else closes."""
     return ChildAnswerer(partial(Here, lambda progress: engine, closes=False), name)
+
+
+def of_child(**settings: Any) -> ChildAnswerer:
+    """Whoever asks the pair in a process of its own."""
+    target, draft = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
+    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    return ChildAnswerer(lambda: Child(load), "bundled pair")
 
 
 @pytest.fixture

@@ -104,6 +104,8 @@ class ReplayAnswer:
 class ReplayAnswerer:
     """Implements `Answerer`; keeps the questions for tests to look at."""
 
+    checks_room = False
+
     def __init__(self, recording: Recording, *, pause: float = 0.0, load: threading.Event | None = None) -> None:
         """`pause`: seconds between two posts. `load`: it is ready once this is set; None = at once."""
         self.name = recording.facts.name
@@ -138,6 +140,9 @@ class ReplayAnswerer:
 
     def forget_chat(self, chat: str) -> bool:
         return False
+
+    def look(self, context: int) -> None:
+        return None
 
     def close(self) -> None:
         self.closed = True

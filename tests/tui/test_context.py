@@ -9,11 +9,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
-from localspec.remote.answerer import Facts
+from localspec.remote.answerer import Facts, Question, Sink
+from localspec.runner.answering import ChildAnswer
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.meter import Meter
-from tests.tui.conftest import MakeApp, answered, front, say, until
+from tests.tui.conftest import MakeApp, answered, front, of_child, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
 pytestmark = pytest.mark.asyncio
@@ -151,3 +152,50 @@ async def test_the_status_shows_how_full_the_context_is(make_app: MakeApp) -> No
     async with app.run_test(size=(120, 24)) as pilot:
         await say(pilot, "first " * 130)
         await until(pilot, lambda: "context 3" in str(app.query_one(Meter).content))
+
+
+async def test_who_has_the_models_says_that_it_does_not_fit_and_nothing_is_counted_before(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, calls = of_child(context=512), list[str]()
+    count, answer = local.count, local.answer
+
+    def counting(question: Question) -> int | None:
+        calls.append("count")
+        return count(question)
+
+    def answering(question: Question, sink: Sink) -> ChildAnswer:
+        calls.append("answer")
+        return answer(question, sink)
+
+    monkeypatch.setattr(local, "count", counting)
+    monkeypatch.setattr(local, "answer", answering)
+    app = make_app(answerer=local, begin={"temperature": 0.0, "max_tokens": 20})
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.session.facts is not None)
+        calls.clear()
+        await say(pilot, "Say: red house")
+        assert calls == ["answer", "count"]
+        calls.clear()
+        front(app).composer.put("word " * 600)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await pilot.pause(0.05)
+        assert calls[:2] == ["answer", "count"]
+        asked = str(app.screen.query_one(".question", Static).content)
+        tokens = count(front(app).question())
+        assert asked.startswith(
+            f"Your message alone is too long: there are {tokens:,} tokens, and 128 more are for the"
+        )
+        assert "the context holds 512. `localspec --context N` begins with a larger one." in asked
+        assert [message.role for message in front(app).path] == ["user", "assistant", "user"]
+        assert front(app).answer is None
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).editing is not None)
+        front(app).composer.put("Say: blue boat")
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).path[-1].role == "assistant")
+        await answered(pilot)
+        assert front(app).path[-1].state == "done"
+        assert front(app).context_tokens is not None
+    local.close()

@@ -9,9 +9,8 @@ import pytest
 from textual.pilot import Pilot
 
 from localspec.chat.archive.archive import Archive
-from localspec.runtime.engine import Engine
 from localspec.tui.shell.app import ChatApp
-from tests.tui.conftest import MakeApp, front, here, say, until
+from tests.tui.conftest import MakeApp, front, of_child, say, until
 
 pytestmark = pytest.mark.asyncio
 SECRET = "Repeat this text exactly: the wombat sleeps in Wagga Wagga by the river. " * 4
@@ -84,7 +83,7 @@ async def test_nothing_of_it_is_in_a_file(make_app: MakeApp, folders: Path, monk
         return {path.name for path in found if "chat" in str(path) or "corpus" in str(path)}
 
     for private in (True, False):
-        local = here(lambda progress: Engine.load(progress=progress, exact="off", corpus="on"))
+        local = of_child(exact="off", corpus="on")
         app = make_app(answerer=local, private=private, begin={"temperature": 0.0, "max_tokens": 20})
         async with app.run_test(size=(100, 30)) as pilot:
             await say(pilot, SECRET)

@@ -7,71 +7,67 @@ import random
 import resource
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from localspec.engine.request import Event
-from localspec.runner.engine import EngineApart
-from localspec.runtime.generation import Generation
+from localspec.remote.answerer import AnswerPart, Question, Sink, Told
+from localspec.runner.answering import ChildAnswer, ChildAnswerer
+from localspec.runner.child import Child
 from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.widgets.corner import shown
 from tests.runner.conftest import children
-from tests.tui.conftest import MakeApp, front, say, until
+from tests.runner.test_answering import SENTENCES
+from tests.tui.conftest import MakeApp, front, of_child, say, until
 
-LONG = {"temperature": 0.0, "max_tokens": 60, "drafter": "none"}
+LONG = {"temperature": 0.0, "max_tokens": 300, "drafter": "none"}
 
 
-def pid_of(local: LocalAnswerer) -> int:
+def pid_of(local: ChildAnswerer) -> int:
     """Of the process that has the models; 0 = there is none now."""
-    return local.engine.pid if isinstance(local.engine, EngineApart) else 0
+    return local.child.pid if isinstance(local.child, Child) else 0
 
 
-def strike(local: LocalAnswerer, number: signal.Signals) -> None:
+def strike(local: ChildAnswerer, number: signal.Signals) -> None:
     """Ends that process, if there is one."""
     if pid := pid_of(local):
         os.kill(pid, number)
 
 
-def dies(engine: EngineApart, number: signal.Signals) -> Callable[[Generation], None]:
-    """Begins answers, of which the first one loses its process at its first tokens."""
-    begin, left = engine.begin, [engine.pid]
+def dies(local: ChildAnswerer, number: signal.Signals) -> None:
+    """Has the next answer lose its process at its first part."""
+    ask, left = local.answer, [pid_of(local)]
 
-    def beginning(generation: Generation) -> None:
-        deliver = generation.deliver
-
-        def delivered(item: Event | BaseException) -> None:
-            deliver(item)
-            if left:
+    def answer(question: Question, sink: Sink) -> ChildAnswer:
+        def post(told: Told) -> bool:
+            if left and isinstance(told, AnswerPart):
                 os.kill(left.pop(), number)
+            return sink.post_message(told)
 
-        generation.deliver = delivered  # type: ignore[method-assign]
-        begin(generation)
+        return ask(question, SimpleNamespace(post_message=post))
 
-    return beginning
+    local.answer = answer  # type: ignore[method-assign]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT], ids=lambda number: number.name)
 async def test_an_answer_goes_on_when_the_process_dies(number: signal.Signals, make_app: MakeApp) -> None:
     before = children()  # other tests of this process may have left one
-    local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
+    local = of_child()
     app = make_app(answerer=local, begin=LONG)
     words: list[str] = []
     with shown(words.append):
         async with app.run_test(size=(100, 30)) as pilot:
             await until(pilot, lambda: app.session.facts is not None)
-            assert isinstance(local.engine, EngineApart)
-            first = local.engine.pid
+            first = pid_of(local)
             await say(pilot, "Tell me a story.")
-            local.engine.begin = dies(local.engine, number)  # type: ignore[method-assign,assignment]
-            await say(pilot, "Tell me a story.")
+            dies(local, number)
+            await say(pilot, f"Repeat this text exactly: {SENTENCES}")
             answer = front(app).path[3]
             assert answer.state == "done"
             assert len(answer.content) > 20
-            assert local.engine.pid not in (0, first)
+            assert pid_of(local) not in (0, first)
     assert f"({number.name}) while it answered" in words[0]
     assert "The models are loaded again." in words[0]
     local.close()
@@ -82,12 +78,12 @@ async def test_an_answer_goes_on_when_the_process_dies(number: signal.Signals, m
 @pytest.mark.asyncio
 async def test_many_deaths_at_random_moments(make_app: MakeApp) -> None:
     before = children()
-    local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
+    local = of_child()
     app, rng, rounds, memory = make_app(answerer=local, begin=LONG), random.Random(7), 50, list[int]()
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session.facts is not None)
         for index in range(rounds):
-            await until(pilot, lambda: pid_of(local) or local.engine is None or local.engine.outdated)
+            await until(pilot, lambda: pid_of(local) or local.child is None or local.child.outdated)
             number = rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT))
             death = threading.Timer(rng.random() * 0.5, strike, (local, number))
             death.start()
@@ -97,7 +93,7 @@ async def test_many_deaths_at_random_moments(make_app: MakeApp) -> None:
             assert len(path) == 2 * index + 2, "no message is lost"
             assert path[-2].content == f"Tell me story {index}."
             assert path[-1].state in ("done", "error")
-            assert not local.engine or len(children() - before) <= 1
+            assert not local.child or len(children() - before) <= 1
             memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         assert sum(message.state == "done" for message in front(app).path[1::2]) > rounds // 2
     local.close()
@@ -107,7 +103,7 @@ async def test_many_deaths_at_random_moments(make_app: MakeApp) -> None:
 
 @pytest.mark.asyncio
 async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, folders: Path) -> None:
-    local = LocalAnswerer(lambda progress: EngineApart.load(progress=progress), "bundled pair")
+    local = of_child()
     app = make_app(answerer=local)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session.facts is not None)
@@ -118,9 +114,8 @@ async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, fold
         assert "tiny" in found["target"]
         assert "tokens a conversation" in found["context"]
         assert "last process" not in found
-        assert isinstance(local.engine, EngineApart)
-        os.kill(local.engine.pid, signal.SIGKILL)
-        await until(pilot, lambda: local.engine is not None and local.engine.last_words)
+        strike(local, signal.SIGKILL)
+        await until(pilot, lambda: local.child is not None and local.child.last_words)
         screen.findings = []
         screen.action_again()
         await until(pilot, lambda: screen.findings)

@@ -11,10 +11,9 @@ from localspec.cli.commands import chat
 from localspec.cli.options import engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
-from localspec.runtime.engine import Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.screens.slash import SlashCommands
-from tests.tui.conftest import MakeApp, front, here, say, until
+from tests.tui.conftest import MakeApp, front, of_child, say, until
 
 LONG = "Repeat: " + "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. " * 12
 
@@ -26,7 +25,7 @@ async def test_a_chat_goes_on_behind_a_restart_without_reading_it_again(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     read, key = [], ""
     for message, begin in ((LONG, {"temperature": 0.0, "max_tokens": 8}), ("And once more, please.", None)):
-        local = here(lambda progress: Engine.load(progress=progress, exact="off"))
+        local = of_child(exact="off")
         app = make_app(answerer=local, begin=begin)
         async with app.run_test(size=(100, 30)) as pilot:
             await say(pilot, message)

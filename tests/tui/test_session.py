@@ -51,7 +51,6 @@ def test_the_only_one_stays(archive: Archive) -> None:
     with pytest.raises(UsageError, match="without --endpoint"):
         session.made("second")
     assert session.named == (None, None)
-    assert session.engine is None
 
 
 def test_bytes_of_tokens_may_be_unknown(archive: Archive) -> None:

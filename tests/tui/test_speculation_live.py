@@ -49,6 +49,6 @@ async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, live: Ch
         assert isinstance(steps, StepsScreen)
         assert len(steps.passes) == message.stats["passes"]
 
-        findings = {finding.name: finding for finding in examine(pair, [message.stats], 100)}
+        findings = {finding.name: finding for finding in examine(live, [message.stats], 100)}
         assert {"speed", "acceptance", "time", "memory", "target", "passes", "kernels"} <= set(findings)
         assert "tokens/s over 1 answers" in findings["speed"].value

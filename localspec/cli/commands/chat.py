@@ -17,7 +17,6 @@ from localspec.cli.options import (
     add_model_options,
     add_process,
     add_sampling_options,
-    announced,
     engine_settings,
     fitting,
     load_shown,
@@ -149,21 +148,16 @@ def _answerer(options: argparse.Namespace, liked: Preferences) -> Answerer:
 
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
-    """An engine with the options of the command line; another target leaves the line's target, draft and heads
-    after."""
-    from localspec.tui.talk.local import LocalAnswerer
-
+    """Models with the options of the command line; another target leaves the line's target, draft and heads after."""
     values = dict(vars(options))
     if target is not None:
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
-    if not options.process or os.environ.get("LOCALSPEC_CHILD") == "1":  # until it is the way of the chat
-        from localspec.runner.answering import ChildAnswerer
+    from localspec.runner.answering import ChildAnswerer
 
-        make = partial(_child if options.process else _here, wanted, liked)
-        return ChildAnswerer(make, name, _key(wanted.target))
-    return LocalAnswerer(partial(_load, wanted, liked), name, _key(wanted.target))
+    make = partial(_child if options.process else _here, wanted, liked)
+    return ChildAnswerer(make, name, _key(wanted.target), command=options.command)
 
 
 def _key(target: str | Path | None) -> str:
@@ -176,7 +170,9 @@ def _key(target: str | Path | None) -> str:
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> AnyEngine:
     """Loads what the options name; where they are silent, what is liked counts."""
-    engine = announced(options, loader(options)(progress=progress, **_settings(options, liked)))
+    from localspec.runtime.engine import Engine
+
+    engine = Engine.load(progress=progress, **_settings(options, liked))
     engine.work_when_idle()
     return engine
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
-from localspec.cli.options import add_model_options, add_process, engine_settings, loader, take_target
+from localspec.cli.options import add_model_options, add_process, engine_settings, take_target
 from localspec.cli.setting import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
@@ -96,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.installed.processes import announce_server
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
+    from localspec.server.front.processes import Processes
     from localspec.server.http import listen, log
     from localspec.server.http.settings import MIB, ServerSettings
 
@@ -125,7 +126,9 @@ def run(options: argparse.Namespace) -> int:
     heads = engine.pop("heads", ())
     if options.fit:
         engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
-    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, load=loader(options))
+    processes = Processes(settings) if options.process else None
+    make = None if processes is None else processes.make
+    pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, make=make)
     slots = pool.slots()  # reads the file's header, which may be damaged
     listening = listen.bind(settings.host, settings.port)
     with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
@@ -133,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         announce_server(pool.default, listen.place_of(listening))
         _say(pool.default, slots, url, options, bool(settings.api_keys))
         with load_progress() as progress:
-            listen.serve(pool, settings, listening, progress)
+            listen.serve(pool, settings, listening, progress, processes)
     return 0
 
 

@@ -43,10 +43,10 @@ from localspec.server.chat.shapes import (
     timings,
     usage,
 )
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
 
-ROUTER = APIRouter(tags=["chat"], route_class=JsonRoute)
+ROUTER = APIRouter(tags=["chat"], route_class=ModelRoute)
 _STRING = {"type": "string"}
 _EVENT = {"type": "object", "properties": {"event": _STRING, "data": _STRING}, "required": ["data"]}
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}

@@ -40,11 +40,11 @@ from localspec.server.chat.shapes import (
     usage,
 )
 from localspec.server.http.errors import invalid
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import Tokens
 
-ROUTER = APIRouter(tags=["completions"], route_class=JsonRoute)
+ROUTER = APIRouter(tags=["completions"], route_class=ModelRoute)
 MOST_TOP = 20
 MOST_PROMPTS = 2048
 """Prompts in one request, as for embeddings; fewer have places."""

@@ -9,30 +9,22 @@ from typing import Any
 from localspec import __version__
 from localspec.gguf.split import read_parts
 from localspec.models.facts.vocabulary import vocabulary
-from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.pool import Pool
 from localspec.types import SamplingParams
 
 
-def props_of(name: str, engine: AnyEngine) -> dict[str, Any]:
+def props_of(name: str, facts: ModelFacts) -> dict[str, Any]:
     """Of a model that is in memory."""
-    loaded, settings = engine.loaded, engine.settings
-    model = loaded.model
     return {
-        **_of_files(name, settings.target, settings.draft),
-        "default_generation_settings": _defaults(loaded.context.n_ctx),
-        "total_slots": settings.slots,
-        "chat_template": model.chat_template or "",
-        "bos_token": model.text_of(model.bos),
-        "eos_token": model.text_of(model.eos),
+        **_of_files(name, Path(facts.target), None if facts.draft is None else Path(facts.draft)),
+        "default_generation_settings": _defaults(facts.context),
+        "total_slots": facts.slots,
+        "chat_template": facts.template,
+        "bos_token": facts.bos,
+        "eos_token": facts.eos,
         "is_sleeping": False,
-        "speculative": {
-            "drafter": settings.drafter,
-            "max_draft_tokens": settings.max_draft_tokens,
-            "verify_rule": settings.verify_rule.name.lower(),
-            "exact": settings.exact,
-            "configuration": loaded.configuration,
-        },
+        "speculative": facts.speculative | {"configuration": facts.configuration},
     }
 
 

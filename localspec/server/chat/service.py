@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
+from secrets import randbits
 from time import perf_counter, time
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -23,9 +26,12 @@ from localspec.server.chat.answers import Answers
 from localspec.server.chat.props import props_of
 from localspec.server.http import log
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
-from localspec.server.http.meter import Meter
+from localspec.server.http.meter import Counting, Meter
 from localspec.server.http.reading import IgnoredNames
 from localspec.server.http.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from localspec.server.front.front import Front
 
 _Result = TypeVar("_Result")
 _GRAMMARS = 2
@@ -38,6 +44,16 @@ _LARGE_BODIES = 2
 """Large bodies that are parsed at once; the others wait without a thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """Answers of a model that have begun and not ended."""
+
+    count: int
+    """Those that wait for a slot included."""
+    reading: Mapping[int, int]
+    """Tokens of their prompts that have been read, by a number for each."""
+
+
 def ending() -> ApiError:
     """503: nothing more is served."""
     return ApiError(503, "unavailable_error", "The server is ending.", code="shutting_down")
@@ -46,10 +62,13 @@ def ending() -> ApiError:
 class Service:
     """Belongs to one event loop. Routes get it as `request.app.state.service`."""
 
-    def __init__(self, pool: Pool, settings: ServerSettings) -> None:
+    def __init__(self, pool: Pool, settings: ServerSettings, counting: Counting | None = None) -> None:
         self.pool = pool
         self.settings = settings
         self.meter = Meter()
+        self.counting: Counting = counting or self.meter
+        self.front: Front | None = None
+        """The way to the processes that have the models; None = this one has them."""
         self.ignored = IgnoredNames()
         self.large_bodies = CapacityLimiter(_LARGE_BODIES)
         """Bounds the threads that parse large bodies."""
@@ -71,6 +90,9 @@ class Service:
         self.live: Counter[str] = Counter()
         """Answers under way by model, those that wait for a slot included."""
         self._answers: set[Answers] = set()
+        self._numbers = count(randbits(48))  # other ones than those of a process that was here before
+        self._running: dict[int, tuple[str, Generation]] = {}
+        """Model and answer, of those that have not ended."""
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._waiting_for_load = 0
         self._reader = asyncio.Lock()
@@ -80,8 +102,9 @@ class Service:
     # -- engines ------------------------------------------------------------------------------------------------
 
     def resolve(self, name: str | None) -> str:
-        """The model a request means: none given, or an alias, is the default."""
-        return self.pool.default if not name or name in self.settings.aliases else name
+        """The model a request means: none given, or an alias, is the default; with a front, which has chosen, each."""
+        known = name and not self.settings.behind and name not in self.settings.aliases
+        return str(name) if known else self.pool.default
 
     async def lease(self, name: str | None) -> Lease:
         """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`.
@@ -120,9 +143,10 @@ class Service:
     async def _load(self, name: str, progress: Progress | None) -> None:
         try:
             lease = await to_thread.run_sync(self.pool.lease, name, progress)
+            facts = self.pool.facts()[name]
         except LocalspecError as error:
             raise from_localspec(error) from error
-        self.known[name] = props_of(name, lease.engine)
+        self.known[name] = props_of(name, facts)
         lease.release()
         self.ready = self.ready or name == self.pool.default
 
@@ -165,12 +189,15 @@ class Service:
             lease.release()
             raise
         self.live[lease.name] += len(generations)
-        for generation in generations:
+        numbers = dict(zip(generations, self._numbers, strict=False))
+        for generation, number in numbers.items():
+            self._running[number] = lease.name, generation
             log.answer_asked(lease.name, generation)
 
         def ended(generation: Generation) -> None:
             self.live[lease.name] -= 1
-            self.meter.count(lease.name, generation)
+            del self._running[numbers[generation]]
+            self.counting.answered(lease.name, numbers[generation], generation)
             log.answer_ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
 
         def over() -> None:
@@ -181,17 +208,19 @@ class Service:
         self._answers.add(answers)
         return answers
 
-    def answering(self) -> Iterator[Generation]:
-        """Answers under way, those that wait for a slot included."""
-        for answers in self._answers:
-            yield from (one for one in answers.generations if one.finish is None)
+    async def under_way(self, name: str) -> UnderWay:
+        """What a model that is in memory does now."""
+        if self.front is not None:
+            return await self.front.under_way(name)
+        reading = {number: one.read for number, (model, one) in self._running.items() if model == name}
+        return UnderWay(self.live[name], reading)
 
     def _admit(self, name: str, engine: AnyEngine, count: int) -> None:
         if self.ending:
             raise ending()
         self.check_count(engine, count)
         if self.live[name] + count > self._places(engine):
-            self.meter.refused.inc()
+            self.counting.refused()
             raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
 
     def _places(self, engine: AnyEngine) -> int:
@@ -242,7 +271,7 @@ class Service:
         if self.ending:
             raise ending()
         if self.reading > self.settings.max_queue:
-            self.meter.refused.inc()
+            self.counting.refused()
             raise overloaded(f"{self.reading} requests wait for texts to be read already.")
         self.reading += 1
         try:
@@ -273,7 +302,7 @@ class Service:
                 found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
             except Cancelled:
                 raise client_gone() if left.done() else ending() from None
-        self.meter.read(name, tokens, perf_counter() - start)
+        self.counting.read(name, tokens, perf_counter() - start)
         return found
 
     @asynccontextmanager
@@ -299,5 +328,7 @@ class Service:
         """Ends everything that runs, with an error for who reads it."""
         self.refuse()
         self.stopped = True
+        if self.front is not None:
+            self.front.stop()
         for answers in tuple(self._answers):
             answers.stop(ending())

@@ -75,7 +75,7 @@ def _listed(service: Service) -> list[Listed]:
 
 def facts_of(service: Service) -> dict[str, Facts]:
     """Of each model whose file can be read, the default first."""
-    loaded, found = service.pool.loaded(), {}
+    loaded, found = service.pool.facts(), {}
     owners = {entry.path: entry.origin.partition("/")[0] for entry in Store().entries() if entry.source == "hub"}
     for name in service.pool.names():
         try:
@@ -83,14 +83,14 @@ def facts_of(service: Service) -> dict[str, Facts]:
             what = describe(path)
         except LocalspecError:  # its file was changed or moved
             continue
-        engine = loaded.get(name)
+        told = loaded.get(name)
         found[name] = Facts(
             publisher=owners.get(path, ""),
             arch=what.details.family,
             quantization=what.details.quantization_level,
-            state="not-loaded" if engine is None else "loaded",
+            state="not-loaded" if told is None else "loaded",
             max_context_length=what.header.context_length,
-            loaded_context_length=None if engine is None else engine.loaded.context.n_ctx,
-            capabilities=["tool_use"] if "tools" in capabilities(what.header, engine) else [],
+            loaded_context_length=None if told is None else told.context,
+            capabilities=["tool_use"] if "tools" in capabilities(what.header, told) else [],
         )
     return found

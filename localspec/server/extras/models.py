@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from localspec.gguf.split import read_parts
-from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.facts import ModelFacts
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.extras.lm_studio import Facts, facts_of
@@ -78,7 +78,7 @@ class Done(BaseModel):
 async def cards(service: Service) -> list[ModelCard]:
     """Every model that may be asked for, the default first."""
     names = await to_thread.run_sync(service.pool.names)
-    loaded = service.pool.loaded()
+    loaded = service.pool.facts()
     facts = await to_thread.run_sync(facts_of, service)
     return [_card(service, name, created, loaded.get(name), facts.get(name)) for name, created in names.items()]
 
@@ -134,29 +134,28 @@ async def unload(request: Request, fields: NamedModel) -> Done:
     return Done()
 
 
-def _card(service: Service, name: str, created: int, engine: AnyEngine | None, facts: Facts | None) -> ModelCard:
+def _card(service: Service, name: str, created: int, loaded: ModelFacts | None, facts: Facts | None) -> ModelCard:
     aliases = list(service.settings.aliases) if name == service.pool.default else []
     card = ModelCard(id=name, created=created, aliases=aliases, **(facts.model_dump() if facts else {}))
-    if engine is not None:
-        card.status, card.meta = "loaded", ModelMeta(**_meta(engine))
+    if loaded is not None:
+        card.status, card.meta = "loaded", ModelMeta(**_meta(loaded))
     return card
 
 
-def _meta(engine: AnyEngine) -> dict[str, Any]:
-    model, settings = engine.loaded.model, engine.settings
-    parameters, size = _weight(model.path)
+def _meta(facts: ModelFacts) -> dict[str, Any]:
+    parameters, size = _weight(Path(facts.target))
     return {
-        "vocab_type": model.vocab_type,
-        "n_vocab": model.n_vocab,
-        "n_ctx": engine.loaded.context.n_ctx,
-        "n_ctx_train": model.n_ctx_train,
-        "n_embd": model.header.number("embedding_length"),
+        "vocab_type": facts.vocab_type,
+        "n_vocab": facts.n_vocab,
+        "n_ctx": facts.context,
+        "n_ctx_train": facts.n_ctx_train,
+        "n_embd": facts.n_embd,
         "n_params": parameters,
         "size": size,
-        "slots": settings.slots,
-        "draft": None if settings.draft is None else settings.draft.name,
-        "heads": {head.name: head.path.name for head in engine.loaded.heads},
-        "configuration": engine.loaded.configuration,
+        "slots": facts.slots,
+        "draft": None if facts.draft is None else Path(facts.draft).name,
+        "heads": {name: Path(path).name for name, path in facts.heads.items()},
+        "configuration": facts.configuration,
     }
 
 

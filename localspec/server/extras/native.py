@@ -25,10 +25,12 @@ from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import Extra, Timings, TokenLogProbs, chat_log_probs, extra, timings
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import JsonRoute, ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
 
-ROUTER = APIRouter(tags=["llama-server"], route_class=JsonRoute)
+ROUTER = APIRouter(tags=["llama-server"], route_class=ModelRoute)
+WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)
+"""Routes that need no model."""
 _LONG_TOKEN = 64
 """Characters of a token at most, in texts around a gap that are cut to the context: few tokens are longer."""
 _ANSWER = 128
@@ -265,17 +267,17 @@ async def embedding(request: Request, fields: NativeTexts) -> list[NativeVector]
     return [NativeVector(index=index, embedding=[vector.tolist()]) for index, vector in enumerate(found)]
 
 
-@ROUTER.post("/rerank", include_in_schema=False)
-@ROUTER.post("/reranking", include_in_schema=False)
-@ROUTER.post("/v1/rerank", include_in_schema=False)
-@ROUTER.post("/v1/reranking", include_in_schema=False)
+@WITHOUT.post("/rerank", include_in_schema=False)
+@WITHOUT.post("/reranking", include_in_schema=False)
+@WITHOUT.post("/v1/rerank", include_in_schema=False)
+@WITHOUT.post("/v1/reranking", include_in_schema=False)
 async def rerank(fields: Ranked) -> None:
     """Always 501: models that rank are encoders, and localspec runs models that write token after token."""
     what = "This server does not rank texts: its models write token after token. Compare vectors of /v1/embeddings."
     raise ApiError(501, "not_supported_error", what)
 
 
-@ROUTER.get("/lora-adapters", summary="Adapters (llama-server's API)")
+@WITHOUT.get("/lora-adapters", summary="Adapters (llama-server's API)")
 async def lora_adapters() -> list[dict[str, Any]]:
     """There are none: localspec loads no adapters."""
     return []

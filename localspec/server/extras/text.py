@@ -13,9 +13,9 @@ from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.fields import Body
 from localspec.server.chat.prepare import chat_turn, check_text, prompt_length, with_engine
 from localspec.server.http.errors import invalid
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 
-ROUTER = APIRouter(tags=["text"], route_class=JsonRoute)
+ROUTER = APIRouter(tags=["text"], route_class=ModelRoute)
 MOST_TOKENS = 1 << 13
 """Tokens that a text may have at least for /tokenize, which takes longer ones than the context holds."""
 _Result = TypeVar("_Result")

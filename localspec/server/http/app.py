@@ -21,10 +21,13 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat import chat, completions
 from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, lm_studio, models, native, text
+from localspec.server.front.front import Front
+from localspec.server.front.processes import Processes
 from localspec.server.http import monitoring
 from localspec.server.http.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
 from localspec.server.http.guard import Guard
 from localspec.server.http.log import AccessLog
+from localspec.server.http.meter import Counting
 from localspec.server.http.reading import HEADER
 from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, ServerSettings
 from localspec.server.http.streaming import told
@@ -49,6 +52,7 @@ OPENAI_ROUTERS = (
 OWN_ROUTERS = (
     monitoring.ROUTER,
     native.ROUTER,
+    native.WITHOUT,
     lm_studio.ROUTER,
     text.ROUTER,
     ollama_answers.ROUTER,
@@ -85,16 +89,23 @@ def create_app(
     settings: ServerSettings | None = None,
     *,
     on_start: Callable[[Service], Coroutine[Any, Any, None]] | None = None,
+    counting: Counting | None = None,
+    processes: Processes | None = None,
 ) -> FastAPI:
-    """The ASGI application over a pool of engines, which the pool's maker closes.
+    """The ASGI application over a pool of models, which the pool's maker closes.
 
     Args:
-        pool: where engines come from.
+        pool: where models come from.
         settings: None = the defaults.
         on_start: runs in the background once the application has started, such as loading the default model.
+        counting: what it counts with; None = a meter of its own.
+        processes: that have the pool's models; None = this one has them.
     """
     settings = settings or ServerSettings()
-    service = Service(pool, settings)
+    service = Service(pool, settings, counting)
+    if processes is not None:
+        service.front = Front(service)
+        processes.meter = service.meter
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -106,6 +117,8 @@ def create_app(
             yield
             service.stop()
             tasks.cancel_scope.cancel()
+        if service.front is not None:
+            await service.front.close()
 
     app = FastAPI(
         title="localspec",
@@ -126,6 +139,8 @@ def create_app(
     for router in LM_STUDIO_ROUTERS:
         app.include_router(router, prefix="/api/v0", include_in_schema=False)
     _shape_errors(app)
+    if settings.behind:
+        return app
     app.add_middleware(Heads)
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origins:

@@ -25,6 +25,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.llama.exact.choice import Progress
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
+from localspec.server.front.processes import Processes
 from localspec.server.http.app import create_app
 from localspec.server.http.connection import Connection, Seldom
 from localspec.server.http.log import LOG
@@ -180,8 +181,21 @@ def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], Non
     return Server(config, app.state.service, ending)
 
 
-def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progress: Progress | None = None) -> None:
+def serve(
+    pool: Pool,
+    settings: ServerSettings,
+    listening: socket.socket,
+    progress: Progress | None = None,
+    processes: Processes | None = None,
+) -> None:
     """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end.
+
+    Args:
+        pool: whose models are served.
+        settings: of the endpoint.
+        listening: where.
+        progress: hears how far the default is.
+        processes: as `create_app` has them.
 
     Raises:
         LocalspecError: the default model cannot be loaded.
@@ -197,13 +211,13 @@ def serve(pool: Pool, settings: ServerSettings, listening: socket.socket, progre
     async def load(service: Service) -> None:
         try:
             await service.load(pool.default, progress)
-            LOG.info("%s is ready: %s", pool.default, pool.loaded()[pool.default].loaded.exactness)
+            LOG.info("%s is ready: %s", pool.default, pool.facts()[pool.default].exactness)
         except Exception as error:  # noqa: BLE001 - a server without its model would say for ever that it loads
             if not service.ending:
                 failure.append(error.__cause__ or error)
                 server.should_exit = True
 
-    server = make_server(create_app(pool, settings, on_start=load), settings, pool.give_up)
+    server = make_server(create_app(pool, settings, on_start=load, processes=processes), settings, pool.give_up)
     try:
         server.run([listening])
     finally:

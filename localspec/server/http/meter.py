@@ -5,14 +5,20 @@ llama-server's and vLLM's dashboards read these as they are. Positions count fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Mapping
+from threading import Lock
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.runtime.generation import Generation
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LATE = 256
+"""Answers that have ended of which `follow` may still be told: it was asked before. A choice."""
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 
 
@@ -39,16 +45,34 @@ class _Speculation:
             self.per_position.labels(*labels, str(position)).inc(count)
 
 
+class Counting(Protocol):
+    """What a server counts with: a meter, or the way to the one of the program in front of it."""
+
+    def answered(self, model: str, number: int, generation: Generation) -> None:
+        """An answer has ended, however it ended; `number`: its own."""
+        ...
+
+    def read(self, model: str, tokens: int, seconds: float) -> None:
+        """A text was read without an answer, in so many seconds."""
+        ...
+
+    def refused(self) -> None:
+        """A request was refused because the queue was full."""
+        ...
+
+
 class Meter:
-    """Counters of a server. Belongs to the event loop."""
+    """Counters of a server. Thread-safe."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they say nothing here and double the page
         self.registry = CollectorRegistry()
         self._add_llama()
         self._add_vllm()
-        self._followed: dict[Generation, int] = {}
-        """Tokens that were counted of the prompts of answers under way."""
+        self._followed: dict[tuple[str, int], int] = {}
+        """Tokens that were counted of the prompts of answers under way, by model and number."""
+        self._over: deque[tuple[str, int]] = deque(maxlen=_LATE)
+        self._lock = Lock()
 
         def own(name: str, what: str, *labels: str) -> Counter:
             return Counter(f"localspec:{name}", what, labels, registry=self.registry)
@@ -56,7 +80,7 @@ class Meter:
         self._requests = own("answers", "Answers by model, how they ended, and exactness.", "model", "finish", "exact")
         self._by_drafter = own("accepted_tokens", "Draft tokens accepted, by drafter.", "drafter")
         self._drafted_by = own("drafted_tokens", "Tokens drafted, by drafter.", "drafter")
-        self.refused = own("refused_requests", "Requests refused because the queue was full.")
+        self._refused = own("refused_requests", "Requests refused because the queue was full.")
 
     def _add_llama(self) -> None:
         def counter(name: str, what: str) -> Counter:
@@ -96,33 +120,46 @@ class Meter:
         self._vllm_waiting = Gauge("vllm:num_requests_waiting", "Answers that wait.", registry=self.registry)
         self._vllm_speculation = _Speculation("vllm", labels, self.registry)
 
-    def follow(self, generations: Iterable[Generation]) -> None:
-        """Adds what has been read of the prompts of answers under way."""
-        for generation in generations:
-            self._tell_read(generation, generation.read)
+    def follow(self, model: str, reading: Mapping[int, int]) -> None:
+        """Adds what has been read of the prompts of answers under way: tokens by their numbers."""
+        with self._lock:
+            for number, read in reading.items():
+                if (model, number) not in self._over:
+                    self._tell_read((model, number), read)
 
-    def _tell_read(self, generation: Generation, read: int) -> None:
-        new = max(0, read - self._followed.get(generation, 0))
-        self._followed[generation] = self._followed.get(generation, 0) + new
+    def _tell_read(self, answer: tuple[str, int], read: int) -> None:
+        new = max(0, read - self._followed.get(answer, 0))
+        self._followed[answer] = self._followed.get(answer, 0) + new
         self._prompt_tokens.inc(new)
 
-    def count(self, model: str, generation: Generation) -> None:
-        """Adds an answer that has ended, however it ended."""
-        stats = generation.stats
-        finish = generation.finish.value if generation.finish is not None else "error"
-        self._requests.labels(model, finish, "true" if stats.exact else "false").inc()
+    def answered(self, model: str, number: int, generation: Generation) -> None:
+        """As `Counting`."""
+        self.add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
+
+    def refused(self) -> None:
+        """As `Counting`."""
+        self._refused.inc()
+
+    def add(self, model: str, number: int, finish: FinishReason, stats: RequestStats, read: int) -> None:
+        """Adds an answer that has ended, of whose prompt so many tokens were read."""
+        with self._lock:
+            self._add(model, number, finish, stats, read)
+
+    def _add(self, model: str, number: int, finish: FinishReason, stats: RequestStats, read: int) -> None:
+        self._requests.labels(model, finish.value, "true" if stats.exact else "false").inc()
         self._vllm_prompt.labels(model).inc(stats.prompt_tokens)
         self._vllm_generated.labels(model).inc(stats.generated)
-        if finish in ("stop", "length", "context"):
-            self._vllm_success.labels(model, "stop" if finish == "stop" else "length").inc()
+        if finish in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTEXT):
+            self._vllm_success.labels(model, "stop" if finish is FinishReason.STOP else "length").inc()
         if stats.generated:
             self._vllm_ttft.labels(model).observe(stats.ttft_seconds)
         for gap in stats.gaps:
             self._vllm_itl.labels(model).observe(gap)
-        self._tell_read(generation, generation.read)
-        del self._followed[generation]
+        self._tell_read((model, number), read)
+        del self._followed[model, number]
+        self._over.append((model, number))
         self._prompt_cached.inc(stats.reused_tokens)
-        self._count_llama(stats, generation.read)
+        self._count_llama(stats, read)
         self._llama_speculation.add(stats)
         self._vllm_speculation.add(stats, model)
         for drafter, drafted in stats.drafted_by_drafter.items():
@@ -130,10 +167,11 @@ class Meter:
             self._by_drafter.labels(drafter).inc(stats.accepted_by_drafter[drafter])
 
     def read(self, model: str, tokens: int, seconds: float) -> None:
-        """Adds a text that was read without an answer, in so many seconds."""
-        self._vllm_prompt.labels(model).inc(tokens)
-        self._prompt_tokens.inc(tokens)
-        self._count_llama(RequestStats(prompt_tokens=tokens, prefill_seconds=seconds), tokens)
+        """As `Counting`."""
+        with self._lock:
+            self._vllm_prompt.labels(model).inc(tokens)
+            self._prompt_tokens.inc(tokens)
+            self._count_llama(RequestStats(prompt_tokens=tokens, prefill_seconds=seconds), tokens)
 
     def _count_llama(self, stats: RequestStats, read: int) -> None:
         totals = self._totals

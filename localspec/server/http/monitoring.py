@@ -41,11 +41,11 @@ async def metrics(request: Request) -> Response:
     """llama-server's names, vLLM's speculative names, and our own."""
     service: Service = request.app.state.service
     processing = deferred = 0
-    for name, engine in service.pool.loaded().items():
-        live = service.live[name]
-        processing += min(live, engine.settings.slots)
-        deferred += max(0, live - engine.settings.slots)
-    service.meter.follow(service.answering())
+    for name, facts in service.pool.facts().items():
+        now = await service.under_way(name)
+        processing += min(now.count, facts.slots)
+        deferred += max(0, now.count - facts.slots)
+        service.meter.follow(name, now.reading)
     headers = {"Process-Start-Time-Unix": str(service.started)}
     return Response(service.meter.text(processing, deferred), media_type=CONTENT_TYPE, headers=headers)
 
@@ -63,7 +63,7 @@ async def props(request: Request, model: str | None = Query(None, description="d
             return JSONResponse(await to_thread.run_sync(props_unloaded, name, service.pool))
     lease = await service.lease(model)
     try:
-        return JSONResponse(props_of(lease.name, lease.engine))
+        return JSONResponse(props_of(lease.name, service.pool.facts()[lease.name]))
     finally:
         lease.release()
 
@@ -100,21 +100,35 @@ class SlotState(BaseModel):
     """As far as the answer has come."""
 
 
-@ROUTER.get("/slots", summary="What the slots of a model do now", response_model_exclude_unset=True)
+@ROUTER.get(
+    "/slots",
+    summary="What the slots of a model do now",
+    response_model=list[SlotState],
+    response_model_exclude_unset=True,
+)
 async def slots(
     request: Request,
     model: str | None = Query(None, description="default: the default model"),
     fail_on_no_slot: str = Query("", description="Anything: answer 503 if all slots are busy."),
-) -> list[SlotState]:
+) -> Any:
     """llama-server's; empty for a model that is not in memory, which is not loaded for this."""
     service: Service = request.app.state.service
     name = service.resolve(model)
-    engine = service.pool.loaded().get(name)
-    if engine is None:
+    lease = service.pool.lease_loaded(name)
+    if lease is None:
         names = await to_thread.run_sync(service.pool.names)
         if name not in names:
             raise unknown_model(name, sorted(names))
         return []
+    try:
+        if service.front is not None:
+            return await service.front.passed_on(request)
+        return _slots(name, lease.engine, fail_on_no_slot)
+    finally:
+        lease.release()
+
+
+def _slots(name: str, engine: AnyEngine, fail_on_no_slot: str) -> list[SlotState]:
     running = engine.running
     if fail_on_no_slot and len(running) >= engine.settings.slots:
         raise overloaded(f"All slots of {name} are busy.")

@@ -22,7 +22,10 @@ MOST_VALUES = 1 << 20
 
 
 class JsonRoute(APIRoute):
-    """For every router: `APIRouter(route_class=JsonRoute)`. What is let in here can be sent out again."""
+    """For every router: `APIRouter(route_class=JsonRoute)`, or `ModelRoute`.
+
+    What is let in here can be sent out again.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's, over a request that parses and validates for itself, and with a header for ignored fields."""
@@ -41,6 +44,20 @@ class JsonRoute(APIRoute):
                 response.headers[HEADER] = ", ".join(reading.ignored)
                 service.ignored.tell(reading.ignored)
             return response
+
+        return handled
+
+
+class ModelRoute(JsonRoute):
+    """For routes that need a model, which may be in another process."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """`JsonRoute`'s, or the answer of the process that has the model."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            service: Service = request.app.state.service
+            return await (handle(request) if service.front is None else service.front.answer(request, handle))
 
         return handled
 

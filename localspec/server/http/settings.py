@@ -63,6 +63,8 @@ class ServerSettings:
     """How long running answers may go on once the server was told to end."""
     most_connections: int | None = None
     """Above it, the connection that has been quiet for longest is closed; None = any number."""
+    behind: bool = False
+    """A front has let the requests in, chosen the model, and writes a line for each."""
     backlog: int = 512
     """Connections that are taken at once, before one of them is looked at."""
 

@@ -19,7 +19,7 @@ from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import BODIES, ApiError, error_body
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, told, whole
 from localspec.server.messages.messages_body import MessagesBody, Prompt
 
@@ -81,7 +81,7 @@ class Blocks:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
 
 
-ROUTER = APIRouter(tags=["messages"], route_class=JsonRoute)
+ROUTER = APIRouter(tags=["messages"], route_class=ModelRoute)
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 _STOP_REASONS: dict[FinishWord, StopReason] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {

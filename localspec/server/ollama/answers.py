@@ -24,13 +24,13 @@ from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
 from localspec.server.extras.embeddings import joined
 from localspec.server.http.errors import invalid
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import ErrorEvent, EventStream, json_response, told, whole
 from localspec.server.ollama.body import OllamaChat, OllamaGenerate, Wanted
 from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, free, named, stamp
 from localspec.types import Tokens
 
-ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
+ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=ModelRoute, responses=REFUSED)
 
 
 class Called(BaseModel):

@@ -12,12 +12,12 @@ from pydantic import BaseModel, Field
 from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, shortened, tokens_of, vectors
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 from localspec.server.ollama.body import KeptAlive
 from localspec.server.ollama.names import REFUSED, free, named
 from localspec.types import Float32Array, Tokens
 
-ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
+ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=ModelRoute, responses=REFUSED)
 _LONG_TOKEN = 64
 """Characters of a token at most, in texts that are cut to the context: few tokens are longer."""
 

@@ -20,8 +20,7 @@ from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.models.installed.store import Store
-from localspec.runtime.any_engine import AnyEngine
-from localspec.runtime.memory.placement import number
+from localspec.runtime.facts import ModelFacts
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.http.route import JsonRoute
@@ -186,8 +185,8 @@ async def running(request: Request) -> RunningModels:
 
 def _running(service: Service) -> list[Running]:
     found = []
-    for name, engine in service.pool.loaded().items():
-        what, left = describe(engine.settings.target), service.pool.leaves_in(name)
+    for name, facts in service.pool.facts().items():
+        what, left = describe(Path(facts.target)), service.pool.leaves_in(name)
         found.append(
             Running(
                 name=name,
@@ -196,17 +195,11 @@ def _running(service: Service) -> list[Running]:
                 digest=what.digest,
                 details=what.details,
                 expires_at=NEVER if left is None else stamp(time() + left),
-                size_vram=int(what.weights * _on_gpus(engine)),
-                context_length=engine.loaded.context.n_ctx,
+                size_vram=int(what.weights * facts.on_gpus),
+                context_length=facts.context,
             )
         )
     return found
-
-
-def _on_gpus(engine: AnyEngine) -> float:
-    """Share of a model's layers that is on GPUs."""
-    layers, all_ = number(engine.settings.gpu_layers), engine.loaded.model.header.n_layers + 1
-    return 1.0 if layers < 0 else min(1.0, layers / all_)
 
 
 @ROUTER.post("/show", summary="What a model is (Ollama's API)")
@@ -218,7 +211,7 @@ async def show(request: Request, body: ShowBody) -> Shown:
 
 
 def _shown(service: Service, name: str) -> Shown:
-    what, engine = describe(service.pool.files(name).target), service.pool.loaded().get(name)
+    what, facts = describe(service.pool.files(name).target), service.pool.facts().get(name)
     template = what.header.chat_template or ""
     info = {key: _plain(value) for key, value in what.header.metadata.items() if key != "tokenizer.chat_template"}
     info["general.parameter_count"] = sum(part.parameters for part in read_parts(what.header.path))
@@ -228,17 +221,17 @@ def _shown(service: Service, name: str) -> Shown:
         license=what.header.text("general.license"),
         details=what.details,
         model_info=info,
-        capabilities=capabilities(what.header, engine),
+        capabilities=capabilities(what.header, facts),
         modified_at=stamp(service.pool.names().get(name, 0)),
     )
 
 
-def capabilities(header: Header, engine: AnyEngine | None) -> list[Capability]:
+def capabilities(header: Header, facts: ModelFacts | None) -> list[Capability]:
     """What a model can do, in Ollama's words.
 
     Args:
         header: of its file.
-        engine: if it is in memory, which knows of marks that the metadata does not name.
+        facts: if it is in memory, which knows of marks that the metadata does not name.
     """
     found: list[Capability] = ["completion"]
     template = header.chat_template or ""
@@ -247,7 +240,7 @@ def capabilities(header: Header, engine: AnyEngine | None) -> list[Capability]:
     marks = ("enable_thinking", "reasoning_effort", *(thought.opening for thought in THOUGHTS))
     if any(mark in template for mark in marks):
         found.append("thinking")
-    if any(key in header.metadata for key in _FILL_IN) or (engine is not None and engine.loaded.model.fill_in):
+    if any(key in header.metadata for key in _FILL_IN) or (facts is not None and facts.fills_in):
         found.append("insert")
     return found
 

@@ -34,15 +34,16 @@ _APIS = (
 async def page(request: Request) -> HTMLResponse:
     """What is loaded, which APIs there are, and how to connect."""
     service: Service = request.app.state.service
-    return HTMLResponse(_page(service, str(request.base_url).rstrip("/")), headers=_HEADERS)
+    rows = list[tuple[str, ...]]()
+    for name, facts in service.pool.facts().items():
+        used = min((await service.under_way(name)).count, facts.slots)
+        rows.append((name, f"{facts.context}", f"{used} of {facts.slots}"))
+    return HTMLResponse(_page(service, str(request.base_url).rstrip("/"), rows), headers=_HEADERS)
 
 
-def _page(service: Service, address: str) -> str:
+def _page(service: Service, address: str, loaded: list[tuple[str, ...]]) -> str:
+    """`loaded`: name, context and slots in use of each model in memory."""
     where, default = escape(address), escape(service.pool.default)
-    loaded = [
-        (name, f"{engine.loaded.context.n_ctx}", f"{len(engine.running)} of {engine.settings.slots}")
-        for name, engine in service.pool.loaded().items()
-    ]
     apis = [(whose, f"{address}{base}", routes) for whose, base, routes in _APIS]
     key = "<p>Clients send an API key of this server.</p>" if service.settings.api_keys else ""
     models = _table(("Model in memory", "Context", "Slots in use"), loaded) if loaded else "<p>No model is loaded.</p>"

@@ -5,7 +5,8 @@ It sends a body of /v1/chat/completions with one more field, the object `localsp
     id      of the answer, to cancel it by
     resume  {reasoning, prefix, thought_out}: what it has thought and said already, and whether that thought is over
     raw     the text comes as the model says it, its marks included
-    room    tokens that must be free after the prompt
+    room    tokens that must be free after the prompt, else it is refused; null = as it may be. The first event of one
+            that is not says in `taken` how many tokens the prompt has
     drafter, max_draft_tokens, chat, recall, remember: see `Options`
 """
 
@@ -128,6 +129,8 @@ class _Running:
         self._reply: Parser | None = None
         self._generation: Generation | None = None
         self._joined: Joined | None = None
+        self._taken = 0
+        """Tokens of the prompt, if they are to be told."""
         self._cancelled = False
 
     def begin(self, lease: Callable[[], Lease], body: Mapping[str, Any]) -> None:
@@ -135,7 +138,9 @@ class _Running:
         self._lease = lease()
         engine, more = self._lease.engine, body["localspec"]
         asked = asked_of(engine, body)
-        _check_room(engine, asked, more.get("room", 0))
+        if (room := more.get("room")) is not None:
+            _check_room(engine, asked, room)
+            self._taken = len(asked.prompt)
         raw = more.get("raw", False)
         self._reply = None if raw else asked.reply
         preserved = frozenset[int]() if raw else asked.preserved
@@ -149,12 +154,14 @@ class _Running:
         self._joined = Joined(self._generation, POSTS_PER_SECOND)
         if self._cancelled:
             self._joined.cancel()
+        if self._taken:
+            yield _event({"localspec": {"taken": self._taken}})
         try:
             async for events in self._joined.batches():
                 yield self._line(self._generation, teller, events)
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
             yield self._line(self._generation, teller, [], broken=True)
-            yield _event({"error": told(error)})
+            yield _event({"error": told(error), "outdated": self._lease.engine.outdated})
         yield DONE
 
     def _line(self, generation: Generation, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:

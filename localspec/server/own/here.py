@@ -19,6 +19,7 @@ from localspec.llama.exact.choice import Progress
 from localspec.runner.host import Use
 from localspec.runner.place import Place
 from localspec.runtime.any_engine import AnyEngine
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.pool import Lease
 from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import facts_of, state_of
@@ -47,7 +48,7 @@ class Here:
         self._use: Callable[[], Use] | None = None
         """None until then, too."""
         self._thread: threading.Thread | None = None
-        self.facts: dict[str, Any] = {}
+        self.facts: ModelFacts | None = None
         self.last_words: tuple[str, ...] = ()
 
     @property

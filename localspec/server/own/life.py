@@ -1,8 +1,8 @@
 """The life of a process that has one model: it loads, tells of it to who listens, and ends with its last listener.
 
 What is told are lines of JSON, each with its `event`: loading (what, share), ready (facts of the models) or failed (an
-error), state (what changes now and then), log (level, text), and each second a pulse (silent, longest: see
-`Engine.silence`).
+error), state (what changes now and then), log (name, level, text), what was counted (see `Telling`), and each second a
+pulse (silent, longest: see `Engine.silence`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from localspec.checks import inside
 from localspec.errors import told
 from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.engine import Engine
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.pool import Pool
 from localspec.runtime.signs import Signs
 from localspec.server.own.own import Route
@@ -92,6 +93,11 @@ class Life:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hand_out, line)
 
+    def say_state(self) -> None:
+        """Tells what may change, of models that are loaded."""
+        if self.engine is not None:
+            self.say("state", **state_of(self.engine))
+
     def _hand_out(self, line: str) -> None:
         for listener in self._listeners:
             listener.put_nowait(line)
@@ -105,12 +111,12 @@ class Life:
 
         try:
             engine = self.pool.lease(self.pool.default, report).engine  # never given back
-            facts = facts_of(engine)
+            facts = facts_of(engine).json()
         except Exception as error:  # noqa: BLE001 - the worker's edge: who listens raises it
             self.say("failed", **told(error))
             return  # who listens hears of it, and goes
-        self.say("state", **state_of(engine))
         self.engine = engine
+        self.say_state()
         self.say("ready", **facts)
 
     async def _beat(self) -> None:
@@ -181,24 +187,12 @@ class _Handler(logging.Handler):
         self._life = life
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._life.say("log", level=record.levelno, text=record.getMessage())
+        self._life.say("log", name=record.name, level=record.levelno, text=record.getMessage())
 
 
-def facts_of(engine: AnyEngine) -> dict[str, Any]:
-    """What does not change, of loaded models."""
-    loaded, settings = engine.loaded, engine.loaded.settings
-    return {
-        "target": str(settings.target),
-        "draft": None if settings.draft is None else str(settings.draft),
-        "heads": [[head.name, str(head.path)] for head in loaded.heads],
-        "slots": settings.slots,
-        "context": loaded.context.n_ctx,
-        "exactness": loaded.exactness,
-        "configuration": loaded.configuration,
-        "can_think": "enable_thinking" in (loaded.model.chat_template or ""),
-        "completes": not engine.template.exists,
-        "layers": engine.inspect(inside.layers),
-    }
+def facts_of(engine: AnyEngine) -> ModelFacts:
+    """What does not change."""
+    return ModelFacts.of(engine, engine.inspect(inside.layers))
 
 
 def state_of(engine: AnyEngine) -> dict[str, Any]:

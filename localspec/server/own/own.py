@@ -42,7 +42,7 @@ class Own:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get((scope["method"], scope["path"])) if self._is_own(scope) else None
         if route is None:
-            await (await self._made())(scope, receive, send)
+            await (await self.made())(scope, receive, send)
             return
         request = Request(scope, receive)
         try:
@@ -55,7 +55,7 @@ class Own:
         given = Headers(scope=scope).get(HEADER, "")
         return hmac.compare_digest(given.encode("latin-1"), self._secret)
 
-    async def _made(self) -> ASGIApp:
+    async def made(self) -> ASGIApp:
         async with self._one:
             if self._app is None:
                 self._app = await self._make()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import uvicorn
 from anyio import to_thread
@@ -19,29 +21,36 @@ from starlette.types import ASGIApp
 from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import Life
 from localspec.server.own.own import Own
+from localspec.server.own.public import Public
 
+if TYPE_CHECKING:
+    from localspec.server.http.settings import ServerSettings
+
+First: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 _END_SECONDS = 20.0
 """After which the process is ended by force: a pass may take long, and caches of chats are written."""
+_KEEP_ALIVE = 86_400
+"""Seconds that a connection without a request is kept: who is in front of it closes it."""
 _SWITCH_SECONDS = 0.0002
 """Between threads of Python: the engine's has to wait so long for the one that writes answers. With Python's 0.005
 eight users get 6 % fewer tokens a second (SmolLM2, 2 cores)."""
 
 
-def serve(life: Life, listening: socket.socket, secret: str) -> None:
-    """Serves until `life` ends, or a signal comes; then the models are closed."""
+def serve(life: Life, listening: socket.socket, secret: str, public: ServerSettings | None = None) -> None:
+    """Serves until `life` ends, or a signal comes; then the models are closed.
 
-    async def make() -> ASGIApp:
-        from localspec.server.http.app import create_app  # takes a second
-        from localspec.server.http.settings import PREFIX, ServerSettings
-
-        settings = ServerSettings(host=f"{PREFIX}{listening.getsockname()}", drain_seconds=0.0)
-        app = await to_thread.run_sync(create_app, life.pool, settings)
-        await app.state.service.load(life.pool.default)
-        return app
+    Args:
+        life: of this process.
+        listening: where.
+        secret: known by the program that started it alone.
+        public: of the server that is in front of it; None = there is none.
+    """
 
     sys.setswitchinterval(_SWITCH_SECONDS)
+    others = Public(life, public)
     answers = OwnAnswers(lambda: life.pool.lease(life.pool.default))
-    _Process(Own(secret, life.routes | answers.routes, make), life).run([listening])
+    own = Own(secret, life.routes | answers.routes | others.routes, others.make)
+    _Process(own, life, None if public is None else own.made).run([listening])
 
 
 class Server(uvicorn.Server):
@@ -63,6 +72,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=1,
         )
         super().__init__(config)
@@ -79,13 +89,16 @@ class Server(uvicorn.Server):
 class _Process(Server):
     """Ends with its life, with a signal, and if need be by force."""
 
-    def __init__(self, app: ASGIApp, life: Life) -> None:
+    def __init__(self, app: ASGIApp, life: Life, first: First | None) -> None:
+        """`first`: what is done while the models are loaded."""
         super().__init__(app, lambda: life.ending, self._end_life)
-        self._life = life
+        self._life, self._first = life, first
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._life.begin()
+        if self._first is not None:
+            self._making = asyncio.create_task(self._first())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))

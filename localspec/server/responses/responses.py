@@ -22,7 +22,7 @@ from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs, extra, reasoning_tokens, timings
 from localspec.server.http.errors import ApiError
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, told, whole
 from localspec.server.responses.responses_body import NamedChoice, ResponsePrompt, ResponsesBody
 from localspec.server.responses.responses_shapes import (
@@ -109,7 +109,7 @@ def _size(message: ChatMessage) -> int:
     return len(str(message.content)) + len(message.reasoning_content or "") + calls
 
 
-ROUTER = APIRouter(tags=["responses"], route_class=JsonRoute)
+ROUTER = APIRouter(tags=["responses"], route_class=ModelRoute)
 
 
 def memory_of(request: Request) -> ResponseMemory:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 from textual import work
@@ -14,10 +13,9 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import pictured
-from localspec.checks import inside
 from localspec.checks.finding import Finding
 from localspec.errors import LocalspecError
-from localspec.runtime.any_engine import AnyEngine
+from localspec.remote.answerer import Answerer
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
 from localspec.tui.widgets.bindings import bind
@@ -58,13 +56,13 @@ class DoctorScreen(Page):
         self.query_one("#verdict", Static).update("Examining ...")
         pane, use = self.chats.pane, self.chats.context_use
         chat = None if pane is None else pane.chat_id
-        self._examine(self.session.engine, self.session.archive.stats, chat, 0 if use is None else use[0])
+        self._examine(self.session.answerer, self.session.archive.stats, chat, 0 if use is None else use[0])
 
     @work(thread=True, exclusive=True, group="doctor")
-    def _examine(self, engine: AnyEngine | None, stats_of: Any, chat: int | None, use: int) -> None:
+    def _examine(self, answerer: Answerer, stats_of: Any, chat: int | None, use: int) -> None:
         findings: list[Finding] = []
         try:
-            for finding in examine(engine, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
+            for finding in examine(answerer, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
                 findings.append(finding)  # noqa: PERF402 - what came before an error is kept
         except LocalspecError as error:
             findings.append(Finding("doctor", f"could not look further: {error.message}", error.hint))
@@ -98,11 +96,11 @@ class DoctorScreen(Page):
         self.chats.shell.copy("\n".join(content_of(finding).plain for finding in self.findings), "Report")
 
 
-def examine(engine: AnyEngine | None, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
+def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
     """Everything there is to say: the last answers, the models in use, the machine, the installation.
 
     Args:
-        engine: None = not loaded, or the answers come from an endpoint.
+        answerer: who has the models, or asks them elsewhere.
         answers: stats of the last answers of the chat in front.
         context_use: tokens of that chat.
     """
@@ -110,18 +108,18 @@ def examine(engine: AnyEngine | None, answers: Sequence[Mapping[str, Any]], cont
     from localspec.checks.speed import examine_answers
 
     yield from examine_answers(answers)
-    if engine is None:
+    found = answerer.look(context_use)
+    if found is None:
         yield Finding("models", "none is loaded in this process, so there is little to see")
         yield from examine_machine_state()
         return
-    yield from engine.inspect(partial(inside.use, context_use))
-    loaded = [engine.settings.target, engine.settings.draft]
-    yield from examine_machine_state(sum(path.stat().st_size for path in loaded if path is not None))
-    yield from engine.inspect(inside.parts)
-    if engine.last_words:
-        words = " | ".join(engine.last_words[-_LAST_WORDS:])
+    yield from (Finding(**one) for one in found.use)
+    yield from examine_machine_state(sum(path.stat().st_size for path in found.files))
+    yield from (Finding(**one) for one in found.parts)
+    if found.last_words:
+        words = " | ".join(found.last_words[-_LAST_WORDS:])
         yield Finding("last process", f"died, and the models were loaded again; it had written: {words}")
-    yield from examine_machine(engine.settings.wide)
+    yield from examine_machine(found.wide)
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

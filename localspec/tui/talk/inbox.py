@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from textual.message import Message as TextualMessage
 
-from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Told
+from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Taken, Told
 from localspec.tui.talk.posts import posted
 
 _LONGEST_REST = 0.25
@@ -59,6 +59,8 @@ class Inbox:
     def post_message(self, message: Told) -> bool:
         if self._stopped:
             return isinstance(message, AnswerEnded) and self._owner.post_message(posted(message))
+        if isinstance(message, Taken):  # the first of all, and no part is to come later for it
+            return self._owner.post_message(posted(message))
         self._waiting.append(message)
         if self._expected:
             return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from time import monotonic
 
 from localspec.chat.reply import thinking
@@ -22,6 +23,7 @@ from localspec.remote.answerer import (
     Facts,
     LoadFailed,
     Loading,
+    Look,
     ModelReady,
     Prefilled,
     Question,
@@ -38,6 +40,8 @@ Load = Callable[[Progress], AnyEngine]
 
 class LocalAnswerer:
     """Loads and asks an engine; the first question may come before it is loaded."""
+
+    checks_room = False
 
     def __init__(self, load: Load, name: str, key: str = "") -> None:
         """`key`: what loads it again; "" = unknown."""
@@ -75,6 +79,14 @@ class LocalAnswerer:
             return False
         self.engine.forget_chat(chat)
         return True
+
+    def look(self, context: int) -> Look | None:
+        engine = self.engine
+        if engine is None:
+            return None
+        use, parts = engine.inspect(partial(inside.use, context)), engine.inspect(inside.parts)
+        files = tuple(path for path in (engine.settings.target, engine.settings.draft) if path is not None)
+        return Look([*map(asdict, use)], [*map(asdict, parts)], files, engine.settings.wide, engine.last_words)
 
     def close(self) -> None:
         self._closed = True

@@ -28,6 +28,11 @@ class LoadFailed(answerer.LoadFailed, Message):
 
 
 @dataclass(eq=False, repr=False)
+class Taken(answerer.Taken, Message):
+    """The question is going to be answered."""
+
+
+@dataclass(eq=False, repr=False)
 class Prefilled(answerer.Prefilled, Message):
     """How far the prompt of an answer has been read."""
 
@@ -43,7 +48,7 @@ class AnswerEnded(answerer.AnswerEnded, Message):
 
 
 _KINDS: dict[type, Callable[..., Message]] = {
-    kind.__bases__[0]: kind for kind in (Loading, ModelReady, LoadFailed, Prefilled, AnswerPart, AnswerEnded)
+    kind.__bases__[0]: kind for kind in (Loading, ModelReady, LoadFailed, Taken, Prefilled, AnswerPart, AnswerEnded)
 }
 
 

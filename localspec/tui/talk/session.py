@@ -9,8 +9,6 @@ from typing import Any
 from localspec.chat.archive.archive import Archive
 from localspec.errors import LocalspecError, UsageError
 from localspec.remote.answerer import Answerer, Facts, Loading
-from localspec.runtime.any_engine import AnyEngine
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.tui.talk.preferences import Preferences
 
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
@@ -65,11 +63,6 @@ class Session:
             self.set_private(True)
 
     # ---- who answers
-
-    @property
-    def engine(self) -> AnyEngine | None:
-        """The engine that answers; None = a remote one does, or it is not loaded."""
-        return self.answerer.engine if isinstance(self.answerer, LocalAnswerer) else None
 
     @property
     def piece(self) -> Callable[[int], bytes]:

@@ -20,13 +20,13 @@ from localspec.chat.plain_text import plain_text
 from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
-from localspec.errors import LocalspecError
+from localspec.errors import ContextOverflowError, LocalspecError
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, Question
 from localspec.tui.talk import attach
-from localspec.tui.talk.conversation import fit, last_turn, question_of
+from localspec.tui.talk.conversation import Fit, fit, last_turn, question_of, room
 from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled, Taken
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.completion import Completion, Suggestions
@@ -90,6 +90,8 @@ class ChatPane(TabPane):
         """Through which the answer comes."""
         self._asked = 0.0
         """When the answer was asked for, in seconds of the monotonic clock."""
+        self._asking: tuple[Question, list[StoredMessage], bool] | None = None
+        """What was asked for, of whom, and whether an answer goes on; until it is taken."""
         self._stopped = False
         """Somebody stopped the answer; what still comes of it is not shown."""
         self._thinks = False
@@ -374,17 +376,59 @@ class ChatPane(TabPane):
         try:
             private = self.session.private
             question = question_of(self.chat, path, self.session.facts, go_on, thought_out, private)
+            if self._ask_for_room(question, path, go_on):
+                return
             found = await asyncio.to_thread(fit, self.session.answerer, question)
         except LocalspecError as error:
             say(self, str(error), problem=True)
             self.hand_back()
             return
-        if found.full and found.tokens is not None and found.limit is not None and not go_on:
-            self.hand_back()
-            self.post_message(self.Full(self, question, found.tokens, found.limit))
+        if not go_on and self._is_full(question, found):
             return
         self.context_tokens = found.tokens
+        self._end("stopped", "", None)
         await self._begin(question, path, go_on)
+        self._ask(question)
+
+    def _ask_for_room(self, question: Question, path: list[StoredMessage], go_on: bool) -> bool:
+        """Asks whoever can say by himself that a question does not fit; False = he cannot, or it is not known what
+        fits.
+        """
+        answerer = self.session.answerer
+        limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
+        if limit is None:
+            return False
+        self._end("stopped", "", None)
+        self._asking = question, path, go_on
+        self._ask(replace(question, room=0 if go_on else room(limit)))
+        return True
+
+    async def on_taken(self, event: Taken) -> None:
+        event.stop()
+        if event.answer is self.answer and self._asking is not None and not self._stopped:
+            asked, self._asking = self._asking, None
+            self.context_tokens = event.tokens
+            await self._begin(*asked)
+            self.post_message(self.Changed())
+
+    def _is_full(self, question: Question, found: Fit) -> bool:
+        """Whether a question does not fit; then it is told, and prompts that wait go back."""
+        if not found.full or found.tokens is None or found.limit is None:
+            return False
+        self.hand_back()
+        self.post_message(self.Full(self, question, found.tokens, found.limit))
+        return True
+
+    @work(group="ask")
+    async def _refused(self, question: Question, error: LocalspecError) -> None:
+        """Says by how much a question does not fit."""
+        try:
+            if self._is_full(question, await asyncio.to_thread(fit, self.session.answerer, question)):
+                return
+        except LocalspecError as failure:
+            error = failure
+        say(self, str(error), problem=True)
+        self.hand_back()
 
     async def agreed(self) -> bool:
         """Whether a prompt may go to who answers now: of a server that was found by a search, the user is asked once.
@@ -406,7 +450,7 @@ class ChatPane(TabPane):
         return True
 
     async def _begin(self, question: Question, path: list[StoredMessage], go_on: bool) -> None:
-        self._end("stopped", "", None)
+        """The answer is there, and empty."""
         archive, answerer = self.session.archive, self.session.answerer
         model = answerer.facts.name if answerer.facts else answerer.name
         if go_on:
@@ -420,9 +464,11 @@ class ChatPane(TabPane):
         await self.transcript.show(self.path)
         self._bubble = self.transcript.bubble(self._writer.message_id)
         self.transcript.to_end()
+
+    def _ask(self, question: Question) -> None:
         self._inbox = Inbox(self)
         self._thinks, self._asked = False, monotonic()
-        self.answer = answerer.answer(question, self._inbox)
+        self.answer = self.session.answerer.answer(question, self._inbox)
         self.live.begin(self.answer)
         self.post_message(self.Changed())
 
@@ -442,7 +488,11 @@ class ChatPane(TabPane):
             event.stop()
             return
         state, note = event.state if not self._stopped else ("stopped", "")
+        asked = self._asking
         self._end(state, note, event.stats)
+        if asked is not None and isinstance(event.error, ContextOverflowError) and state == "error":
+            self._refused(asked[0], event.error)
+            return
         if event.error is not None and event.finish is FinishReason.ERROR:
             say(self, str(event.error), problem=True)
         if state != "stopped" and monotonic() - self._asked >= _LONG_SECONDS:
@@ -495,7 +545,7 @@ class ChatPane(TabPane):
         if self.answer is not None and self._inbox is not None:
             self._inbox.stop()
             self.answer.cancel()
-        self._writer = self._bubble = self._inbox = self.answer = None
+        self._writer = self._bubble = self._inbox = self.answer = self._asking = None
         self.live.rest()
         self._stopped = False
         if writer is None:

@@ -1,0 +1,1 @@
+"""`serve` in front of the processes that have its models."""

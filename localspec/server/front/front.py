@@ -1,0 +1,281 @@
+"""Hands requests on to the processes that have the models, and what these answer to the clients, as it is.
+
+A process may die at any time. Who waits for its answer then gets an error in the form of the API that was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+from anyio import to_thread
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from localspec.errors import LocalspecError
+from localspec.runner.child import Child
+from localspec.runner.host import Use
+from localspec.runtime.pool import Lease
+from localspec.server.chat.service import Service, UnderWay
+from localspec.server.http.errors import client_gone, error_body, from_localspec
+from localspec.server.http.streaming import DONE, leaving
+from localspec.server.ollama.body import KeptAlive
+from localspec.server.ollama.names import NDJSON, free, named
+
+_HOST = "http://localspec"
+_TOLD_SECONDS = 2.0
+"""Of silence, for what a process tells at once. A choice."""
+_LARGE_BODY = 256 * 1024
+"""Bytes of a body that is looked into on a worker thread: a smaller one takes a millisecond."""
+_KEPT = ("content-type", "content-length", "cache-control", "x-accel-buffering", "localspec-ignored-fields")
+"""Headers of an answer that are the client's; the others are those of the connection to the process."""
+_OLLAMA, _LM_STUDIO = "/api/", "/api/v0/"
+
+
+class _Named(BaseModel):
+    """What the choice of a model needs of a body, whatever it is."""
+
+    model: Any = None
+    name: Any = None
+    keep_alive: Any = None
+    messages: Any = None
+    prompt: Any = None
+    suffix: Any = None
+    input: Any = None
+
+    @property
+    def wanted(self) -> str | None:
+        """Name of a model; None = none is given."""
+        given = self.model or self.name
+        return given if isinstance(given, str) else None
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is something to answer."""
+        return bool(self.messages or self.prompt or self.suffix or self.input)
+
+    @property
+    def frees(self) -> bool:
+        """Whether the model's memory is not needed after this request, as Ollama's clients say it."""
+        try:
+            return KeptAlive(keep_alive=self.keep_alive).frees
+        except ValidationError:
+            return False
+
+
+class Front:
+    """Of one server. Belongs to its event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._clients: dict[Path, httpx.AsyncClient] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def answer(self, request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
+        """What the process of the model answers, which is loaded if need be.
+
+        Args:
+            request: of a client.
+            handle: answers what needs no model.
+
+        Raises:
+            ApiError: as `Service.lease`; 503, the process is gone; 499, the client is.
+        """
+        body, path = await request.body(), request.url.path
+        asked = await self._asked(body)
+        if not path.startswith(_OLLAMA) or path.startswith(_LM_STUDIO):
+            return await self._of_any(request, body, asked.wanted)
+        name = await named(self._service, asked.wanted)
+        if not asked.asks and asked.frees:  # nothing is loaded for this
+
+            async def again() -> Message:
+                return {"type": "http.request", "body": body}
+
+            return await handle(Request(request.scope, again))
+        response = await self._sent(request, body, await self._service.lease(name))
+        if asked.frees:
+            response.after = lambda: free(self._service, name)
+        return response
+
+    async def passed_on(self, request: Request) -> Response:
+        """The same for a request of a model in memory that says its name in its address."""
+        lease = self._service.pool.lease_loaded(self._service.resolve(request.query_params.get("model")))
+        return await self._sent(request, b"", lease or await self._service.lease(None))
+
+    async def under_way(self, name: str) -> UnderWay:
+        """What a process answers now; nothing if it is gone."""
+        lease = self._service.pool.lease_loaded(name)
+        if lease is None:
+            return UnderWay(0, {})
+        try:
+            reply = await self._asked_of(lease, "GET", "running")
+        except (LocalspecError, httpx.HTTPError):
+            return UnderWay(0, {})
+        finally:
+            lease.release()
+        told = reply.json()
+        return UnderWay(told["count"], {int(number): read for number, read in told["reading"].items()})
+
+    def stop(self) -> None:
+        """Has all processes end their answers, each with an error for who reads it."""
+        for name in self._service.pool.loaded():
+            task = asyncio.get_running_loop().create_task(self._stop(name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _stop(self, name: str) -> None:
+        lease = self._service.pool.lease_loaded(name)
+        if lease is not None:
+            with suppress(LocalspecError, httpx.HTTPError):
+                await self._asked_of(lease, "POST", "stop")
+            lease.release()
+
+    async def _asked_of(self, lease: Lease, method: str, path: str) -> httpx.Response:
+        """What a process answers to the server itself."""
+        with ExitStack() as using:
+            use = await self._used(lease, using)
+            client, url = await self._client(use), f"{_HOST}/localspec/{path}"
+            return await client.request(method, url, headers=use.headers, timeout=_TOLD_SECONDS)
+
+    async def _asked(self, body: bytes) -> _Named:
+        """What a body asks for; the process tells what is wrong with it."""
+        try:
+            if len(body) <= _LARGE_BODY:
+                return _Named.model_validate_json(body)
+            return await to_thread.run_sync(_Named.model_validate_json, body, limiter=self._service.large_bodies)
+        except ValidationError:
+            return _Named()
+
+    async def _of_any(self, request: Request, body: bytes, name: str | None) -> Response:
+        """An answer of the model that is named; what names none, such as an earlier answer, may be any's."""
+        response = await self._sent(request, body, await self._service.lease(name))
+        if request.method == "POST":
+            return response
+        for other in self._service.pool.loaded():
+            if response.status_code != 404:
+                break
+            lease = self._service.pool.lease_loaded(other)
+            if lease is not None:
+                await response.close()
+                response = await self._sent(request, body, lease)
+        return response
+
+    async def _sent(self, request: Request, body: bytes, lease: Lease) -> _Answer:
+        """Sends a request to a process, and waits for the head of its answer. Takes the lease over."""
+        with ExitStack() as using:
+            using.callback(lease.release)
+            use = await self._used(lease, using)
+            client = await self._client(use)
+            asked = client.build_request(
+                request.method,
+                f"{_HOST}{request.url.path}",
+                params=request.url.query or None,
+                content=body,
+                headers={"Content-Type": request.headers.get("content-type", "application/json")},
+            )
+            sending = asyncio.ensure_future(client.send(asked, stream=True))
+            async with leaving(request) as left:
+                try:
+                    await asyncio.wait((sending, left), return_when=asyncio.FIRST_COMPLETED)
+                    if not sending.done():
+                        raise client_gone()
+                    reply = sending.result()
+                except httpx.HTTPError:
+                    raise await to_thread.run_sync(use.fate) from None
+                finally:
+                    if not sending.done():
+                        sending.cancel()
+                        await asyncio.gather(sending, return_exceptions=True)
+            return _Answer(reply, use, using.pop_all(), request.url.path)
+        raise AssertionError  # the stack swallows nothing
+
+    async def _used(self, lease: Lease, using: ExitStack) -> Use:
+        assert isinstance(lease.model, Child)
+        if lease.model.listens:
+            return using.enter_context(lease.model.use())
+        return await to_thread.run_sync(using.enter_context, lease.model.use())
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        for client in self._clients.values():
+            await client.aclose()
+
+    async def _client(self, use: Use) -> httpx.AsyncClient:
+        """Connections to a process; those to processes that are gone are let go."""
+        assert use.at is not None
+        if use.at not in self._clients:
+            for at in [at for at in self._clients if not at.exists()]:
+                await self._clients.pop(at).aclose()
+            transport = httpx.AsyncHTTPTransport(uds=str(use.at), limits=httpx.Limits(), verify=False)
+            self._clients[use.at] = httpx.AsyncClient(transport=transport, timeout=None, trust_env=False)
+        return self._clients[use.at]
+
+
+class _Answer(StreamingResponse):
+    """What a process answers, piece by piece."""
+
+    def __init__(self, reply: httpx.Response, use: Use, using: ExitStack, path: str) -> None:
+        """`using`: is left when nobody reads it any more."""
+        super().__init__(self._pieces(), reply.status_code)
+        self.raw_headers = [(name, value) for name, value in reply.headers.raw if name.lower().decode() in _KEPT]
+        self._reply, self._use, self._using, self._path = reply, use, using, path
+        self.after: Callable[[], Awaitable[None]] | None = None
+        """What is done when it is over."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the process; it hears of that."""
+        self._using.close()
+        await self._reply.aclose()
+        if self.after is not None:
+            await self.after()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        end, kind = b"\n\n", self._reply.headers.get("content-type", "").partition(";")[0]
+        try:
+            async for piece in self._reply.aiter_raw():
+                self._use.doing = "answered"
+                end = piece[-2:]
+                yield piece
+        except httpx.HTTPError:
+            fate = await to_thread.run_sync(self._use.fate)
+            if kind not in ("text/event-stream", NDJSON):
+                raise fate from None  # half an answer is out: only closing the connection tells the client
+            yield b"".join(_last_words(fate, self._path, end))
+
+
+def _last_words(fate: LocalspecError, path: str, end: bytes) -> Iterator[bytes]:
+    """An error as the last event of a stream, in the form of its API.
+
+    Args:
+        fate: what went wrong.
+        path: of the request.
+        end: last bytes of the stream so far.
+    """
+    error = from_localspec(fate)
+    body = error_body(error, path)
+    plain = path.removeprefix("/v1")
+    if path.startswith(_OLLAMA) and not path.startswith(_LM_STUDIO):
+        yield b"" if end.endswith(b"\n") else b"\n"
+        yield json.dumps(body).encode() + b"\n"
+        return
+    yield b"" if end == b"\n\n" else b"\n\n"
+    if plain.startswith("/messages"):
+        yield f"event: error\ndata: {json.dumps(body)}\n\n".encode()
+    elif plain.startswith("/responses"):
+        told = {"type": "error", "code": error.code, "message": error.message, "param": None, "sequence_number": 0}
+        yield f"event: error\ndata: {json.dumps(told)}\n\n".encode()
+    else:
+        yield f"data: {json.dumps(body)}\n\n{DONE}".encode()
