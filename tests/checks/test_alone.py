@@ -19,14 +19,17 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.options import Options
 from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
+from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
-from localspec.tui.talk.local import LocalAnswerer
+from localspec.server.own.here import Here
 from localspec.types import SamplingParams
 from tests.native.inside import tokens_held
 
 GREEDY = SamplingParams(temperature=0.0)
 MESSAGES = (Message("user", "Tell me about the sea."),)
 TOKENS = 64
+
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 @contextmanager
@@ -73,13 +76,14 @@ class Listener:
 
 def heat(engine: Engine, drafter: str, alone: bool = True) -> Listener:
     """One heat as the race screen asks for it; or, not `alone`, an answer of the chat."""
-    answerer, listener = LocalAnswerer(lambda progress: engine, "pair"), Listener()
+    answerer, listener = ChildAnswerer(lambda: Here(lambda progress: engine, closes=False), "pair"), Listener()
     answerer.start(listener)
     question = Question(
         list(MESSAGES), GREEDY, seed=1, max_tokens=TOKENS, drafter=drafter, chat=None if alone else "c", alone=alone
     )
     answerer.answer(question, listener)
     assert listener.over.wait(60)
+    answerer.close()
     assert listener.error is None
     return listener
 

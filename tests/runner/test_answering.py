@@ -20,6 +20,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.archive.archive import Archive
+from localspec.chat.reply import thinking
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.request import FinishReason
@@ -37,12 +38,14 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.runner import answering, child
-from localspec.runner.answering import ChildAnswerer
+from localspec.runner.answering import ChildAnswer, ChildAnswerer
 from localspec.runner.child import Child, Load
+from localspec.runner.host import Host
+from localspec.runtime.asked import Asked
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.sampling import SamplingParams
-from localspec.tui.talk.local import LocalAnswerer
+from localspec.server.own.here import Here
 from localspec.tui.talk.preferences import Preferences
 from localspec.tui.talk.session import Session
 from tests.chat.marked_file import write_harmony
@@ -134,10 +137,9 @@ def heard(answerer: Answerer, question: Question, at_part: Callable[[], object] 
 
 
 @contextmanager
-def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[tuple[ChildAnswerer, Heard]]:
-    """One that has started, and what it posts of its model."""
-    load, before = Load(os.getpid(), target, draft, (), {"slots": 1} | settings), threads()
-    answerer, news = ChildAnswerer(lambda: Child(load), "here"), Heard()
+def host(make: Callable[[], Host]) -> Iterator[tuple[ChildAnswerer, Heard]]:
+    """Who asks it and has started, and what is posted of its model; in the end all threads are gone."""
+    answerer, news, before = ChildAnswerer(make, "here"), Heard(), threads()
     answerer.start(news)
     try:
         yield answerer, news
@@ -147,26 +149,67 @@ def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> It
 
 
 @contextmanager
-def here(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[LocalAnswerer]:
-    answerer = LocalAnswerer(lambda progress: Engine.load(target, draft, progress=progress, **settings), "here")
-    answerer.start(Heard())
-    try:
-        yield answerer
-    finally:
-        answerer.close()
+def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[tuple[ChildAnswerer, Heard]]:
+    """One that has started, and what it posts of its model."""
+    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    with host(lambda: Child(load)) as found:
+        yield found
 
 
-def same(answerer: ChildAnswerer, other: LocalAnswerer, questions: list[Question]) -> list[Heard]:
+@contextmanager
+def here(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[Engine]:
+    with Engine.load(target, draft, **settings) as engine:
+        engine.work_when_idle()
+        yield engine
+
+
+def asked_of(engine: Engine, question: Question) -> Asked:
+    given = {name: getattr(question, name) for name in ("thinking", "reasoning", "prefix", "thought_out")}
+    return Asked(engine, question.messages, **given)
+
+
+def plain(engine: Engine, question: Question) -> Heard:
+    """A whole answer, asked of the engine itself.
+
+    Raises:
+        LocalspecError: it fails.
+    """
+    found = Heard()
+    answer, asked = ChildAnswer(question, found, {}), asked_of(engine, question)
+    if question.alone:
+        engine.forget()
+    generation = engine.generate(
+        asked.prompt,
+        preserved=asked.preserved,
+        on_prefill=lambda done, total: found.post_message(Prefilled(answer, done, total)),
+        max_tokens=question.max_tokens or asked.most,
+        **{name: getattr(question, name) for name in ("sampling", "seed", "stop", "drafter", "max_draft_tokens")},
+    )
+    for event in generation:
+        text, thoughts = thinking.apart(asked.reply.push(event.text))
+        records = () if event.record is None else (event.record,)
+        found.post_message(AnswerPart(answer, text, event.tokens, event.origins, records, event.stats, thoughts))
+    text, thoughts = thinking.apart(asked.reply.finish())
+    found.post_message(AnswerPart(answer, text, thinking=thoughts))
+    assert generation.finish is not None
+    found.post_message(AnswerEnded(answer, generation.finish, generation.stats))
+    found.seed = generation.request.seed
+    return found
+
+
+def same(answerer: ChildAnswerer, engine: Engine, questions: list[Question]) -> list[Heard]:
     """Answers that both give."""
     found = []
     for question in questions:
-        one, two = heard(answerer, question), heard(other, question)
+        one, two = heard(answerer, question), plain(engine, question)
         assert one.told == two.told
         assert one.seed == two.seed
-        assert answerer.count(question) == other.count(question)
-        assert [answerer.piece(token) for token in one.tokens] == [other.piece(token) for token in one.tokens]
+        assert answerer.count(question) == len(asked_of(engine, question).prompt)
+        assert all(answerer.piece(token) == engine.loaded.model.piece(token) for token in one.tokens)
         found.append(one)
-    assert answerer.facts == other.facts
+    with host(lambda: Here(lambda progress: engine, closes=False)) as (other, _):
+        heard(other, ASKED)
+        assert answerer.facts == other.facts
     return found
 
 
@@ -193,8 +236,9 @@ def test_answers_are_those_of_an_engine_here() -> None:
         found = same(answerer, other, [drafted, alone, drawn, replace(ASKED, prefix="Once upon")])
         assert found[0].tokens == found[1].tokens
         assert any(origin.drafter == "draft" for origin in found[0].told["origins"])
-        error = heard(answerer, refused).ended.error
-        assert str(error) == str(heard(other, refused).ended.error)
+        with pytest.raises(LocalspecError) as raised:
+            plain(other, refused)
+        assert str(heard(answerer, refused).ended.error) == str(raised.value)
         assert isinstance(news.posts[0], Loading)
         assert isinstance(news.posts[-1], ModelReady)
         assert heard(answerer, replace(ASKED, seed=None)).seed is not None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,24 +23,12 @@ from localspec.runtime.engine import Engine
 from localspec.server.own import here
 from localspec.server.own.here import Here
 from tests.runner.conftest import PATIENCE, threads, until
-from tests.runner.test_answering import ASKED, DRAFT, ENDLESS, TARGET, Heard, heard
+from tests.runner.test_answering import ASKED, DRAFT, ENDLESS, TARGET, Heard, heard, host
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="what is left is looked for in /proc"),
     pytest.mark.usefixtures("nothing_is_left_at_all"),
 ]
-
-
-@contextmanager
-def started(make: Callable[[], Here]) -> Iterator[tuple[ChildAnswerer, Heard]]:
-    """Who asks it, and what it posts of its model; in the end all threads are gone."""
-    answerer, news, before = ChildAnswerer(make, "here"), Heard(), threads()
-    answerer.start(news)
-    try:
-        yield answerer, news
-    finally:
-        answerer.close()
-        until(lambda: threads() <= before)
 
 
 def load(progress: Progress, **settings: Any) -> Engine:
@@ -52,8 +38,8 @@ def load(progress: Progress, **settings: Any) -> Engine:
 @pytest.mark.parametrize("files", [True, False])
 def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "_SOCKET_FILES", files)
-    host = Here(partial(load, drafter="draft", max_draft_tokens=4))  # whether it pays or not, which time decides
-    with started(lambda: host) as (answerer, news):
+    there = Here(partial(load, drafter="draft", max_draft_tokens=4))  # whether it pays or not, which time decides
+    with host(lambda: there) as (answerer, news):
         found = heard(answerer, replace(ASKED, drafter=None))
         assert found.ended.finish is FinishReason.LENGTH
         assert len(found.tokens) == found.ended.stats.generated == ASKED.max_tokens
@@ -65,19 +51,19 @@ def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pyte
         look = answerer.look(100)
         assert look is not None
         assert {one["name"] for one in look.parts} >= {"context"}
-        assert "draft" in host.state["drafters"]
-        with host.use() as use:
+        assert "draft" in there.state["drafters"]
+        with there.use() as use:
             assert (use.at is not None) == files
             transport = None if use.at is None else httpx.HTTPTransport(uds=str(use.at))
             with httpx.Client(transport=transport, base_url=use.url) as stranger:
                 assert stranger.get("/localspec/doctor?context=1").status_code == 404
-    with pytest.raises(LocalspecError, match="is closed"), host.use():
+    with pytest.raises(LocalspecError, match="is closed"), there.use():
         pass
 
 
 def test_an_answer_ends_when_it_is_closed() -> None:
     begun = threading.Event()
-    with started(partial(Here, load)) as (answerer, _):
+    with host(partial(Here, load)) as (answerer, _):
         found = Heard(begun.set)
         answerer.answer(ENDLESS, found)
         assert begun.wait(PATIENCE)
@@ -89,7 +75,7 @@ def test_an_engine_of_somebody_else_stays_open() -> None:
     with load(lambda what, share: None) as engine:
         for _ in range(2):
             begun = threading.Event()
-            with started(partial(Here, lambda progress: engine, closes=False)) as (answerer, _):
+            with host(partial(Here, lambda progress: engine, closes=False)) as (answerer, _):
                 assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
                 found = Heard(begun.set)
                 answerer.answer(ENDLESS, found)
@@ -113,7 +99,7 @@ def test_it_is_closed_while_it_loads(reports: bool) -> None:
                 progress("measuring", 0.5)
         return engines[0]
 
-    with started(partial(Here, slow)) as (answerer, news):
+    with host(partial(Here, slow)) as (answerer, news):
         found = Heard()
         answerer.answer(ASKED, found)
         assert loads.wait(PATIENCE)
@@ -134,7 +120,7 @@ def test_what_cannot_be_loaded_is_the_error_of_each_answer(error: Exception) -> 
     def fails(progress: Progress) -> Engine:
         raise error
 
-    with started(partial(Here, fails)) as (answerer, news):
+    with host(partial(Here, fails)) as (answerer, news):
         for _ in range(2):
             failure = heard(answerer, ASKED).ended.error
             assert failure is not None
@@ -145,7 +131,7 @@ def test_what_cannot_be_loaded_is_the_error_of_each_answer(error: Exception) -> 
 
 def test_a_host_that_tells_nothing_of_its_models_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "facts_of", lambda engine: {})
-    with started(partial(Here, load)) as (answerer, news):
+    with host(partial(Here, load)) as (answerer, news):
         error = heard(answerer, ASKED).ended.error
         assert error is not None
         assert "KeyError('target')" in error.message
@@ -156,7 +142,7 @@ def test_an_answer_that_cannot_be_posted_ends() -> None:
     def fails() -> None:
         raise ValueError("no room")
 
-    with started(partial(Here, load)) as (answerer, _):
+    with host(partial(Here, load)) as (answerer, _):
         error = heard(answerer, ENDLESS, fails).ended.error
         assert error is not None
         assert "ValueError('no room')" in error.message
@@ -169,7 +155,7 @@ def test_an_engine_that_is_of_no_use_any_more_is_loaded_again() -> None:
         engines.append(load(progress))
         return engines[-1]
 
-    with started(partial(Here, again)) as (answerer, _):
+    with host(partial(Here, again)) as (answerer, _):
         whole = heard(answerer, ASKED).text
         engines[0]._worker.outdated = "A GPU is gone."
         assert heard(answerer, ASKED).text == whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -19,14 +18,14 @@ from localspec.checks import inside
 from localspec.checks.finding import Finding
 from localspec.engine.request import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
-from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
+from localspec.remote.answerer import Question
 from localspec.runtime.pool import Pool
 from localspec.sampling import SamplingParams
 from localspec.server.own.answer import options_of
-from localspec.tui.talk.local import LocalAnswerer
 from tests.chat.marked_file import write_harmony
 from tests.llama.rewritten_gguf import rewritten
 from tests.native.inside import tokens_held
+from tests.runner.test_answering import plain
 from tests.server.held import eventually
 from tests.server.live import COPIED, COPY, engine_of
 from tests.server.own import Heard, ask, body_of, lines, serving
@@ -35,37 +34,10 @@ SAME = ("prompt_tokens", "generated", "exact")
 """Figures that depend neither on time nor on what the engine did before."""
 
 
-class Listener:
-    """Keeps what a local answerer posts."""
-
-    def __init__(self) -> None:
-        self.parts: list[AnswerPart] = []
-        self.ended: AnswerEnded | None = None
-        self.over = threading.Event()
-
-    def post_message(self, message: Told) -> bool:
-        if isinstance(message, AnswerPart):
-            self.parts.append(message)
-        elif isinstance(message, AnswerEnded):
-            self.ended = message
-            self.over.set()
-        return True
-
-
-def here(pool: Pool, question: Question) -> Listener:
-    """The answer of the chat's own way."""
-    pool.lease(pool.default).release()
-    local, listener = LocalAnswerer(lambda progress: engine_of(pool), "here"), Listener()
-    local.start(listener)
-    local.answer(question, listener)
-    assert listener.over.wait(60)
-    return listener
-
-
 def same(pool: Pool, found: Heard, question: Question) -> None:
-    """Whether an answer is that of the chat's own way, to the figures."""
-    other = here(pool, question)
-    assert other.ended is not None
+    """Whether an answer is that of the engine itself, to the figures."""
+    pool.lease(pool.default).release()
+    other = plain(engine_of(pool), question)
     assert found.failure is other.ended.error is None
     assert found.text == "".join(part.text for part in other.parts)
     assert found.thinking == "".join(part.thinking for part in other.parts)
