@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from localspec.errors import LocalspecError
     from localspec.grammar.grammar import Grammar
     from localspec.options import Options
-    from localspec.runner.engine import EngineApart
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
     from localspec.sampling import Rule, SamplingParams
@@ -30,7 +29,6 @@ __all__ = [
     "Draft",
     "Drafter",
     "Engine",
-    "EngineApart",
     "EngineSettings",
     "Event",
     "FinishReason",
@@ -49,7 +47,6 @@ _HOME = {
     "Draft": "localspec.engine.interfaces",
     "Drafter": "localspec.engine.interfaces",
     "Engine": "localspec.runtime.engine",
-    "EngineApart": "localspec.runner.engine",
     "EngineSettings": "localspec.config",
     "Event": "localspec.engine.request",
     "FinishReason": "localspec.engine.request",

@@ -16,7 +16,6 @@ NAMES = [
     "Draft",
     "Drafter",
     "Engine",
-    "EngineApart",
     "EngineSettings",
     "Event",
     "FinishReason",

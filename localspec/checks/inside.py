@@ -1,4 +1,4 @@
-"""What can be seen only where the models are: functions for `AnyEngine.inspect`, which may run in another process."""
+"""What can be seen only where the models are."""
 
 from __future__ import annotations
 

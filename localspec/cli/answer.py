@@ -13,12 +13,12 @@ from localspec.chat.plain_text import plain_text
 if TYPE_CHECKING:
     from localspec.chat.turn import Message
     from localspec.options import Options
-    from localspec.runtime.any_engine import AnyEngine
+    from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
 
 def start_answer(
-    engine: AnyEngine, options: argparse.Namespace, prompt: str | Sequence[Message], wanted: Options
+    engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], wanted: Options
 ) -> Generation:
     """Asks the engine: messages and text by the chat template, raw text as it is.
 
@@ -35,7 +35,7 @@ def start_answer(
     return answered(engine, [*system, Message("user", prompt)], wanted)
 
 
-def answered(engine: AnyEngine, messages: Sequence[Message], wanted: Options) -> Generation:
+def answered(engine: Engine, messages: Sequence[Message], wanted: Options) -> Generation:
     """A chat's answer; without a chat template the text goes on, for a limited number of tokens.
 
     Raises:

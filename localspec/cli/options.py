@@ -18,11 +18,10 @@ from localspec.settings import numbers_of
 
 if TYPE_CHECKING:
     from localspec.options import Options
-    from localspec.runtime.any_engine import AnyEngine
     from localspec.runtime.engine import Engine
     from localspec.types import SamplingParams
 
-_Engine = TypeVar("_Engine", bound="AnyEngine")
+_Engine = TypeVar("_Engine", bound="Engine")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -328,14 +327,3 @@ def add_process(parser: Any) -> None:
         default=POSSIBLE,
         help="each model in a process of its own, which may die without the program; default: yes (Windows: no)",
     )
-
-
-def loader(options: argparse.Namespace) -> Callable[..., AnyEngine]:
-    """What loads a model where the options say; called as `Engine.load`."""
-    if options.process:
-        from localspec.runner.engine import EngineApart
-
-        return EngineApart.load
-    from localspec.runtime.engine import Engine
-
-    return Engine.load

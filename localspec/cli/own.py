@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import json
 import os
 import pickle
 import secrets
+import signal
 import sys
 
 from localspec.errors import LocalspecError, UsageError, told
 from localspec.llama.library import lib
+from localspec.llama.library.contention import cpus
 from localspec.runner import tape
 from localspec.runner.child import Load
 from localspec.runner.place import Place, key_of
-from localspec.runner.runner import live_with
 from localspec.runtime.pool import Pool
 from localspec.server.own.life import Life
+
+_PR_SET_PDEATHSIG = 1
 
 
 def run() -> int:
@@ -28,7 +33,7 @@ def run() -> int:
         load: Load = pickle.load(sys.stdin.buffer)
     except (EOFError, ValueError, pickle.UnpicklingError):
         raise UsageError("--own is for localspec itself.", "Leave it out.") from None
-    live_with(load.parent)
+    _live_with(load.parent)
     lib.log.echo = tape.write
     try:
         pool = Pool(
@@ -50,3 +55,14 @@ def run() -> int:
     finally:
         place.close()
     return 0
+
+
+def _live_with(parent: int) -> None:
+    """This process ends when its parent does, and its fate is written to standard error."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    cpus.join(parent)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(all_threads=False)  # the others run on meanwhile: reading their frames may crash

@@ -12,6 +12,7 @@ import os
 import pickle
 import queue
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +29,6 @@ from localspec.errors import LocalspecError, RunnerError, heard
 from localspec.llama.exact.choice import Progress
 from localspec.runner import place
 from localspec.runner.host import Use
-from localspec.runner.process import ended
 from localspec.runner.tape import Tape, cause
 from localspec.runtime.facts import ModelFacts
 
@@ -41,6 +41,8 @@ _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
 _EXIT_SECONDS = 10.0
 """Between a process's last word and its end."""
+_WORDS = {"SIGKILL": "was killed", "SIGABRT": "gave up", "SIGTERM": "was ended"}
+"""What a signal means; any other one is a crash."""
 _BROKEN_SECONDS = 20.0
 """Between a broken connection and a process's last word; one that still speaks then lives."""
 
@@ -178,7 +180,7 @@ class _Process:
             self.popen.wait()
         for path in (self.at, self.at.with_suffix(".lock")) if self.secret else ():
             path.unlink(missing_ok=True)
-        return ended(self.popen.returncode, self.hung)
+        return _ended(self.popen.returncode, self.hung)
 
 
 class Child:
@@ -385,3 +387,18 @@ class Child:
         elif "SIGKILL" in how:
             error.hint = "The system does so where memory lacks."
         return error
+
+
+def _ended(code: int, hung: float) -> str:
+    """How a process ended, as the end of a sentence.
+
+    Args:
+        code: what `Popen` says.
+        hung: seconds without a sign of life, for which it was ended; 0 = it was not.
+    """
+    if hung:
+        return f"gave no sign of life for {hung:.0f} seconds"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{_WORDS.get(name, 'crashed')} ({name})"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec.chat.prompt.completion import MOST_TOKENS, continued
 from localspec.chat.reply.reply import Parser, Verbatim
 from localspec.chat.turn import Message
-from localspec.runtime.any_engine import AnyEngine
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 
 class Asked:
@@ -16,7 +18,7 @@ class Asked:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: Engine,
         messages: Sequence[Message],
         *,
         thinking: bool | None = None,

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters.heads.loading import apart
-from localspec.engine.interfaces import Constraint
+from localspec.engine.interfaces import Constraint, Request, fresh_seed
 from localspec.engine.request import TokenLogProb
 from localspec.errors import LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
 from localspec.llama.cache.hidden import HiddenStates
 from localspec.llama.exact.choice import Progress
-from localspec.methods import HEADS
-from localspec.runtime.any_engine import AnyEngine
+from localspec.methods import HEADS, PLAIN
+from localspec.options import Options
+from localspec.runtime.facts import ModelFacts
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept import corpus
 from localspec.runtime.kept import tuning as tunings
@@ -28,12 +34,15 @@ from localspec.runtime.loading import check_drafter, leaves, load_apart
 from localspec.runtime.loops import make_loop
 from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
-from localspec.types import Float32Array, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, Tokens
+
+if TYPE_CHECKING:
+    from localspec.chat.reply.dialect import Dialect
 
 _Result = TypeVar("_Result")
 
 
-class Engine(AnyEngine):
+class Engine:
     """Text from a target that a drafter speeds up. Thread-safe; a context manager.
 
     >>> with Engine.load() as engine:  # the bundled pair
@@ -102,9 +111,104 @@ class Engine(AnyEngine):
             loaded.close()
             raise
 
-    def begin(self, generation: Generation) -> None:
-        """Queues an answer; `submit` has checked its request."""
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How this model is told of tools, and how it writes calls and thoughts."""
+        from localspec.chat.reply.dialect import Dialect
+
+        return Dialect(self.loaded.model)
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What is in use: with numbers for `auto`, and as `configure` changed it."""
+        return self.loaded.settings
+
+    def tokenize(self, text: str, *, special: bool = True) -> Tokens:
+        """Text to tokens, with the begin-of-sequence token where the model wants one."""
+        return self.loaded.model.tokenize(text, special=special, add_bos=self.loaded.model.add_bos)
+
+    def chat_text(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> str:
+        """The text of a conversation's prompt, to look at; see `ChatTemplate.render`."""
+        return self.template.render(messages, beginning=beginning, **variables)
+
+    def prompt_tokens(self, prompt: Prompt | str) -> Tokens:
+        """The tokens of what `template.prompt` gave, or of a text of such a kind, in which all marks count.
+
+        The template may have put the begin-of-sequence token there already.
+        """
+        prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+        model = self.loaded.model
+        bos = model.text_of(model.bos)
+        has_bos = bool(bos) and prompt.text.startswith(bos)
+        return model.tokenize_prompt(prompt, add_bos=model.add_bos and not has_bos)
+
+    def chat_tokens(self, messages: Sequence[Message], *, beginning: str = "", **variables: Any) -> Tokens:
+        """The prompt for a conversation as tokens; see `ChatTemplate.prompt`."""
+        return self.prompt_tokens(self.template.prompt(messages, beginning=beginning, **variables))
+
+    def chat(self, messages: Sequence[Message], options: Options | None = None, **changes: Any) -> Generation:
+        """Answers a conversation; options as in `generate`."""
+        return self.generate(self.chat_tokens(messages), options, **changes)
+
+    def generate(self, prompt: str | Tokens, options: Options | None = None, **changes: Any) -> Generation:
+        """Continues a text or tokens.
+
+        Args:
+            prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
+            options: how; None = the defaults.
+            changes: options by name, which count more than those of `options`.
+
+        Raises:
+            UsageError: an empty prompt or an impossible option. Later errors come out of the generation.
+        """
+        return self.submit(self.request(prompt, (options or Options()).having(changes)))
+
+    def request(self, prompt: str | Tokens, options: Options) -> Request:
+        """What a caller wants, in the tokens of this model, with what was left to the engine."""
+        wanted, drafter, grammar = options.prediction, options.drafter, options.grammar
+        if isinstance(wanted, str):
+            wanted = self.loaded.model.tokenize(wanted, special=False, add_bos=False)
+        return Request.of(
+            options,
+            self.tokenize(prompt) if isinstance(prompt, str) else np.asarray(prompt, dtype=np.int32),
+            seed=fresh_seed() if options.seed is None else options.seed,
+            rule=self.settings.verify_rule if options.rule is None else options.rule,
+            drafter=None if drafter == "auto" else drafter,
+            prediction=NO_TOKENS if wanted is None else np.asarray(wanted, dtype=np.int32),
+            grammar=self.compiled(grammar) if isinstance(grammar, Grammar) else grammar,
+        )
+
+    def submit(self, request: Request) -> Generation:
+        """Queues a request.
+
+        Raises:
+            UsageError: a token that the vocabulary lacks, a drafter that is not loaded, or the rule *block* with a
+                drafter of trees.
+        """
+        self.check_tokens(request.prompt)
+        self.check_tokens(request.prediction)
+        if request.drafter not in (None, PLAIN, *self.drafters):
+            names = ", ".join((*self.drafters, PLAIN))
+            raise UsageError(f"There is no drafter called {request.drafter!r} here; there are: {names}.")
+        if request.rule is Rule.BLOCK and self.settings.branches > 1:
+            raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
+        generation = Generation(replace(request, sampling=self.loaded.model.sampling(request.sampling)))
         self._worker.submit(generation)
+        return generation
+
+    def check_tokens(self, tokens: Tokens) -> None:
+        """
+        Raises:
+            UsageError: a token that the vocabulary lacks.
+        """
+        outside = tokens[(tokens < 0) | (tokens >= self.loaded.model.n_vocab)]
+        if len(outside):
+            raise UsageError(f"Token {outside[0]} is not in the vocabulary of {self.loaded.model.n_vocab} tokens.")
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What lists tell of its models."""
+        return ModelFacts.of(self.loaded, self.template)
 
     def forget_chat(self, chat: str) -> None:
         """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers.
@@ -236,10 +340,6 @@ class Engine(AnyEngine):
         """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
         self.on_engine_thread(self._worker.work_when_idle)
 
-    def inspect(self, look: Callable[[Engine], _Result]) -> _Result:
-        """What `look` finds in this engine."""
-        return look(self)
-
     @property
     def outdated(self) -> str:
         """Why the models should be closed and loaded again; "" = they need not."""
@@ -265,6 +365,14 @@ class Engine(AnyEngine):
     def at_close(self, call: Callable[[], None]) -> None:
         """Has something called once the models are freed."""
         self._at_close.callback(call)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _close_drafters(self) -> None:
         for one in self._worker.loop.plan.drafters:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory.placement import number
-
-if TYPE_CHECKING:
-    from localspec.runtime.any_engine import AnyEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,9 @@ class ModelFacts:
         return cls(**told | {"layers": tuple(told["layers"])})
 
     @classmethod
-    def of(cls, engine: AnyEngine, layers: tuple[str, ...] = ()) -> ModelFacts:
-        """Those of an engine."""
-        loaded, settings, model = engine.loaded, engine.settings, engine.loaded.model
+    def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
+        """Without `layers`."""
+        settings, model = loaded.settings, loaded.model
         given, all_layers = number(settings.gpu_layers), model.header.n_layers + 1
         return cls(
             target=str(settings.target),
@@ -83,8 +82,8 @@ class ModelFacts:
             },
             wide=settings.wide,
             template=model.chat_template or "",
-            completes=not engine.template.exists,
-            channels=engine.template.has_channels,
+            completes=not template.exists,
+            channels=template.has_channels,
             fills_in=model.fill_in is not None,
             bos=model.text_of(model.bos),
             eos=model.text_of(model.eos),
@@ -93,5 +92,4 @@ class ModelFacts:
             n_ctx_train=model.n_ctx_train,
             n_embd=model.header.number("embedding_length"),
             on_gpus=1.0 if given < 0 else min(1.0, given / all_layers),
-            layers=layers,
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from localspec import paths
 from localspec.config import PLANNED, EngineSettings
@@ -22,11 +22,12 @@ from localspec.models.installed import installed
 from localspec.models.installed.catalog import DEFAULT_PAIR
 from localspec.models.installed.processes import announce
 from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
-from localspec.runtime.any_engine import AnyEngine
-from localspec.runtime.engine import Engine
 from localspec.runtime.facts import ModelFacts
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places, settle
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,9 @@ class Lease:
         self.model = model
 
     @property
-    def engine(self) -> AnyEngine:
+    def engine(self) -> Engine:
         """The model, which is in this process."""
-        assert isinstance(self.model, AnyEngine)
-        return self.model
+        return cast("Engine", self.model)
 
     def release(self) -> None:
         """Gives the right back; a second call does nothing."""
@@ -319,7 +319,9 @@ class Pool:
                 held.used = monotonic()
 
 
-def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progress) -> AnyEngine:
+def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progress) -> Engine:
+    from localspec.runtime.engine import Engine
+
     engine = Engine.load(files.target, files.draft, heads=files.heads, progress=progress, **settings)
     settle()
     engine.work_when_idle()

@@ -15,7 +15,6 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,10 +23,8 @@ from localspec.models.installed.installed import find
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, ModelReady, Question
 from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Child, Load
-from localspec.runner.engine import EngineApart
 from localspec.runtime.engine import Engine
 from localspec.server.own.here import Here
-from localspec.tui.talk.local import LocalAnswerer
 from localspec.types import SamplingParams
 
 TOKENS = 200
@@ -104,10 +101,8 @@ def main() -> None:
     target, draft = find(options.model)
     load = Load(os.getpid(), str(target), draft and str(draft), (), settings)
     answerers: dict[str, Answerer] = {
-        "here": LocalAnswerer(partial(_load, Engine.load, options.model, settings), "here"),
-        "pipe": LocalAnswerer(partial(_load, EngineApart.load, options.model, settings), "pipe"),
-        "socket": ChildAnswerer(lambda: Child(load), "socket"),
-        "thread": ChildAnswerer(lambda: Here(partial(_load, Engine.load, options.model, settings)), "thread"),
+        "process": ChildAnswerer(lambda: Child(load), "process"),
+        "thread": ChildAnswerer(lambda: Here(partial(Engine.load, options.model, **settings)), "thread"),
     }
     answerers = {name: answerer for name, answerer in answerers.items() if name in options.places}
     found = dict[str, dict[str, list[float]]]()
@@ -124,10 +119,6 @@ def main() -> None:
         print(name, *(f"{what}: {statistics.median(values):.2f}" for what, values in rows.items()), sep="  ")
     for answerer in answerers.values():
         answerer.close()
-
-
-def _load(load: Callable[..., Any], model: str | None, settings: dict[str, Any], progress: Any) -> Any:
-    return load(model, progress=progress, **settings)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_the_terminal_chat_keeps_its_answers_unless_settings_say_otherwise(liked
     options = build_parser("chat").parse_args(["chat", "--context", "128", "--drafter", "none", "--kernels", "plain"])
     with _load(options, liked, lambda what, share: None) as engine:
         assert engine.settings.corpus == corpus
-        assert engine.inspect(_has_corpus) == (corpus == "on")
+        assert _has_corpus(engine) == (corpus == "on")
 
 
 def _has_corpus(engine: Engine) -> bool:

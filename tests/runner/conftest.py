@@ -1,4 +1,4 @@
-"""Engines in processes of their own, and what they could leave over."""
+"""What processes of models could leave over."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from localspec.runner.engine import EngineApart
 
 PATIENCE = 60.0
 """Seconds after which a test says that somebody waits for ever."""
@@ -71,10 +69,3 @@ def nothing_is_left_at_all(runtime: Path, nothing_is_left: None) -> Iterator[Non
     """Nor is a file in the runtime folder."""
     yield
     assert [path for path in runtime.rglob("*") if not path.is_dir()] == []
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EngineApart]:
-    """The bundled pair, in a process of its own."""
-    with EngineApart.load() as loaded:
-        yield loaded

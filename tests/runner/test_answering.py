@@ -51,7 +51,7 @@ from localspec.tui.talk.session import Session
 from tests.chat.marked_file import write_harmony
 from tests.llama import architectures
 from tests.runner.conftest import PATIENCE, lives, threads, until
-from tests.runner.test_death import SIGNALS
+from tests.runner.test_child import SIGNALS
 
 TARGET, DRAFT = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
 ASKED = Question(

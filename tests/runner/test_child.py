@@ -23,13 +23,30 @@ from localspec.remote.answerer import Question
 from localspec.runner import place
 from localspec.runner.child import Child, Load
 from localspec.runner.host import Use
+from localspec.runner.tape import cause
 from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import children, lives, until
-from tests.runner.test_death import PROMPT, SIGNALS, SLEEPS, WORDS
 from tests.server.own import Heard, body_of
 
 TARGET = "tiny-target-q8_0.gguf"
+PROMPT = "Sort: 4, 2, 9, 1\n"
+WORDS = {"SIGKILL": "was killed (SIGKILL)", "SIGSEGV": "crashed (SIGSEGV)", "SIGABRT": "gave up (SIGABRT)"}
+SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
+SLEEPS = """
+import time
+from localspec.engine.interfaces import Needs
+
+class Sleeps:
+    name, free, needs = "sleeps", True, Needs()
+
+    def __init__(self, setup): pass
+    def missing(self, slot, history): return 0
+    def draft(self, requests): time.sleep(1000)
+    def observe(self, outcomes): pass
+    def close(self): pass
+"""
+"""A drafter that never answers."""
 LONG = {"prompt": PROMPT, "max_tokens": 100_000, "ignore_eos": True, "stream": True}
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc"),
@@ -214,6 +231,12 @@ def test_a_file_that_llama_cpp_ends_the_process_over_is_one_sentence(tmp_path: P
 def test_what_cannot_be_loaded_is_the_same_error_here() -> None:
     with pytest.raises(ModelError, match="no-such-model"), served("no-such-model"):
         pass
+
+
+def test_llama_cpps_reason_is_found_among_its_last_lines() -> None:
+    lines = ["load_tensors: done", "/x/ggml/src/ggml.c:4321: GGML_ASSERT(a->ne[0] == b->ne[0]) failed", "Fatal Python"]
+    assert cause(lines) == "GGML_ASSERT(a->ne[0] == b->ne[0]) failed"
+    assert cause(["load_tensors: done"]) == ""
 
 
 @pytest.mark.parametrize("given", ["", "hello\n", "0"])

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from localspec.runner.runner import CANCELLABLE
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 
+CANCELLABLE = ("embed", "score", "hidden_states")
+"""Methods that ask, between passes, whether the caller wants no more."""
 PASS_SECONDS, IDLE_SECONDS = 40.0, 3600.0
 """On the clock of these tests."""
 

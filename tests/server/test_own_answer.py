@@ -187,7 +187,7 @@ def test_the_models_are_looked_at(pool: Pool, own: httpx.Client) -> None:
     found = own.get("/localspec/doctor", params={"context": 100}).json()
     looks: dict[str, Callable[[Any], list[Finding]]] = {"use": partial(inside.use, 100), "parts": inside.parts}
     for name, look in looks.items():
-        assert [Finding(**one).name for one in found[name]] == [one.name for one in engine_of(pool).inspect(look)]
+        assert [Finding(**one).name for one in found[name]] == [one.name for one in look(engine_of(pool))]
 
 
 def test_what_is_kept_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> None:

@@ -35,7 +35,7 @@ def local(liked: dict[str, Any], *arguments: str) -> ChildAnswerer:
 
 def ends(engine: Engine, order: list[int]) -> None:
     """Notes the tokens of answers in the order of their ends."""
-    begin = engine.begin
+    begin = engine._worker.submit
 
     def beginning(generation: Generation) -> None:
         deliver = generation.deliver
@@ -48,7 +48,7 @@ def ends(engine: Engine, order: list[int]) -> None:
         generation.deliver = delivered  # type: ignore[method-assign]
         begin(generation)
 
-    engine.begin = beginning  # type: ignore[method-assign]
+    engine._worker.submit = beginning  # type: ignore[method-assign]
 
 
 @pytest.mark.asyncio

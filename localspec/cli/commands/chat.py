@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from localspec.options import Options
     from localspec.remote.answerer import Answerer
     from localspec.runner.child import Child
-    from localspec.runtime.any_engine import AnyEngine
+    from localspec.runtime.engine import Engine
     from localspec.server.own.here import Here
 
 
@@ -165,7 +165,7 @@ def _key(target: str | Path | None) -> str:
     return DEFAULT_PAIR if target is None else whole(str(target))
 
 
-def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> AnyEngine:
+def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
     """Loads what the options name; where they are silent, what is liked counts."""
     from localspec.runtime.engine import Engine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -15,7 +15,6 @@ from localspec.chat.reply.dialect import Turn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.request import Event, FinishReason
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat_fields import ChatFields
@@ -45,6 +44,9 @@ from localspec.server.chat.shapes import (
 )
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["chat"], route_class=ModelRoute)
 _STRING = {"type": "string"}
@@ -127,7 +129,7 @@ class ChatReply:
     """The answers of a request in the chat API's shape."""
 
     def __init__(
-        self, name: str, engine: AnyEngine, fields: ChatFields, turn: Turn, asked: Asked, answers: Answers
+        self, name: str, engine: Engine, fields: ChatFields, turn: Turn, asked: Asked, answers: Answers
     ) -> None:
         self._engine, self._fields, self._answers = engine, fields, answers
         self._model, self._n_prompt = engine.loaded.model, len(asked.prompt)

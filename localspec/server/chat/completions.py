@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import time
-from typing import Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 from uuid import uuid4
 
 import numpy as np
@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from localspec.engine.request import Event, TokenLogProb
 from localspec.llama.model import Model
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import Answers, OneAnswer
@@ -43,6 +42,9 @@ from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["completions"], route_class=ModelRoute)
 MOST_TOP = 20
@@ -93,7 +95,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
     return await whole(request, answers, reply.collected)
 
 
-def text_asked(fields: CompletionFields, service: Service, engine: AnyEngine) -> list[Asked]:
+def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[Asked]:
     """What each prompt of a request asks the engine.
 
     Raises:
@@ -137,7 +139,7 @@ def _each(prompt: Prompts) -> list[str | list[int]]:
     return [cast("list[int]", prompt)] if isinstance(first, int) else cast("list[str | list[int]]", prompt)
 
 
-def _tokens(prompt: str | list[int], suffix: str | None, engine: AnyEngine) -> Tokens:
+def _tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Tokens:
     model = engine.loaded.model
     if suffix is not None:
         return _gap(prompt, suffix, engine)
@@ -163,7 +165,7 @@ def known_tokens(given: Sequence[int], model: Model, param: str) -> Tokens:
     return np.array(given, dtype=np.int32)
 
 
-def _gap(prompt: str | list[int], suffix: str, engine: AnyEngine) -> Tokens:
+def _gap(prompt: str | list[int], suffix: str, engine: Engine) -> Tokens:
     """Prefix, suffix and the mark of the middle, as fill-in models are trained: prefix first."""
     model = engine.loaded.model
     if model.fill_in is None:
@@ -215,7 +217,7 @@ class TextReply:
     def __init__(
         self,
         name: str,
-        engine: AnyEngine,
+        engine: Engine,
         fields: CompletionFields,
         asked: Sequence[Asked],
         scores: Sequence[list[TokenLogProb]] | None,

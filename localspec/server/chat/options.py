@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import UsageError
 from localspec.llama.model import Model
 from localspec.options import LIMITS, Options
-from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.fields import LogitBias, joined
 from localspec.server.http.errors import ApiError, invalid
 from localspec.types import SamplingParams, Tokens
 
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
+
 _LONGEST_NAME = 1024
 """Characters of a text whose tokens are biased."""
 
 
-def options_of(fields: GenerationFields, engine: AnyEngine, max_tokens: int | None = None, **more: Any) -> Options:
+def options_of(fields: GenerationFields, engine: Engine, max_tokens: int | None = None, **more: Any) -> Options:
     """What all choices of a request have in common, the seed chosen.
 
     Args:
@@ -69,7 +71,7 @@ def _stop_tokens(given: Sequence[int], model: Model) -> frozenset[int]:
     return frozenset(given)
 
 
-def _prediction(text: str, engine: AnyEngine) -> Tokens:
+def _prediction(text: str, engine: Engine) -> Tokens:
     model, n_ctx = engine.loaded.model, engine.loaded.context.n_ctx
     if model.fewest_tokens(text, n_ctx, special=False) <= n_ctx:
         tokens = model.tokenize(text, special=False, add_bos=False)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from anyio import to_thread
@@ -17,7 +17,6 @@ from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.grammar.lazy import Lazy
 from localspec.options import Options
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.chat_fields import ChatFields, tool_of
@@ -26,6 +25,9 @@ from localspec.server.chat.options import options_of
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import context_exceeded, invalid
 from localspec.types import NO_TOKENS, Prompt, Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 _Result = TypeVar("_Result")
 TOOLS = "tools"
@@ -44,7 +46,7 @@ class Asked:
     form: Form | None = None
     """What the answer must look like."""
 
-    def starts(self, engine: AnyEngine, choices: int) -> list[Callable[[], Generation]]:
+    def starts(self, engine: Engine, choices: int) -> list[Callable[[], Generation]]:
         """What submits each choice; they share the seed and differ in the stream of random numbers."""
         return [
             partial(engine.generate, self.prompt, self.options, stream=stream)  # no tokenizing: it is fast
@@ -52,7 +54,7 @@ class Asked:
         ]
 
 
-async def prepared(lease: Lease, work: Callable[[AnyEngine], _Result]) -> _Result:
+async def prepared(lease: Lease, work: Callable[[Engine], _Result]) -> _Result:
     """Runs `work` on a worker thread; the lease is released if it fails."""
     try:
         return await to_thread.run_sync(work, lease.engine)
@@ -61,7 +63,7 @@ async def prepared(lease: Lease, work: Callable[[AnyEngine], _Result]) -> _Resul
         raise
 
 
-async def with_engine(service: Service, name: str | None, work: Callable[[AnyEngine], _Result]) -> _Result:
+async def with_engine(service: Service, name: str | None, work: Callable[[Engine], _Result]) -> _Result:
     """Runs `work` on a worker thread, with the engine of a model."""
     lease = await service.lease(name)
     try:
@@ -75,7 +77,7 @@ async def prompt_length(service: Service, fields: ChatFields) -> int:
     return await with_engine(service, fields.model, lambda engine: len(chat_turn(fields, engine)[1]))
 
 
-def chat_turn(fields: ChatFields, engine: AnyEngine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
+def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
     """The turn a chat request asks for, and its prompt.
 
     Args:
@@ -117,7 +119,7 @@ def _after(mark: str, shown: Prompt) -> Prompt:
     return Prompt(shown.text[at:], tuple(one - at for one in shown.breaks if one > at))
 
 
-def chat_asked(fields: ChatFields, engine: AnyEngine, said: Tokens = NO_TOKENS) -> tuple[Turn, Asked]:
+def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, Asked]:
     """The same with how it is to be answered."""
     turn, prompt = chat_turn(fields, engine, said)
     check_length(prompt, engine, "messages")
@@ -162,7 +164,7 @@ def _called(tools: Sequence[Tool], form: Form | None) -> str:
 # made into tokens, which would keep one of the threads that all routes share busy for minutes.
 
 
-def check_text(text: str, engine: AnyEngine, param: str, *, special: bool = True, room: int = 0) -> None:
+def check_text(text: str, engine: Engine, param: str, *, special: bool = True, room: int = 0) -> None:
     """Refuses a text that has too many tokens for certain.
 
     Args:
@@ -182,7 +184,7 @@ def check_text(text: str, engine: AnyEngine, param: str, *, special: bool = True
         raise context_exceeded(fewest, n_ctx, param, at_least=True)
 
 
-def check_length(prompt: Tokens, engine: AnyEngine, param: str) -> None:
+def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
     """Refuses a prompt without room for an answer.
 
     Raises:

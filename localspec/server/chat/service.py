@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from secrets import randbits
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from starlette.requests import Request
+from starlette.responses import Response
 
 from localspec.engine.interfaces import Constraint
 from localspec.errors import Cancelled, LocalspecError
 from localspec.grammar.trial import LARGE, Notation, Trials
 from localspec.llama.exact.choice import Progress
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
@@ -31,9 +32,10 @@ from localspec.server.http.reading import IgnoredNames
 from localspec.server.http.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from localspec.server.front.front import Front
+    from localspec.runtime.engine import Engine
 
 _Result = TypeVar("_Result")
+Handle: TypeAlias = Callable[[Request], Awaitable[Response]]
 _GRAMMARS = 2
 """Grammars that are compiled at once, and large ones that are tried; the others wait without a thread."""
 _WAITING_GRAMMARS = 8
@@ -54,6 +56,30 @@ class UnderWay:
     """Tokens of their prompts that have been read, by a number for each."""
 
 
+class Elsewhere(Protocol):
+    """The way to models that are in processes of their own."""
+
+    async def answer(self, request: Request, handle: Handle) -> Response:
+        """What the process of a request's model answers; `handle` answers what needs no model."""
+        ...
+
+    async def passed_on(self, request: Request) -> Response:
+        """The same of a model in memory that the request's address names."""
+        ...
+
+    async def under_way(self, name: str) -> UnderWay:
+        """What a model in memory does now."""
+        ...
+
+    def stop(self) -> None:
+        """Has all answers end, each with an error for who reads it."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of the processes."""
+        ...
+
+
 def ending() -> ApiError:
     """503: nothing more is served."""
     return ApiError(503, "unavailable_error", "The server is ending.", code="shutting_down")
@@ -67,7 +93,7 @@ class Service:
         self.settings = settings
         self.meter = Meter()
         self.counting: Counting = counting or self.meter
-        self.front: Front | None = None
+        self.front: Elsewhere | None = None
         """The way to the processes that have the models; None = this one has them."""
         self.ignored = IgnoredNames()
         self.large_bodies = CapacityLimiter(_LARGE_BODIES)
@@ -215,7 +241,7 @@ class Service:
         reading = {number: one.read for number, (model, one) in self._running.items() if model == name}
         return UnderWay(self.live[name], reading)
 
-    def _admit(self, name: str, engine: AnyEngine, count: int) -> None:
+    def _admit(self, name: str, engine: Engine, count: int) -> None:
         if self.ending:
             raise ending()
         self.check_count(engine, count)
@@ -223,10 +249,10 @@ class Service:
             self.counting.refused()
             raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
 
-    def _places(self, engine: AnyEngine) -> int:
+    def _places(self, engine: Engine) -> int:
         return engine.settings.slots + self.settings.max_queue
 
-    def check_count(self, engine: AnyEngine, count: int) -> None:
+    def check_count(self, engine: Engine, count: int) -> None:
         """Refuses a request for more answers than there are places.
 
         Raises:
@@ -236,7 +262,7 @@ class Service:
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
 
-    async def grammar(self, engine: AnyEngine, notation: Notation, text: str, called: str = "") -> Constraint:
+    async def grammar(self, engine: Engine, notation: Notation, text: str, called: str = "") -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -13,9 +13,11 @@ from localspec import __version__
 from localspec.engine.request import TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.llama.model import Model
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.progress import PromptProgress
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 _SUMMED = (
     "prompt_tokens",
@@ -131,13 +133,13 @@ def summed(each: Sequence[RequestStats]) -> RequestStats:
     return total
 
 
-def extra(engine: AnyEngine, generation: Generation) -> Extra:
+def extra(engine: Engine, generation: Generation) -> Extra:
     """Of one choice."""
     configuration = engine.loaded.configuration
     return Extra(seed=generation.request.seed, configuration=configuration, stats=generation.stats.as_dict())
 
 
-def fingerprint(engine: AnyEngine) -> str:
+def fingerprint(engine: Engine) -> str:
     """Changes with whatever may change a text at equal seed: our version, and how the passes are computed."""
     return f"localspec-{__version__}-{engine.loaded.configuration}".replace(" ", "_")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
 import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from pydantic import AfterValidator, BaseModel, Field
 
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.pool import Lease
 from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart
 from localspec.server.chat.prepare import check_text
@@ -21,6 +20,9 @@ from localspec.server.http.errors import context_exceeded, invalid
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import leaving
 from localspec.types import Float32Array, Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["embeddings"], route_class=ModelRoute)
 MOST_INPUTS = 2048
@@ -110,7 +112,7 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
 
 
 async def vectors(
-    request: Request, lease: Lease, texts: Callable[[AnyEngine], list[Tokens]]
+    request: Request, lease: Lease, texts: Callable[[Engine], list[Tokens]]
 ) -> tuple[list[Float32Array], int]:
     """A vector of length 1 for each text, and the tokens of all.
 
@@ -140,7 +142,7 @@ def shortened(vector: Float32Array, dimensions: int | None) -> Float32Array:
     return vector if dimensions is None or dimensions >= len(vector) else _unit(vector[:dimensions])
 
 
-def _tokens(body: EmbeddingsBody, engine: AnyEngine) -> list[Tokens]:
+def _tokens(body: EmbeddingsBody, engine: Engine) -> list[Tokens]:
     width = engine.loaded.model.header.number("embedding_length")
     if body.dimensions is not None and body.dimensions > width:
         what = f"dimensions is {body.dimensions}; this model's vectors have {width}."
@@ -161,7 +163,7 @@ def _plain(given: Input) -> Plain:
     return "".join(part.text for part in given.content) if isinstance(given, Parts) else given
 
 
-def joined(engine: AnyEngine, parts: list[int | str], param: str, *, special: bool) -> list[int]:
+def joined(engine: Engine, parts: list[int | str], param: str, *, special: bool) -> list[int]:
     """Tokens and texts as tokens.
 
     Args:
@@ -181,7 +183,7 @@ def joined(engine: AnyEngine, parts: list[int | str], param: str, *, special: bo
     return found
 
 
-def tokens_of(engine: AnyEngine, texts: Sequence[Plain], most: int | None = None) -> list[Tokens]:
+def tokens_of(engine: Engine, texts: Sequence[Plain], most: int | None = None) -> list[Tokens]:
     """The tokens of every text.
 
     Args:

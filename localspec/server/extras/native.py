@@ -6,14 +6,13 @@ import math
 from collections.abc import AsyncIterator
 from functools import partial
 from time import perf_counter
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from localspec.engine.request import Event, FinishReason
-from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.completions import MOST_PROMPTS, MOST_TOP, CompletionFields
@@ -27,6 +26,9 @@ from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain
 from localspec.server.http.errors import ApiError, invalid
 from localspec.server.http.route import JsonRoute, ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["llama-server"], route_class=ModelRoute)
 WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)
@@ -239,7 +241,7 @@ async def _begun(request: Request, fields: NativeCompletion, prompt: Plain) -> C
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
 
-    def asked(engine: AnyEngine) -> CompletionFields:
+    def asked(engine: Engine) -> CompletionFields:
         return fields.completion(prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True))
 
     return await Continuation.begin(service, await prepared(lease, asked), lease)
@@ -283,7 +285,7 @@ async def lora_adapters() -> list[dict[str, Any]]:
     return []
 
 
-def gap(fields: Infill, engine: AnyEngine) -> list[int]:
+def gap(fields: Infill, engine: Engine) -> list[int]:
     """The prompt for what goes between two texts, in the order that llama-server has: other files, what is before the
     gap, what is after it, the mark of the middle. What does not fit the context is left out where it is farthest away.
 
@@ -313,7 +315,7 @@ def gap(fields: Infill, engine: AnyEngine) -> list[int]:
     return [*extra, *start, before, *prefix, *prompt, after, *suffix, middle]
 
 
-def _spelled(engine: AnyEngine, room: int, text: str, *, end: bool = False) -> list[int]:
+def _spelled(engine: Engine, room: int, text: str, *, end: bool = False) -> list[int]:
     """Tokens of a text's beginning, or of its end, of which there may be `room`."""
     most = room * _LONG_TOKEN
     near = text[-most:] if end else text[:most]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.fields import Body
 from localspec.server.chat.prepare import chat_turn, check_text, prompt_length, with_engine
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["text"], route_class=ModelRoute)
 MOST_TOKENS = 1 << 13
@@ -79,7 +81,7 @@ async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
     return await with_engine(request.app.state.service, fields.model, partial(_tokenized, fields))
 
 
-def _tokenized(fields: TokenizeFields, engine: AnyEngine) -> Tokenized:
+def _tokenized(fields: TokenizeFields, engine: Engine) -> Tokenized:
     model = engine.loaded.model
     add_bos = fields.add_special and model.add_bos
     check_text(fields.content, engine, "content", special=fields.parse_special, room=MOST_TOKENS)
@@ -102,7 +104,7 @@ async def detokenize(request: Request, fields: DetokenizeFields) -> Detokenized:
     return await with_engine(request.app.state.service, fields.model, partial(_detokenized, fields))
 
 
-def _detokenized(fields: DetokenizeFields, engine: AnyEngine) -> Detokenized:
+def _detokenized(fields: DetokenizeFields, engine: Engine) -> Detokenized:
     model = engine.loaded.model
     wrong = next((token for token in fields.tokens if not 0 <= token < model.n_vocab), None)
     if wrong is not None:
@@ -115,7 +117,7 @@ def _detokenized(fields: DetokenizeFields, engine: AnyEngine) -> Detokenized:
 async def apply_template(request: Request, fields: ChatFields) -> Templated:
     """The text the model would be shown; takes a chat request and answers nothing."""
 
-    def work(engine: AnyEngine) -> Templated:
+    def work(engine: Engine) -> Templated:
         _, tokens = chat_turn(fields, engine)
         return Templated(prompt=engine.loaded.model.detokenize(tokens, special=True))
 

@@ -23,7 +23,7 @@ from localspec.errors import LocalspecError
 from localspec.runner.child import Child
 from localspec.runner.host import Use
 from localspec.runtime.pool import Lease
-from localspec.server.chat.service import Service, UnderWay
+from localspec.server.chat.service import Handle, Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
 from localspec.server.http.streaming import DONE, leaving
 from localspec.server.ollama.body import KeptAlive
@@ -71,14 +71,14 @@ class _Named(BaseModel):
 
 
 class Front:
-    """Of one server. Belongs to its event loop."""
+    """Of one server: `Elsewhere`. Belongs to its event loop."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._clients: dict[Path, httpx.AsyncClient] = {}
         self._tasks = set[asyncio.Task[None]]()
 
-    async def answer(self, request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def answer(self, request: Request, handle: Handle) -> Response:
         """What the process of the model answers, which is loaded if need be.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from localspec.methods import PLAIN
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.generation import Generation
 from localspec.server.chat.props import props_of, props_unloaded
 from localspec.server.chat.service import Service
@@ -21,6 +20,9 @@ from localspec.server.http.errors import ApiError, overloaded, unknown_model
 from localspec.server.http.meter import CONTENT_TYPE
 from localspec.server.http.route import JsonRoute
 from localspec.types import SamplingParams
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["monitoring"], route_class=JsonRoute)
 
@@ -128,14 +130,14 @@ async def slots(
         lease.release()
 
 
-def _slots(name: str, engine: AnyEngine, fail_on_no_slot: str) -> list[SlotState]:
+def _slots(name: str, engine: Engine, fail_on_no_slot: str) -> list[SlotState]:
     running = engine.running
     if fail_on_no_slot and len(running) >= engine.settings.slots:
         raise overloaded(f"All slots of {name} are busy.")
     return [_slot(engine, index, running.get(index)) for index in range(engine.settings.slots)]
 
 
-def _slot(engine: AnyEngine, index: int, generation: Generation | None) -> SlotState:
+def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotState:
     drafts = bool(engine.drafters)
     state = SlotState(
         id=index, n_ctx=engine.loaded.context.n_ctx, speculative=drafts, is_processing=generation is not None

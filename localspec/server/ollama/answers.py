@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.completions import CompletionFields, known_tokens
 from localspec.server.chat.exchange import Answering, Continuation, Exchange, arguments_of
@@ -29,6 +28,9 @@ from localspec.server.http.streaming import ErrorEvent, EventStream, json_respon
 from localspec.server.ollama.body import OllamaChat, OllamaGenerate, Wanted
 from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, free, named, stamp
 from localspec.types import Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=ModelRoute, responses=REFUSED)
 
@@ -162,7 +164,7 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
     return await _answered(request, reply, await Exchange.begin(service, conversation, lease, said))
 
 
-def _conversation(body: OllamaGenerate, engine: AnyEngine) -> tuple[ChatFields, Tokens]:
+def _conversation(body: OllamaGenerate, engine: Engine) -> tuple[ChatFields, Tokens]:
     """What is asked, and the tokens it goes on from.
 
     Raises:
@@ -174,7 +176,7 @@ def _conversation(body: OllamaGenerate, engine: AnyEngine) -> tuple[ChatFields, 
     return body.fields(model.detokenize(said, special=True)), said
 
 
-def _text(body: OllamaGenerate, engine: AnyEngine) -> CompletionFields:
+def _text(body: OllamaGenerate, engine: Engine) -> CompletionFields:
     """The same where no chat template is used.
 
     Raises:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 from time import perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from localspec.runtime.any_engine import AnyEngine
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, shortened, tokens_of, vectors
 from localspec.server.http.route import ModelRoute
 from localspec.server.ollama.body import KeptAlive
 from localspec.server.ollama.names import REFUSED, free, named
 from localspec.types import Float32Array, Tokens
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=ModelRoute, responses=REFUSED)
 _LONG_TOKEN = 64
@@ -97,7 +99,7 @@ async def _vectors(
     return found, count, loaded
 
 
-def _tokens(texts: list[str], cut: bool, engine: AnyEngine) -> list[Tokens]:
+def _tokens(texts: list[str], cut: bool, engine: Engine) -> list[Tokens]:
     limit = engine.loaded.context.n_ctx
     if not cut:
         return tokens_of(engine, texts)

@@ -16,8 +16,6 @@ from starlette.responses import Response, StreamingResponse
 
 from localspec.drafters.heads.loading import find, out_of_reach
 from localspec.errors import LocalspecError
-from localspec.models.hub.hub import Hub
-from localspec.models.hub.pull import check_disk, install, make_plan, wishes
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
 from localspec.runtime.memory import places
@@ -131,6 +129,9 @@ class _Pull:
 
     def _work(self) -> None:
         """Worker thread: plans, fetches, checks, lists."""
+        from localspec.models.hub.hub import Hub  # a quarter of a second that a start saves
+        from localspec.models.hub.pull import check_disk, install, make_plan, wishes
+
         try:
             hub, store = Hub(), Store()
             wanted = wishes(self._name, hub)

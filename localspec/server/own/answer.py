@@ -17,7 +17,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -32,7 +32,6 @@ from localspec.errors import ContextOverflowError, told
 from localspec.options import Options
 from localspec.remote.answerer import POSTS_PER_SECOND
 from localspec.remote.steps import Teller
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.asked import Asked
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
@@ -41,6 +40,9 @@ from localspec.server.chat.answers import FINISH_WORDS, Joined
 from localspec.server.http.streaming import DONE, EventStream
 from localspec.server.own.own import Route
 from localspec.settings import settings_of
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 _OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
 _Result = TypeVar("_Result")
@@ -97,9 +99,8 @@ class OwnAnswers:
 
     async def doctor(self, request: Request) -> Response:
         """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
-        look = partial(inside.use, int(request.query_params["context"]))
-        use = await self._asked(lambda engine: engine.inspect(look))
-        parts = await self._asked(lambda engine: engine.inspect(inside.parts))
+        use = await self._asked(partial(inside.use, int(request.query_params["context"])))
+        parts = await self._asked(inside.parts)
         return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
 
     def end(self) -> None:
@@ -107,7 +108,7 @@ class OwnAnswers:
         for running in self._running.values():
             running.cancel()
 
-    async def _asked(self, work: Callable[[AnyEngine], _Result]) -> _Result:
+    async def _asked(self, work: Callable[[Engine], _Result]) -> _Result:
         """What `work` returns, with the engine, on a thread."""
 
         def run() -> _Result:
@@ -195,7 +196,7 @@ class _Running:
         self._over()
 
 
-def asked_of(engine: AnyEngine, body: Mapping[str, Any]) -> Asked:
+def asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
     """What a body asks of a model.
 
     Raises:
@@ -207,7 +208,7 @@ def asked_of(engine: AnyEngine, body: Mapping[str, Any]) -> Asked:
     return Asked(engine, messages, thinking=thinking, raw=more.get("raw", False), **more.get("resume", {}))
 
 
-def _check_room(engine: AnyEngine, asked: Asked, room: int) -> None:
+def _check_room(engine: Engine, asked: Asked, room: int) -> None:
     length, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
     if room and length > n_ctx - room:
         raise ContextOverflowError(f"The prompt has {length} tokens; with {room} for the answer {n_ctx} are too few.")

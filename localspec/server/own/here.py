@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 from starlette.responses import Response
@@ -18,13 +18,15 @@ from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.exact.choice import Progress
 from localspec.runner.host import Use
 from localspec.runner.place import Place
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.facts import ModelFacts
 from localspec.runtime.pool import Lease
 from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import facts_of, state_of
 from localspec.server.own.own import Own
 from localspec.server.own.serve import Server
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 _SOCKET_FILES = hasattr(socket, "AF_UNIX")
 """The system has them; Windows has a port of this machine, where the secret keeps strangers out."""
@@ -33,7 +35,7 @@ _SOCKET_FILES = hasattr(socket, "AF_UNIX")
 class Here:
     """See `Host`. Loads when it is waited for, on that thread; closed meanwhile, it gives up at the next progress."""
 
-    def __init__(self, load: Callable[[Progress], AnyEngine], closes: bool = True) -> None:
+    def __init__(self, load: Callable[[Progress], Engine], closes: bool = True) -> None:
         """
         Args:
             load: gives the engine.
@@ -43,7 +45,7 @@ class Here:
         self._turn = threading.Lock()
         """Guards what is below."""
         self._closed = False
-        self.engine: AnyEngine | None = None
+        self.engine: Engine | None = None
         """None until it is loaded."""
         self._use: Callable[[], Use] | None = None
         """None until then, too."""
@@ -97,7 +99,7 @@ class Here:
         if self._closed:
             raise Cancelled("Closed while loading.")
 
-    def _serve(self, engine: AnyEngine) -> None:
+    def _serve(self, engine: Engine) -> None:
         """Begins to. Raises: UsageError if there can be no such socket."""
         answers, secret = OwnAnswers(lambda: Lease(None, "", engine)), secrets.token_urlsafe()
 

@@ -12,6 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -20,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 
 from localspec.checks import inside
 from localspec.errors import told
-from localspec.runtime.any_engine import AnyEngine
 from localspec.runtime.engine import Engine
 from localspec.runtime.facts import ModelFacts
 from localspec.runtime.pool import Pool
@@ -41,7 +41,7 @@ class Life:
     def __init__(self, pool: Pool) -> None:
         """`pool`: its default is loaded and stays until it is closed; done by `close`."""
         self.pool = pool
-        self.engine: AnyEngine | None = None
+        self.engine: Engine | None = None
         """None until it is ready."""
         self.ending = False
         """The server is to end."""
@@ -190,11 +190,11 @@ class _Handler(logging.Handler):
         self._life.say("log", name=record.name, level=record.levelno, text=record.getMessage())
 
 
-def facts_of(engine: AnyEngine) -> ModelFacts:
+def facts_of(engine: Engine) -> ModelFacts:
     """What does not change."""
-    return ModelFacts.of(engine, engine.inspect(inside.layers))
+    return replace(engine.facts, layers=inside.layers(engine))
 
 
-def state_of(engine: AnyEngine) -> dict[str, Any]:
+def state_of(engine: Engine) -> dict[str, Any]:
     """What may change."""
     return {"drafters": list(engine.drafters), "dropped": engine.dropped, "outdated": engine.outdated}
