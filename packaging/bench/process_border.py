@@ -1,6 +1,6 @@
-"""What a process of its own costs a chat: models in this process and in others, asked in turns.
+"""What a process of its own costs a chat: models in this process and in another, asked in turns.
 
-    python packaging/bench/process_border.py [MODEL] [--rounds 5] [--threads 1] [--drafter auto] [--places here thread]
+    python packaging/bench/process_border.py [MODEL] [--rounds 5] [--threads 1] [--drafter auto]
 
 Per round and place: seconds of loading, milliseconds from the question to the first text, tokens a second by the
 engine's clock and by this program's, milliseconds of CPU time that this program takes for 1,000 tokens, and
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from localspec.chat.turn import Message
+from localspec.llama.exact.choice import Progress
 from localspec.models.installed.installed import find
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, ModelReady, Question
 from localspec.runner.answering import ChildAnswerer
@@ -92,8 +93,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--drafter", default="none", help="auto = what pays")
-    places = ("here", "pipe", "socket", "thread")
-    parser.add_argument("--places", nargs="+", choices=places, default=places, help="thread = here, over a socket")
     options = parser.parse_args()
     sys.setswitchinterval(0.0005)  # as the chat does
     settings = {"threads": options.threads, "context": 4096}
@@ -101,10 +100,9 @@ def main() -> None:
     target, draft = find(options.model)
     load = Load(os.getpid(), str(target), draft and str(draft), (), settings)
     answerers: dict[str, Answerer] = {
-        "process": ChildAnswerer(lambda: Child(load), "process"),
-        "thread": ChildAnswerer(lambda: Here(partial(Engine.load, options.model, **settings)), "thread"),
+        "here": ChildAnswerer(lambda: Here(partial(_load, options.model, settings)), "here"),
+        "apart": ChildAnswerer(lambda: Child(load), "apart"),
     }
-    answerers = {name: answerer for name, answerer in answerers.items() if name in options.places}
     found = dict[str, dict[str, list[float]]]()
     for name, answerer in answerers.items():
         listener, begun = Listener(), time.perf_counter()
@@ -119,6 +117,10 @@ def main() -> None:
         print(name, *(f"{what}: {statistics.median(values):.2f}" for what, values in rows.items()), sep="  ")
     for answerer in answerers.values():
         answerer.close()
+
+
+def _load(model: str | None, settings: dict[str, Any], progress: Progress) -> Engine:
+    return Engine.load(model, progress=progress, **settings)
 
 
 if __name__ == "__main__":
