@@ -139,8 +139,13 @@ def create_app(
     for router in LM_STUDIO_ROUTERS:
         app.include_router(router, prefix="/api/v0", include_in_schema=False)
     _shape_errors(app)
-    if settings.behind:
-        return app
+    if not settings.behind:
+        _let_in(app, settings)
+    return app
+
+
+def _let_in(app: FastAPI, settings: ServerSettings) -> None:
+    """What requests go through before routes see them."""
     app.add_middleware(Heads)
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origins:
@@ -153,7 +158,6 @@ def create_app(
             expose_headers=(HEADER,),
         )
     app.add_middleware(AccessLog)
-    return app
 
 
 def _shape_errors(app: FastAPI) -> None:
