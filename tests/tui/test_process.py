@@ -19,7 +19,7 @@ from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.widgets.corner import shown
 from tests.runner.conftest import children
 from tests.runner.test_answering import SENTENCES
-from tests.tui.conftest import MakeApp, front, of_child, say, until
+from tests.tui.conftest import MakeApp, answered, front, of_child, say, until
 
 LONG = {"temperature": 0.0, "max_tokens": 300, "drafter": "none"}
 
@@ -72,6 +72,31 @@ async def test_an_answer_goes_on_when_the_process_dies(number: signal.Signals, m
     assert "The models are loaded again." in words[0]
     local.close()
     assert not children() - before
+
+
+@pytest.mark.asyncio
+async def test_a_question_that_no_process_took_keeps_the_error_and_the_next_is_answered(make_app: MakeApp) -> None:
+    local = of_child()
+    app = make_app(answerer=local, begin=LONG)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.session.facts is not None)
+        await say(pilot, "Say: red house")
+        first = pid_of(local)
+        strike(local, signal.SIGKILL)
+        await until(pilot, lambda: pid_of(local) not in (0, first))
+        strike(local, signal.SIGSTOP)  # it loads, and takes nothing
+        front(app).composer.put("Say: blue boat")
+        await pilot.press("enter")
+        await until(pilot, lambda: front(app).answer is not None)
+        strike(local, signal.SIGKILL)
+        await until(pilot, lambda: len(front(app).path) == 4)
+        await answered(pilot)
+        failed = front(app).path[-1]
+        assert failed.state == "error"
+        assert "was killed (SIGKILL) while it was loaded" in failed.note
+        await say(pilot, "Say: blue boat")
+        assert [message.state for message in front(app).path[-2:]] == ["done", "done"]
+    local.close()
 
 
 @pytest.mark.trial

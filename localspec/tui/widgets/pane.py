@@ -20,7 +20,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.chat.turn import Message
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
-from localspec.errors import ContextOverflowError, LocalspecError
+from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, Question
 from localspec.tui.talk import attach
@@ -483,15 +483,18 @@ class ChatPane(TabPane):
         if self._bubble is not None:
             await self._bubble.extend(event)
 
-    def on_answer_ended(self, event: AnswerEnded) -> None:
+    async def on_answer_ended(self, event: AnswerEnded) -> None:
         if event.answer is not self.answer:
             event.stop()
             return
+        if self._asking is not None and isinstance(event.error, RunnerError) and not self._stopped:
+            asked, self._asking = self._asking, None
+            await self._begin(*asked)  # so that the chat keeps what went wrong
         state, note = event.state if not self._stopped else ("stopped", "")
-        asked = self._asking
+        refused = self._asking
         self._end(state, note, event.stats)
-        if asked is not None and isinstance(event.error, ContextOverflowError) and state == "error":
-            self._refused(asked[0], event.error)
+        if refused is not None and isinstance(event.error, ContextOverflowError) and state == "error":
+            self._refused(refused[0], event.error)
             return
         if event.error is not None and event.finish is FinishReason.ERROR:
             say(self, str(event.error), problem=True)
