@@ -24,8 +24,8 @@ LONG = {"temperature": 0.0, "max_tokens": 300, "drafter": "none"}
 
 
 def pid_of(local: ChildAnswerer) -> int:
-    """Of the process that has the models; 0 = there is none now."""
-    return 0 if local.child is None else local.child.pid
+    """Of the process that has the models; 0 = there is none now, or the first one loads."""
+    return 0 if local.child is None or not local.child.facts else local.child.pid
 
 
 def strike(local: ChildAnswerer, number: signal.Signals) -> None:
