@@ -147,6 +147,13 @@ class ChildAnswerer:
         if self._closed:  # meanwhile
             self._at_close.close()
 
+    @property
+    def _is_lost(self) -> bool:
+        """What was loaded must be loaded again."""
+        if self.child is not None:
+            return bool(self.child.outdated)
+        return self.facts is not None and isinstance(self._error, RunnerError)  # it died while it was loaded again
+
     def _serving(self) -> Host:
         if self.child is None:
             raise self._error or Cancelled("Closed while loading.")
@@ -158,8 +165,9 @@ class ChildAnswerer:
         try:
             self._loaded.wait()
             with self._reloading:  # tabs may ask at the same time
-                if self.child is not None and self.child.outdated:
-                    self.child.close()
+                if self._is_lost:
+                    if self.child is not None:
+                        self.child.close()
                     self._at_close.close()
                     self._load_and_tell(sink)
             finish = self._finished(self._serving(), answer)
@@ -209,7 +217,7 @@ class ChildAnswer:
     def cancel(self) -> None:
         with self._lock:
             asked, done, self._cancelled = self._asked, self._cancelled, True
-        if asked is not None and not done:
+        if asked is not None and not done and not self.over.is_set():
             threading.Thread(target=self._cancel, args=asked, name="localspec-cancel", daemon=True).start()
 
     def _cancel(self, asking: Asking, call: Call, number: str) -> None:

@@ -266,6 +266,15 @@ def test_a_cancelled_answer_ends_with_its_figures(monkeypatch: pytest.MonkeyPatc
         assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
 
 
+def test_nothing_is_asked_to_cancel_an_answer_that_is_over() -> None:
+    with apart() as (answerer, _):
+        found = Heard()
+        answer = answerer.answer(ASKED, found)
+        assert found.ended.finish is FinishReason.LENGTH
+        answer.cancel()
+        assert not any(one.name == "localspec-cancel" for one in threading.enumerate())
+
+
 def test_an_answer_that_is_cancelled_before_it_is_asked() -> None:
     with apart() as (answerer, _):
         found = Heard()
@@ -382,6 +391,23 @@ def test_a_connection_that_breaks_while_the_process_lives_is_a_sentence(monkeypa
         assert end.finish is FinishReason.ERROR
         assert found.text
         assert heard(answerer, ASKED).ended.finish is FinishReason.LENGTH
+
+
+def test_a_process_that_dies_while_it_is_loaded_again_is_loaded_once_more_for_the_next_answer() -> None:
+    with apart() as (answerer, _):
+        whole, has = heard(answerer, ASKED).text, answerer.child
+        assert has is not None
+        old = has.pid
+        strike(answerer)
+        until(lambda: has.pid not in (0, old))
+        strike(answerer)
+        until(lambda: has.outdated != "")
+        found = Heard()
+        answerer.answer(ASKED, found)
+        until(lambda: answerer.child not in (None, has) and answerer.child.pid != 0)
+        strike(answerer)
+        assert isinstance(found.ended.error, RunnerError)
+        assert heard(answerer, ASKED).text == whole
 
 
 @pytest.mark.parametrize("aborts", [False, True])

@@ -25,8 +25,8 @@ LONG = {"temperature": 0.0, "max_tokens": 300, "drafter": "none"}
 
 
 def pid_of(local: ChildAnswerer) -> int:
-    """Of the process that has the models; 0 = there is none now."""
-    return local.child.pid if isinstance(local.child, Child) else 0
+    """Of the process that has the models; 0 = there is none now, or the first one loads."""
+    return local.child.pid if isinstance(local.child, Child) and local.child.facts else 0
 
 
 def strike(local: ChildAnswerer, number: signal.Signals) -> None:
