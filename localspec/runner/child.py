@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -81,7 +81,7 @@ class _Process:
         }
         try:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "localspec", "serve", "--own"],
+                [sys.executable, "-m", "localspec.server.own"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.tape.fileno(),
@@ -110,7 +110,7 @@ class _Process:
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         with suppress(OSError), self.popen.stdin as given:
-            pickle.dump(self._load, given)
+            pickle.dump({field.name: getattr(self._load, field.name) for field in fields(Load)}, given)
         with self.popen.stdout as said:
             first_word = select.poll()  # any number of files may be open
             first_word.register(said)

@@ -278,18 +278,17 @@ class Pool:
     def _make_room(self, name: str, files: Files) -> None:
         """Closes idle engines, the longest unused first, until the memory plan of a model fits.
 
-        The default may be loaded alone whatever the plan says: it was asked for by name where the server was started.
+        The default is loaded alone whatever the plan says: it was asked for by name where the server was started.
         """
-        while not (found := self._plan(files)).fits:
+        while self.loaded() or name != self.default:
+            if (found := self._plan(files)).fits:
+                return
             with self._lock:
                 idle = [(held.used, other) for other, held in self._held.items() if not held.users]
-                alone = not self._held
             if idle:
                 self._unload([min(idle)[1]])
-            elif alone and name == self.default:
-                return
             else:
-                hint = "" if alone else "Try again when the other models are not in use."
+                hint = "Try again when the other models are not in use." if self.loaded() else ""
                 raise NoRoomError(f"{name} does not fit memory now: {found.sentence()}", hint)
 
     def _plan(self, files: Files) -> MemoryPlan:

@@ -241,10 +241,10 @@ def test_llama_cpps_reason_is_found_among_its_last_lines() -> None:
 
 @pytest.mark.parametrize("given", ["", "hello\n", "0"])
 def test_somebody_who_types_its_command_is_told(given: str) -> None:
-    command = [sys.executable, "-m", "localspec", "serve", "--own"]
+    command = [sys.executable, "-m", "localspec.server.own"]
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--own is for localspec itself." in done.stderr
+    assert "Only localspec itself starts this." in done.stderr
 
 
 def _strikes(count: int, seed: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,3 +88,15 @@ def test_it_ends_when_it_is_told_to_while_it_answers() -> None:
             thread.join(60)
         assert not thread.is_alive()
         list(lines)  # it has an end
+
+
+def test_models_load_before_a_server_is_imported_and_an_answer_needs_no_pydantic() -> None:
+    script = """
+import sys
+import localspec.server.own.process
+early = {"asyncio", "starlette", "uvicorn"} & set(sys.modules)
+import localspec.server.own.serve
+print(early | {"pydantic", "fastapi"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.chat.prompt.marks import Marks, marks_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What an expression in a template may raise besides Jinja's own errors."""
@@ -59,17 +61,10 @@ class ChatTemplate:
         """Whether answers are messages with headers, as gpt-oss writes them."""
         if source is None:
             return
-        import jinja2  # 30 ms, only when a model is loaded
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        import jinja2
 
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation()]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         try:
-            self._template = environment.from_string(source.replace(BREAK, 2 * BREAK))
+            self._template = environment().from_string(source.replace(BREAK, 2 * BREAK))
         except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
             self.fault = f"The model's chat template is broken: {reason(error)}."
 
@@ -121,6 +116,20 @@ class ChatTemplate:
         except _FAILURES as error:
             raise UsageError(f"The model's chat template fails on these messages: {error}.") from None
         return opened(text + marks.sealed(beginning, by_model=True))
+
+
+@cache
+def environment() -> ImmutableSandboxedEnvironment:
+    """In which templates run; takes 30 ms, so only when a model is loaded."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation()]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals["raise_exception"] = _refuse
+    made.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return made
 
 
 def _generation() -> type[Extension]:

@@ -47,7 +47,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ssl-cert", type=typed, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
     parser.add_argument("--ssl-key", type=typed, metavar="FILE", help="its key, if that is not in the same file")
     parser.add_argument("--print-unit", choices=KINDS, help="print a unit that starts this with the session, and exit")
-    parser.add_argument("--own", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
     group = parser.add_argument_group("who may come in")
@@ -93,10 +92,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.own:
-        from localspec.cli import own
-
-        return own.run()
     from localspec.cli.places import fitted
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool

@@ -10,6 +10,7 @@ import anyio
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
@@ -24,7 +25,7 @@ from localspec.server.extras import embeddings, lm_studio, models, native, text
 from localspec.server.front.front import Front
 from localspec.server.front.processes import Processes
 from localspec.server.http import monitoring
-from localspec.server.http.errors import ApiError, ErrorBody, error_response, from_localspec, from_validation
+from localspec.server.http.errors import ApiError, error_response, from_localspec, from_validation
 from localspec.server.http.guard import Guard
 from localspec.server.http.log import AccessLog
 from localspec.server.http.meter import Counting
@@ -70,6 +71,22 @@ ELSEWHERE = frozenset(
 """Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""
 _IDLE_LOOKS = 4
 """How often within `idle_unload` seconds somebody looks for idle engines."""
+
+
+class ErrorFields(BaseModel):
+    """What went wrong."""
+
+    model_config = ConfigDict(extra="allow")
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """An error."""
+
+    error: ErrorFields
 
 
 class Heads:

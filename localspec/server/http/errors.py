@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -60,22 +59,6 @@ class ApiError(HTTPException):
         """OpenAI's error body."""
         told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": told | self.details}
-
-
-class ErrorFields(BaseModel):
-    """What went wrong."""
-
-    model_config = ConfigDict(extra="allow")
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorBody(BaseModel):
-    """An error."""
-
-    error: ErrorFields
 
 
 BODIES: dict[str, Callable[[ApiError], dict[str, Any]]] = {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -15,6 +15,9 @@ from starlette.types import Receive, Scope, Send
 from localspec.server.chat.answers import Answers
 from localspec.server.http.errors import ApiError, client_gone, error_body
 from localspec.server.http.log import LOG
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 PING = ":\n\n"
 """A comment: keeps a silent stream alive."""
@@ -59,14 +62,13 @@ async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str, end: 
         async for chunk in chunks:
             yield PING if chunk is None else event_line(chunk)
     except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-        yield f"data: {ErrorEvent(**error_body(told(error), path)).model_dump_json()}\n\n"
+        yield f"data: {compact(error_body(told(error), path))}\n\n"
     yield end
 
 
-class ErrorEvent(BaseModel):
-    """An error within a stream."""
-
-    model_config = {"extra": "allow"}
+def compact(body: Mapping[str, Any]) -> str:
+    """JSON as pydantic writes it, of what is no model."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 def told(error: Exception) -> ApiError:

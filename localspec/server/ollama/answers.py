@@ -24,7 +24,7 @@ from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
 from localspec.server.extras.embeddings import joined
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
-from localspec.server.http.streaming import ErrorEvent, EventStream, json_response, told, whole
+from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
 from localspec.server.ollama.body import OllamaChat, OllamaGenerate, Wanted
 from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, free, named, stamp
 from localspec.types import Tokens
@@ -240,7 +240,7 @@ class Reply:
                     yield _line(self.said(piece, **scores))
             yield _line(self.said(_Piece(), **self._end(exchange)))
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-            yield _line(ErrorEvent(**error_body(told(error))))
+            yield f"{compact(error_body(told(error)))}\n"
         exchange.answers.close()
 
     async def whole(self, exchange: Answering) -> Response:

@@ -1,23 +1,19 @@
-"""The life of a process that has one model: it loads, tells of it to who listens, and ends with its last listener.
+"""The life of a process that has one model: it loads, and tells of it.
 
 What is told are lines of JSON, each with its `event`: loading (what, share), ready (facts of the models) or failed (an
 error), state (what changes now and then), log (name, level, text), what was counted (see `Telling`), and each second a
-pulse (silent, longest: see `Engine.silence`).
+pulse (silent, longest: see `Engine.silence`). `listeners` hands them out. Nothing of a server is imported here: loading
+begins before.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from typing import Any, TypeAlias
 
 from localspec.checks import inside
 from localspec.errors import told
@@ -25,18 +21,13 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.facts import ModelFacts
 from localspec.runtime.pool import Pool
 from localspec.runtime.signs import Signs
-from localspec.server.own.own import Route
 
-PULSE_SECONDS = 1.0
-"""Between two signs of life."""
-_LONELY_SECONDS = 60.0
-"""For the first listener to come. On Linux the system ends a process whose parent is gone before."""
-_KEPT = ("loading", "ready", "failed", "state")
-"""Events whose last line each new listener gets."""
+Hear: TypeAlias = Callable[[str, str], object]
+"""Takes an event's name and its line."""
 
 
 class Life:
-    """Of the process. What has no other word belongs to the event loop."""
+    """Of the process."""
 
     def __init__(self, pool: Pool) -> None:
         """`pool`: its default is loaded and stays until it is closed; done by `close`."""
@@ -45,64 +36,57 @@ class Life:
         """None until it is ready."""
         self.ending = False
         """The server is to end."""
-        self.routes: dict[tuple[str, str], Route] = {
-            ("GET", "/localspec/life"): self._listen,
-            ("POST", "/localspec/end"): self._ended,
-        }
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._listeners: set[asyncio.Queue[str | None]] = set()
-        self._lock = threading.Lock()  # of what was said
-        self._kept: dict[str, str] = {}
-        self._early: list[str] = []
-        """Log lines from before the first listener."""
+        self._lock = threading.Lock()  # of what is said
+        self._hear: Hear | None = None
+        self._early: list[tuple[str, str]] = []
+        """Said before anybody heard."""
         self._signs = Signs()
+        self._state: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._load, name="localspec-load", daemon=True)
 
     def load(self) -> None:
-        """Begins to load; before there is an event loop."""
+        """Begins to load."""
         logger = logging.getLogger("localspec")
         logger.addHandler(_Handler(self))
         logger.propagate = False
         self._thread.start()
-
-    def begin(self) -> None:
-        """The event loop runs."""
-        self._loop = asyncio.get_running_loop()
-        self._beats = asyncio.create_task(self._beat())
-        self._loop.call_later(_LONELY_SECONDS, self._check_alone)
 
     def close(self) -> None:
         """Closes the pool, which ends all answers. On a thread: it takes a pass, or until loading gives up."""
         self.pool.close()
         self._thread.join()
 
-    def over(self) -> None:
-        """Nothing more is told."""
-        self._beats.cancel()
-        for listener in self._listeners:
-            listener.put_nowait(None)
-
     def say(self, event: str, **facts: Any) -> None:
-        """Tells all who listen. Any thread may."""
+        """Tells whoever hears. Any thread may."""
         line = json.dumps({"event": event} | facts) + "\n"
         with self._lock:
-            if event in _KEPT:
-                self._kept[event] = line
-            elif event == "log" and not self._listeners:
-                self._early.append(line)
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hand_out, line)
+            if self._hear is None:
+                self._early.append((event, line))
+            else:
+                self._hear(event, line)
 
     def say_state(self) -> None:
         """Tells what may change, of models that are loaded."""
         if self.engine is not None:
             self.say("state", **state_of(self.engine))
 
-    def _hand_out(self, line: str) -> None:
-        for listener in self._listeners:
-            listener.put_nowait(line)
+    def begin(self, hear: Hear) -> None:
+        """All that was said and will be is heard, on any thread."""
+        with self._lock:
+            self._hear = hear
+            for event, line in self._early:
+                hear(event, line)
+            self._early.clear()
 
-    # -- the models ----------------------------------------------------------------------------------------------
+    def pulse(self) -> None:
+        """Says a sign of life, and what has changed."""
+        silent, longest = self._signs.silent, self._signs.longest
+        if isinstance(self.engine, Engine):
+            silent, longest = self.engine.silence
+            if (now := state_of(self.engine)) != self._state:
+                self._state = now
+                self.say("state", **now)
+        self.say("pulse", silent=silent, longest=longest)
 
     def _load(self) -> None:
         def report(what: str, share: float) -> None:
@@ -118,65 +102,6 @@ class Life:
         self.engine = engine
         self.say_state()
         self.say("ready", **facts)
-
-    async def _beat(self) -> None:
-        state: dict[str, Any] = {}
-        while True:
-            await asyncio.sleep(PULSE_SECONDS)
-            silent, longest = self._signs.silent, self._signs.longest
-            if isinstance(self.engine, Engine):
-                silent, longest = self.engine.silence
-                if (now := state_of(self.engine)) != state:
-                    state = now
-                    self.say("state", **state)
-            self.say("pulse", silent=silent, longest=longest)
-
-    # -- who listens ---------------------------------------------------------------------------------------------
-
-    async def _listen(self, request: Request) -> Response:
-        return _Lines(self)
-
-    async def _ended(self, request: Request) -> Response:
-        self.ending = True
-        return Response(status_code=202)
-
-    def join(self) -> asyncio.Queue[str | None]:
-        """One more listener: the lines for it."""
-        lines: asyncio.Queue[str | None] = asyncio.Queue()
-        with self._lock:
-            for line in (*self._early, *self._kept.values()):
-                lines.put_nowait(line)
-            self._early.clear()
-            self._listeners.add(lines)
-        return lines
-
-    def leave(self, lines: asyncio.Queue[str | None]) -> None:
-        """A listener is gone; the process ends with the last one."""
-        self._listeners.discard(lines)
-        self._check_alone()
-
-    def _check_alone(self) -> None:
-        if not self._listeners:
-            self.ending = True
-
-
-class _Lines(StreamingResponse):
-    """All that is told, until the listener goes or the process ends."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        super().__init__(self._told(), media_type="application/x-ndjson")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._lines = self._life.join()
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._life.leave(self._lines)
-
-    async def _told(self) -> AsyncIterator[str]:
-        while (line := await self._lines.get()) is not None:
-            yield line
 
 
 class _Handler(logging.Handler):

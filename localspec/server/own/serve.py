@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from localspec.server.own.answer import OwnAnswers
 from localspec.server.own.life import Life
+from localspec.server.own.listeners import Listeners
 from localspec.server.own.own import Own
 from localspec.server.own.public import Public
 
@@ -49,8 +50,9 @@ def serve(life: Life, listening: socket.socket, secret: str, public: ServerSetti
     sys.setswitchinterval(_SWITCH_SECONDS)
     others = Public(life, public)
     answers = OwnAnswers(lambda: life.pool.lease(life.pool.default))
-    own = Own(secret, life.routes | answers.routes | others.routes, others.make)
-    _Process(own, life, None if public is None else own.made).run([listening])
+    listeners = Listeners(life)
+    own = Own(secret, listeners.routes | answers.routes | others.routes, others.make)
+    _Process(own, life, listeners, None if public is None else own.made).run([listening])
 
 
 class Server(uvicorn.Server):
@@ -89,14 +91,14 @@ class Server(uvicorn.Server):
 class _Process(Server):
     """Ends with its life, with a signal, and if need be by force."""
 
-    def __init__(self, app: ASGIApp, life: Life, first: First | None) -> None:
+    def __init__(self, app: ASGIApp, life: Life, listeners: Listeners, first: First | None) -> None:
         """`first`: what is done while the models are loaded."""
         super().__init__(app, lambda: life.ending, self._end_life)
-        self._life, self._first = life, first
+        self._life, self._listeners, self._first = life, listeners, first
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._life.begin()
+        self._listeners.begin()
         if self._first is not None:
             self._making = asyncio.create_task(self._first())
 
@@ -107,7 +109,7 @@ class _Process(Server):
 
     async def _end_life(self) -> None:
         await to_thread.run_sync(self._life.close)
-        self._life.over()
+        self._listeners.over()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,7 @@
-"""`localspec serve --own`: the process of one model, for the localspec that starts it (`localspec.runner.child`)."""
+"""The process of one model, for the localspec that starts it (`localspec.runner.child`): what it does, in order.
+
+Everybody waits for its start: loading begins before what answers is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import pickle
 import secrets
 import signal
 import sys
+from typing import Any
 
-from localspec.errors import LocalspecError, UsageError, told
+from localspec.chat.prompt.template import environment
+from localspec.errors import LocalspecError, told
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
 from localspec.runner import tape
-from localspec.runner.child import Load
 from localspec.runner.place import Place, key_of
 from localspec.runtime.pool import Pool
 from localspec.server.own.life import Life
@@ -24,34 +28,40 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run() -> int:
-    """Reads what to load on standard input, says on standard output where it listens, or what is wrong, and serves.
-
-    Raises:
-        UsageError: nothing of that kind is said.
+    """Reads on standard input what to load, a `Load` as a dict, says on standard output where it listens, or what is
+    wrong, and serves; returns the exit code.
     """
     try:
-        load: Load = pickle.load(sys.stdin.buffer)
+        load: dict[str, Any] = pickle.load(sys.stdin.buffer)
     except (EOFError, ValueError, pickle.UnpicklingError):
-        raise UsageError("--own is for localspec itself.", "Leave it out.") from None
-    _live_with(load.parent)
+        sys.stderr.write("localspec: Only localspec itself starts this. `localspec serve` is for everybody.\n")
+        return 2
+    _live_with(load["parent"])
     lib.log.echo = tape.write
+    settings = load["settings"]
     try:
         pool = Pool(
-            load.target, load.draft, heads=load.heads, settings=load.settings, called=load.called, announced=False
+            load["target"],
+            load["draft"],
+            heads=load["heads"],
+            settings=settings,
+            called=load["called"],
+            announced=False,
         )
         files = pool.files(pool.default)
-        place = Place(key_of([one for one in (files.target, files.draft, *files.heads) if one], load.settings))
+        place = Place(key_of([one for one in (files.target, files.draft, *files.heads) if one], settings))
     except LocalspecError as error:
-        print(json.dumps({"failed": told(error)}), flush=True)
+        _say({"failed": told(error)})
         return error.exit_code
     life, secret = Life(pool), secrets.token_urlsafe()
     life.load()
-    print(json.dumps({"at": str(place.path), "secret": secret}), flush=True)
+    _say({"at": str(place.path), "secret": secret})
     os.dup2(2, 1)  # the parent has read its one line; what is printed from now on goes to the tape
-    from localspec.server.own.serve import serve  # while it loads
+    environment()  # while it loads
+    from localspec.server.own.serve import serve
 
     try:
-        serve(life, place.socket, secret, load.public)
+        serve(life, place.socket, secret, load["public"])
     finally:
         place.close()
     return 0
@@ -66,3 +76,8 @@ def _live_with(parent: int) -> None:
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)  # the others run on meanwhile: reading their frames may crash
+
+
+def _say(facts: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
