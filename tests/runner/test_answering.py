@@ -395,8 +395,7 @@ def test_a_connection_that_breaks_while_the_process_lives_is_a_sentence(monkeypa
 
 def test_a_process_that_dies_while_it_is_loaded_again_is_loaded_once_more_for_the_next_answer() -> None:
     with apart() as (answerer, _):
-        whole, has = heard(answerer, ASKED).text, answerer.child
-        assert has is not None
+        whole, has = heard(answerer, ASKED).text, child_of(answerer)
         old = has.pid
         strike(answerer)
         until(lambda: has.pid not in (0, old))
@@ -404,7 +403,7 @@ def test_a_process_that_dies_while_it_is_loaded_again_is_loaded_once_more_for_th
         until(lambda: has.outdated != "")
         found = Heard()
         answerer.answer(ASKED, found)
-        until(lambda: answerer.child not in (None, has) and answerer.child.pid != 0)
+        until(lambda: answerer.child not in (None, has) and child_of(answerer).pid != 0)
         strike(answerer)
         assert isinstance(found.ended.error, RunnerError)
         assert heard(answerer, ASKED).text == whole
