@@ -228,6 +228,27 @@ def test_a_file_that_llama_cpp_ends_the_process_over_is_one_sentence(tmp_path: P
     assert told.value.hint.startswith("llama.cpp wrote: GGML_ASSERT(n_embd_head == ")
 
 
+def test_connections_that_come_and_go_leave_nothing() -> None:
+    with served() as child:
+        for _ in range(20):
+            text(child)
+        before, files = resident(child.pid), len(os.listdir(f"/proc/{child.pid}/fd"))
+        for _ in range(200):
+            with child.use() as use:
+                assert use.at is not None
+                place.connect(use.at).close()
+        for _ in range(20):
+            text(child)
+        assert resident(child.pid) < before + 2000
+        until(lambda: len(os.listdir(f"/proc/{child.pid}/fd")) <= files)
+
+
+def resident(pid: int) -> int:
+    """KiB of a process's memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") // 1024
+
+
 def test_what_cannot_be_loaded_is_the_same_error_here() -> None:
     with pytest.raises(ModelError, match="no-such-model"), served("no-such-model"):
         pass
