@@ -100,6 +100,8 @@ async def test_a_question_that_no_process_took_keeps_the_error_and_the_next_is_a
 
 
 @pytest.mark.trial
+# The HTTP library leaves a socket that could not be connected to the garbage collector.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.asyncio
 async def test_many_deaths_at_random_moments(make_app: MakeApp) -> None:
     before = children()
