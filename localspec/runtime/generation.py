@@ -30,8 +30,6 @@ class Generation:
         self.tokens: list[int] = []
         """Tokens read so far."""
         self.cancelled = False
-        self.on_cancel: Callable[[], None] | None = None
-        """Called by `cancel`, for an engine in another process."""
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._arrived: Callable[[], None] | None = None
 
@@ -87,8 +85,6 @@ class Generation:
     def cancel(self) -> None:
         """Asks the engine to stop within one pass; the last event then says `cancelled`."""
         self.cancelled = True
-        if self.on_cancel is not None:
-            self.on_cancel()
 
     def deliver(self, item: Event | BaseException) -> None:
         """Engine thread only: hands over an event, or the error that ended it."""
