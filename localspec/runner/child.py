@@ -260,7 +260,7 @@ class Child:
 
     @contextmanager
     def use(self) -> Iterator[Use]:
-        """Something that is asked of the process; one that ends without an error lets a later death be mended again.
+        """Something that is asked of the process; an answer without an error lets a later death be mended again.
 
         Raises:
             LocalspecError: there is no process any more.
@@ -277,7 +277,7 @@ class Child:
             process.uses.add(use)
         try:
             yield use
-            self._spare = True
+            self._spare = self._spare or use.doing == "answered"
         finally:
             with self._turn:
                 process.uses.discard(use)

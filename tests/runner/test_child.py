@@ -87,6 +87,7 @@ def asked(use: Use, path: str = "/v1/completions", /, **body: Any) -> Iterator[H
 def text(child: Child) -> str:
     with child.use() as use, asked(use, prompt=PROMPT, seed=1, max_tokens=20, ignore_eos=True) as answer:
         assert answer.status == 200
+        use.doing = "answered"
         return str(json.loads(answer.read())["choices"][0]["text"])
 
 

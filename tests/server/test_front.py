@@ -18,15 +18,17 @@ from localspec.server.front.processes import Processes
 from localspec.server.http.settings import ServerSettings
 from tests.runner.conftest import until
 from tests.server.live import COPIED, COPY, Live, error_of, running, user
-from tests.server.test_process import child
+from tests.server.test_process import LONG, child
 
 ASKED = {"messages": [user(COPY)], "temperature": 0, "max_tokens": 40}
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
 def front() -> Iterator[Live]:
     """A server over two models, each in a process of its own."""
-    settings = ServerSettings(drain_seconds=0.0, aliases=("gpt-4",), max_body_bytes=100_000)
+    settings = ServerSettings(drain_seconds=0.0, aliases=("gpt-4",), max_body_bytes=3_000_000, max_queue=0)
     processes = Processes(settings)
     pool = Pool("tiny", settings={"slots": 2, "context": 8192, "exact": "strict"}, make=processes.make)
     with running(pool, settings, processes=processes) as server:
@@ -79,13 +81,11 @@ def test_names_bodies_and_methods_are_looked_at_before(front: Live) -> None:
     assert post("/api/chat", json=ASKED | {"model": "nobody:latest"}).status_code == 404
     assert post("/api/chat", json={"messages": [user("x")], "model": "tiny:latest", "stream": False}).status_code == 200
     packed = gzip.compress(json.dumps(ASKED).encode())
-    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    headers = JSON | {"Content-Encoding": "gzip"}
     assert post("/v1/chat/completions", content=packed, headers=headers).json()["choices"][0]["message"]["content"]
-    assert post("/v1/chat/completions", json={"messages": [user("x" * 100_000)]}).status_code == 413
-    assert (
-        "not JSON"
-        in error_of(post("/v1/chat/completions", content="{", headers={"Content-Type": "application/json"}))["message"]
-    )
+    many = post("/v1/chat/completions", content=b'{"a": [%s0]}' % (b"0," * (1 << 20)), headers=JSON)
+    assert (many.status_code, "commas" in error_of(many)["message"]) == (413, True)
+    assert "not JSON" in error_of(post("/v1/chat/completions", content="{", headers=JSON))["message"]
     assert error_of(post("/v1/chat/completions", json=ASKED | {"model": 5}))["param"] == "model"
     assert front.http.get("/v1/completions").status_code == 405
     assert front.http.post("/v1/rerank", json={"query": "x"}).status_code == 501
@@ -112,6 +112,21 @@ def test_a_second_model_has_a_process_of_its_own_and_remembers_its_answers(front
         == "unload"
     )
     assert front.http.get("/slots?model=tiny-target").json() == []
+
+
+def test_a_full_queue_says_when_to_come_back(front: Live) -> None:
+    asked = LONG | {"stream": True, "speculative.drafter": "none"}
+    with (
+        front.http.stream("POST", "/v1/completions", json=asked) as one,
+        front.http.stream("POST", "/v1/completions", json=asked) as two,
+    ):
+        under_way = one.iter_lines(), two.iter_lines()  # closed with their last reader
+        assert all(next(lines) for lines in under_way)
+        refused = front.chat()
+    assert refused.status_code == 503, refused.text
+    assert refused.headers["retry-after"] == "2"
+    assert metric(front, "localspec:refused_requests_total") == 1
+    until(lambda: not metric(front, "llamacpp:requests_processing"))
 
 
 def test_answers_are_counted_and_told(front: Live, caplog: pytest.LogCaptureFixture) -> None:

@@ -115,6 +115,7 @@ def test_death_under_streams_ends_each_with_an_error_and_the_next_request_is_ans
     assert whole.status_code == 503
     assert whole.headers["Retry-After"]
     assert whole.json()["error"]["message"].startswith(death)
+    assert 'localspec:answers_total{exact="false",finish="error",model="tiny"} 9.0' in apart.http.get("/metrics").text
     assert apart.chat(temperature=0).json()["choices"][0]["message"]["content"] == COPIED
 
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from localspec.runner.host import Use
 from localspec.runtime.pool import Lease
 from localspec.server.chat.service import Handle, Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
+from localspec.server.http.route import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.streaming import DONE, leaving
 from localspec.server.ollama.body import KeptAlive
 from localspec.server.ollama.names import NDJSON, free, named
@@ -32,10 +34,8 @@ from localspec.server.ollama.names import NDJSON, free, named
 _HOST = "http://localspec"
 _TOLD_SECONDS = 2.0
 """Of silence, for what a process tells at once. A choice."""
-_LARGE_BODY = 256 * 1024
-"""Bytes of a body that is looked into on a worker thread: a smaller one takes a millisecond."""
-_KEPT = ("content-type", "content-length", "cache-control", "x-accel-buffering", "localspec-ignored-fields")
-"""Headers of an answer that are the client's; the others are those of the connection to the process."""
+_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"))
+"""Headers of the connection to the process, which are not the client's."""
 _OLLAMA, _LM_STUDIO = "/api/", "/api/v0/"
 
 
@@ -147,7 +147,9 @@ class Front:
     async def _asked(self, body: bytes) -> _Named:
         """What a body asks for; the process tells what is wrong with it."""
         try:
-            if len(body) <= _LARGE_BODY:
+            if separators(body) > MOST_VALUES:
+                return _Named()
+            if len(body) <= LARGE_BODY:
                 return _Named.model_validate_json(body)
             return await to_thread.run_sync(_Named.model_validate_json, body, limiter=self._service.large_bodies)
         except ValidationError:
@@ -188,12 +190,15 @@ class Front:
                         raise client_gone()
                     reply = sending.result()
                 except httpx.HTTPError:
-                    raise await to_thread.run_sync(use.fate) from None
+                    fate = await to_thread.run_sync(use.fate)
+                    self._service.meter.lost(lease.name)
+                    raise fate from None
                 finally:
                     if not sending.done():
                         sending.cancel()
                         await asyncio.gather(sending, return_exceptions=True)
-            return _Answer(reply, use, using.pop_all(), request.url.path)
+            lost = partial(self._service.meter.lost, lease.name)
+            return _Answer(reply, use, using.pop_all(), request.url.path, lost)
         raise AssertionError  # the stack swallows nothing
 
     async def _used(self, lease: Lease, using: ExitStack) -> Use:
@@ -221,11 +226,22 @@ class Front:
 class _Answer(StreamingResponse):
     """What a process answers, piece by piece."""
 
-    def __init__(self, reply: httpx.Response, use: Use, using: ExitStack, path: str) -> None:
-        """`using`: is left when nobody reads it any more."""
+    def __init__(
+        self, reply: httpx.Response, use: Use, using: ExitStack, path: str, lost: Callable[[], object]
+    ) -> None:
+        """
+        Args:
+            reply: whose head has come.
+            use: of the process.
+            using: is left when nobody reads it any more.
+            path: of the request.
+            lost: is called if the process dies meanwhile.
+        """
         super().__init__(self._pieces(), reply.status_code)
-        self.raw_headers = [(name, value) for name, value in reply.headers.raw if name.lower().decode() in _KEPT]
+        self.raw_headers = [(name, value) for name, value in reply.headers.raw if name.lower() not in _HOP]
         self._reply, self._use, self._using, self._path = reply, use, using, path
+        self._lost = lost
+        self._failure: BaseException | None = None
         self.after: Callable[[], Awaitable[None]] | None = None
         """What is done when it is over."""
 
@@ -237,7 +253,8 @@ class _Answer(StreamingResponse):
 
     async def close(self) -> None:
         """Lets go of the process; it hears of that."""
-        self._using.close()
+        failure = self._failure
+        self._using.__exit__(None if failure is None else type(failure), failure, None)
         await self._reply.aclose()
         if self.after is not None:
             await self.after()
@@ -249,8 +266,9 @@ class _Answer(StreamingResponse):
                 self._use.doing = "answered"
                 end = piece[-2:]
                 yield piece
-        except httpx.HTTPError:
-            fate = await to_thread.run_sync(self._use.fate)
+        except httpx.HTTPError as error:
+            self._failure, fate = error, await to_thread.run_sync(self._use.fate)
+            self._lost()
             if kind not in ("text/event-stream", NDJSON):
                 raise fate from None  # half an answer is out: only closing the connection tells the client
             yield b"".join(_last_words(fate, self._path, end))

@@ -140,6 +140,10 @@ class Meter:
         """As `Counting`."""
         self._refused.inc()
 
+    def lost(self, model: str) -> None:
+        """The process that answered a request is gone, with what it knew of the answer."""
+        self._requests.labels(model, FinishReason.ERROR.value, "false").inc()
+
     def add(self, model: str, number: int, finish: FinishReason, stats: RequestStats, read: int) -> None:
         """Adds an answer that has ended, of whose prompt so many tokens were read."""
         with self._lock:

@@ -62,6 +62,11 @@ class ModelRoute(JsonRoute):
         return handled
 
 
+def separators(body: bytes) -> int:
+    """Commas and opening brackets of a body: as many values as it can have."""
+    return sum(body.count(mark) for mark in (b",", b"[", b"{"))
+
+
 class _Request(Request):
     def __init__(self, request: Request, kind: type[BaseModel], reading: Reading) -> None:
         super().__init__(request.scope, request.receive)
@@ -80,7 +85,7 @@ class _Request(Request):
         return await to_thread.run_sync(self._read, body, limiter=service.large_bodies)
 
     def _read(self, body: bytes) -> BaseModel:
-        values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+        values = separators(body)
         if values > MOST_VALUES:
             what = f"The body has {values} commas and opening brackets; at most {MOST_VALUES} are read."
             raise ApiError(413, "invalid_request_error", what)
