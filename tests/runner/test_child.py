@@ -26,7 +26,7 @@ from localspec.runner.host import Use
 from localspec.runner.tape import cause
 from localspec.sampling import SamplingParams
 from tests.llama import architectures
-from tests.runner.conftest import children, lives, until
+from tests.runner.conftest import lives, until
 from tests.server.own import Heard, body_of
 
 TARGET = "tiny-target-q8_0.gguf"
@@ -166,15 +166,13 @@ def test_a_process_that_dies_again_before_an_answer_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_death_while_it_loads_is_one_error(number: signal.Signals) -> None:
-    before = children()
-
-    def killing(what: str, share: float) -> None:
-        for pid in children() - before:
-            with suppress(ProcessLookupError):  # the news of its death is later than another report
-                os.kill(pid, number)
-
-    with pytest.raises(RunnerError) as told, served(progress=killing):
+def test_death_while_it_loads_is_one_error(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = SLEEPS.replace("(self, setup): pass", f"(self, setup): os.kill(os.getpid(), {int(number)})")
+    (tmp_path / "dies.py").write_text(f"import os{dies}", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RunnerError) as told, served(drafter="dies:Sleeps"):
         pass
     assert told.value.message == f"The process that computes {TARGET} {WORDS[number.name]} while it was loaded."
 
