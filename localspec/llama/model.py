@@ -30,6 +30,8 @@ from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tok
 
 _MOST_LAYERS = 512
 """llama.cpp ends the process over a model with more."""
+_STEP = 1 / 16
+"""Share of a model that loads, after which pages of its file are given back."""
 
 
 class Closes(Protocol):
@@ -89,8 +91,6 @@ class Model:
         self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
         """Whether the end of its cache can be dropped, which drafting needs."""
         self.chat_template = header.chat_template
-        if kernels != "plain" or gpu_layers:  # the weights were copied
-            maps.give_back(parts_of(header.path))
 
     @classmethod
     def load(
@@ -134,7 +134,7 @@ class Model:
         params = _parameters(gpu_layers, kernels, use_mmap, weights)
         params.load_mtp = nextn and _has_nextn(header)
         arrays = device_list.put(params, spread, device, gpu_layers)
-        watch = _Progress(progress)
+        watch = _Progress(progress, parts_of(header.path) if kernels != "plain" or gpu_layers else [])
         params.progress_callback = callback = api.llama_progress_callback(watch)
         with wide.switched(wide.MOST_ROWS if kernels == "wide" else 0):
             handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
@@ -320,17 +320,19 @@ class Model:
 
 
 class _Progress:
-    """llama.cpp's progress callback: keeps exceptions from crossing C."""
+    """llama.cpp's progress callback: keeps exceptions from crossing C, and gives back what is loaded."""
 
-    def __init__(self, inner: Callable[[float], bool] | None) -> None:
-        self._inner = inner
+    def __init__(self, inner: Callable[[float], bool] | None, copied: Sequence[Path]) -> None:
+        """`copied`: files whose weights are copied as they load; without their pages there are never two of each."""
+        self._inner, self._copied, self._due = inner, copied, _STEP
         self.error: BaseException | None = None
 
     def __call__(self, share: float, _: object) -> bool:
-        if self._inner is None:
-            return True
         try:
-            if self._inner(share) is False:
+            if share >= self._due or share == 1.0:
+                self._due = share + _STEP
+                maps.give_back(self._copied)
+            if self._inner is not None and self._inner(share) is False:
                 self.error = Cancelled("Stopped while loading the model.")
         except BaseException as error:  # noqa: BLE001 - raised again by `Model.load`
             self.error = error

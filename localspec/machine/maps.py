@@ -2,7 +2,8 @@
 
 llama.cpp maps a model's file and copies what our kernels, its own repacked ones or a GPU compute with. The copied pages
 stay in the process's memory until it ends: 0.8 GB of a model of 1.1. Given back, they are still in the system's file
-cache, and a page that a pass reads all the same (a token's embedding) comes back in microseconds.
+cache, and a page that is read all the same (a token's embedding, the rest of a model that loads) comes back in
+microseconds.
 """
 
 from __future__ import annotations

@@ -81,3 +81,20 @@ def test_a_packed_model_leaves_no_pages_of_its_file(tiny_target: Path, tmp_path:
         assert _resident(path) < in_place / 2
         tokens = packed.tokenize("Maria bought 12 lanterns.", special=False, add_bos=True)
         assert packed.detokenize(tokens).strip() == "Maria bought 12 lanterns."
+
+
+def test_a_model_that_loads_never_has_two_copies_of_its_weights(tiny_target: Path, tmp_path: Path) -> None:
+    if not wide.available():
+        pytest.skip(f"no wide kernels: {wide.status().reason}")
+    path, found = tmp_path / "target.gguf", dict[float, int]()
+    path.write_bytes(tiny_target.read_bytes())
+    size = path.stat().st_size // 1024
+
+    def told(share: float) -> bool:
+        found[share] = _resident(path)
+        return True
+
+    with Model.load(path, kernels="wide", progress=told):
+        late = [resident for share, resident in found.items() if share > 0.2]
+    assert late
+    assert max(late) < 0.8 * size, "what is packed has left; pages come back two megabytes at once"
