@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import threading
@@ -11,14 +10,12 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
-
-import httpx2 as httpx
+from typing import TYPE_CHECKING, Any
 
 from localspec.engine.interfaces import fresh_seed
 from localspec.engine.request import FinishReason
 from localspec.engine.stats import RequestStats
-from localspec.errors import Cancelled, LocalspecError, RunnerError, heard
+from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.models.installed.installed import title_of
 from localspec.models.installed.processes import announce
 from localspec.remote.answerer import (
@@ -35,13 +32,13 @@ from localspec.remote.answerer import (
     Sink,
     Taken,
 )
-from localspec.remote.asking import Asking, Call
-from localspec.remote.server import Piece, Server
 from localspec.remote.steps import Hearer
-from localspec.runner import place
 from localspec.runner.host import Host, Use
 from localspec.runtime.facts import ModelFacts
 from localspec.runtime.offered import is_bundled
+
+if TYPE_CHECKING:
+    from localspec.remote.asking import Asking, Call
 
 _LAST_FIGURES_SECONDS = 0.5
 """For the end of an answer that was cancelled; then its connection is cut."""
@@ -234,7 +231,10 @@ class ChildAnswer:
             Cancelled: its connection was cut.
             LocalspecError: whatever went wrong there, or the end of the process.
         """
-        asking, call, number = _asking(use), Call(), secrets.token_hex(8)
+        from localspec.remote.asking import Call  # takes 20 ms, and the first key comes before
+        from localspec.runner.served import asking_of
+
+        asking, call, number = asking_of(use), Call(), secrets.token_hex(8)
         with self._lock:
             if self._cancelled:
                 raise Cancelled("Cancelled before it was asked.")
@@ -293,40 +293,13 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
     return body
 
 
-class _Served(Server):
-    """A host as a server, which is waited for as long as it lives: `Child` ends a process that hangs."""
-
-    def __init__(self, use: Use) -> None:
-        super().__init__(use.url, name="The process of the models")
-        self.settings |= {"headers": use.headers, "timeout": None}
-        self._use = use
-
-    def check(self, reply: httpx.Response, content: bytes) -> None:
-        if not reply.is_success:
-            raise heard(**json.loads(content)["error"])
-
-    def failure(self, error: Exception | None, begun: bool = False) -> LocalspecError:
-        if error is None or isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
-            return self._use.fate()
-        return super().failure(error, begun)
-
-    def piece(self, line: str) -> Piece | None:
-        if line.startswith('data: {"error":'):
-            told = json.loads(line.removeprefix("data: "))
-            self._use.outdate(told["outdated"])  # before who asked hears of it
-            raise heard(**told["error"])
-        return super().piece(line)
-
-
-def _asking(use: Use) -> Asking:
-    return Asking(_Served(use)) if use.at is None else Asking(_Served(use), use.at, place.check)
-
-
 def _told(child: Host, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """What the process answers at once."""
+    from localspec.runner.served import asking_of
+
     with child.use() as use:
         use.doing = "read a text"
-        return _asking(use).whole(method, f"/localspec/{path}", body).json()
+        return asking_of(use).whole(method, f"/localspec/{path}", body).json()
 
 
 def _facts(told: ModelFacts, name: str, key: str) -> Facts:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from localspec.chat.prompt.template import ChatTemplate
-from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory.placement import number
+if TYPE_CHECKING:
+    from localspec.chat.prompt.template import ChatTemplate
+    from localspec.runtime.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class ModelFacts:
     @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
         """Without `layers`."""
+        from localspec.runtime.memory.placement import number  # who only reads facts needs none of it
+
         settings, model = loaded.settings, loaded.model
         given, all_layers = number(settings.gpu_layers), model.header.n_layers + 1
         return cls(
