@@ -136,7 +136,7 @@ class Model:
         arrays = device_list.put(params, spread, device, gpu_layers)
         watch = _Progress(progress, parts_of(header.path) if kernels != "plain" or gpu_layers else [])
         params.progress_callback = callback = api.llama_progress_callback(watch)
-        with wide.switched(wide.MOST_ROWS if kernels == "wide" else 0):
+        with wide.packing() if kernels == "wide" else wide.switched(0) as watch.look:
             handle = api.llama_model_load_from_file(str(header.path).encode("utf-8", "surrogateescape"), params)
         del callback, arrays
         if watch.error is not None:
@@ -325,6 +325,8 @@ class _Progress:
     def __init__(self, inner: Callable[[float], bool] | None, copied: Sequence[Path]) -> None:
         """`copied`: files whose weights are copied as they load; without their pages there are never two of each."""
         self._inner, self._copied, self._due = inner, copied, _STEP
+        self.look: Callable[[], None] | None = None
+        """Called at each step."""
         self.error: BaseException | None = None
 
     def __call__(self, share: float, _: object) -> bool:
@@ -332,6 +334,8 @@ class _Progress:
             if share >= self._due or share == 1.0:
                 self._due = share + _STEP
                 maps.give_back(self._copied)
+                if self.look is not None:
+                    self.look()
             if self._inner is not None and self._inner(share) is False:
                 self.error = Cancelled("Stopped while loading the model.")
         except BaseException as error:  # noqa: BLE001 - raised again by `Model.load`

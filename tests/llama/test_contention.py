@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from localspec.llama.cache.context import Context
+from localspec.llama.exact import wide
 from localspec.llama.library.contention import _CALM_INTERVALS, Contention, Usage, cpus, kept_out, waited
+from localspec.llama.model import Model
 from localspec.types import Tokens
 
 pytestmark = pytest.mark.skipif(waited() is None, reason="this system does not tell how long threads wait for a CPU")
@@ -37,6 +39,7 @@ print(waited() - before)
 _BUSY_THEN_QUIET = """
 import contextlib, os, subprocess, sys, time
 import localspec
+from localspec.llama.exact import wide
 from localspec.llama.library.contention import _CALM_INTERVALS, _INTERVAL_SECONDS, cpus
 from localspec import Engine
 
@@ -244,3 +247,31 @@ def test_a_mapped_file_whose_name_is_no_text_is_no_matter(tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("found\n", "")
+
+
+@pytest.mark.parametrize(("busy", "threads"), [(0, 6), (1, 5), (100, 3)])
+def test_weights_are_packed_by_as_many_threads_as_others_leave(
+    busy: int, threads: int, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others that begin while a model loads are seen, too."""
+    if not wide.available():
+        pytest.skip(f"no wide kernels: {wide.status().reason}")
+    openmp, seen, before = wide.library(), list[int](), wide.library().omp_get_max_threads()
+    run = [busy]
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(cpus, "_others", lambda names: run[-1])
+    monkeypatch.setattr(cpus, "enabled", True)
+
+    def told(share: float) -> bool:
+        seen.append(openmp.omp_get_max_threads())
+        if share > 0.5:
+            run.append(2)
+        return True
+
+    openmp.omp_set_num_threads(6)
+    try:
+        with Model.load(tiny_target, kernels="wide", progress=told):
+            assert (seen[0], seen[-1]) == (threads, 4)
+            assert openmp.omp_get_max_threads() == 6
+    finally:
+        openmp.omp_set_num_threads(before)

@@ -19,7 +19,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import localspec
 from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.library import lib
+from localspec.llama.library.contention import cpus
 
 ABI_VERSION = 4
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
@@ -104,6 +105,24 @@ def switched(rows: int) -> Iterator[None]:
         yield
     finally:
         set_switch(before)
+
+
+@contextlib.contextmanager
+def packing() -> Iterator[Callable[[], None]]:
+    """Has this thread's switch on inside a `with`, and weights that load there packed by as many threads as have a CPU:
+    after each matrix all wait for one that has none. What it yields asks again how many have one now.
+
+    Raises:
+        LocalspecError: the library is not available.
+    """
+    openmp = library()
+    wanted = int(openmp.omp_get_max_threads())
+    try:
+        with switched(MOST_ROWS):
+            openmp.omp_set_num_threads(cpus.free(wanted))
+            yield lambda: openmp.omp_set_num_threads(cpus.free(wanted, looks=1))
+    finally:
+        openmp.omp_set_num_threads(wanted)
 
 
 def steps() -> int:

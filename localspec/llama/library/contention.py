@@ -4,8 +4,8 @@ The threads of a pass meet some 30 times per layer. On a machine of their own th
 1 B takes a third longer); beside a program that keeps every CPU busy a waiting thread keeps out the one it waits for,
 and a pass can take a second instead of a millisecond. So the operating system is asked, four times a second, for how
 long our threads wanted a CPU and had none. What our other threads took from them does not count: a chat that draws its
-answer takes a tenth of a CPU. Before the first pass, which could take seconds, the system is asked for how many threads
-of others run.
+answer takes a tenth of a CPU. Before weights are packed and before the first pass, which could take seconds, the system
+is asked for how many threads of others run.
 
 Where the bits of a pass do not depend on its threads, it leaves the others their CPUs: on two of them, beside a program
 that takes one, a model of 135 M writes 93 tokens a second with one thread, 32 with two, 37 with two that sleep. It
@@ -92,6 +92,17 @@ class Contention:
         """Of so many threads, those that a pass should have, if its bits do not depend on them."""
         return wanted - min(_spare(wanted), self.taken)
 
+    def free(self, wanted: int, looks: int = _LOOKS) -> int:
+        """Of so many threads, those to which the programs that run now leave a CPU; half of them in any case."""
+        names = ["self"] if self._family is None else ["self", self._family.parent.name]
+        busy, count = self._others(names) if self.enabled else 0, os.cpu_count() or 1
+        for _ in range(looks - 1):
+            if busy + wanted <= count:
+                return wanted
+            sleep(_LOOK_SECONDS)
+            busy = min(busy, self._others(names))
+        return wanted - min(_spare(wanted), max(0, busy + wanted - count))
+
     @property
     def shared(self) -> bool:
         """Whether other programs want the CPUs now."""
@@ -117,8 +128,8 @@ class Contention:
             self.begun += 1
             self.running += 1
             if self.enabled and wanted and not self._known:
-                self._known = True
-                self._begin(wanted)
+                self._known = True  # nothing has been measured yet
+                self.taken = wanted - self.free(wanted)
         try:
             yield
         finally:
@@ -138,17 +149,6 @@ class Contention:
                 return 0.0
             found, self._claimed = now - self._claimed, now
         return max(0.0, found)
-
-    def _begin(self, wanted: int) -> None:
-        """Before the first pass: nothing has been measured yet."""
-        names = ["self"] if self._family is None else ["self", self._family.parent.name]
-        busy = self._others(names)
-        for _ in range(_LOOKS - 1):
-            if busy + wanted <= (os.cpu_count() or 1):
-                return
-            sleep(_LOOK_SECONDS)
-            busy = min(busy, self._others(names))
-        self.taken = min(self._spare, max(0, busy + wanted - (os.cpu_count() or 1)))
 
     def _passed(self, seconds: float) -> None:
         self._passes += seconds
