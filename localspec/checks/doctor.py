@@ -22,7 +22,7 @@ from localspec.llama.exact import limits, wide
 from localspec.llama.library import bindings, lib
 from localspec.llama.model import Model
 from localspec.machine import ROOT, cpus, maps, text_of
-from localspec.machine.memory import Place, ram
+from localspec.machine.memory import Place, ram, taken
 from localspec.models.facts import facts
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
@@ -197,6 +197,9 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     at_once = f"{slots} answered at once" if slots > 1 else "one answered at a time"
     why = f": {loaded.single}" if loaded.single else ""
     yield Finding("context", f"{loaded.context.n_ctx:,} tokens a conversation, {at_once}{why}")
+    now, most = (each / 2**20 for each in taken())
+    if now:
+        yield Finding("process", f"takes {now:,.0f} MiB of memory now, {most:,.0f} at most since it began")
     yield examine_kernels(loaded.model)
     yield from _self_check(engine)
     yield Finding("passes", loaded.exactness, advice, command)

@@ -1,4 +1,4 @@
-"""Files that are mapped into this process: libraries, and models. Linux only: elsewhere none is known.
+"""Files that are mapped into a process: libraries, and models. Linux only: elsewhere none is known.
 
 llama.cpp maps a model's file and copies what our kernels, its own repacked ones or a GPU compute with. The copied pages
 stay in the process's memory until it ends: 0.8 GB of a model of 1.1. Given back, they are still in the system's file
@@ -14,12 +14,19 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from localspec.machine import ROOT
+from localspec.machine import ROOT, text_of
 
 
-def files(root: Path = ROOT) -> list[str]:
+def files(root: Path = ROOT, process: int | str = "self") -> list[str]:
     """Paths of the files, deleted ones included, in order of their addresses."""
-    return list(dict.fromkeys(os.fsdecode(name).removesuffix(" (deleted)") for _, _, name in _mapped(root)))
+    return list(dict.fromkeys(os.fsdecode(name).removesuffix(" (deleted)") for _, _, name in _mapped(root, process)))
+
+
+def holder(file: Path, process: int, root: Path = ROOT) -> int:
+    """Which process has a file mapped: this one, or one that it has started; 0 = none, or the system does not say."""
+    tasks = (root / "proc" / str(process) / "task").glob("*/children")
+    started = [int(child) for task in tasks for child in text_of(task).split()]
+    return next((one for one in (process, *started) if os.path.realpath(file) in files(root, one)), 0)
 
 
 def give_back(files: Iterable[Path], root: Path = ROOT) -> int:
@@ -40,10 +47,11 @@ def give_back(files: Iterable[Path], root: Path = ROOT) -> int:
     return total
 
 
-def _mapped(root: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
+def _mapped(root: Path, process: int | str = "self") -> Iterator[tuple[bytes, bytes, bytes]]:
     """(addresses, rights, name) of each part of a file, as Linux writes them."""
+    file = root / "proc" / str(process) / "maps"
     try:
-        lines = (root / "proc/self/maps").read_bytes().split(b"\n")  # splitlines would cut a name at a carriage return
+        lines = file.read_bytes().split(b"\n")  # splitlines would cut a name at a carriage return
     except OSError:
         return
     for line in lines:

@@ -57,6 +57,13 @@ def available_bytes(root: Path = ROOT) -> int | None:
     return min([*_meminfo("MemAvailable", root), *(left for _, left in _limits(root))], default=None)
 
 
+def taken(process: int | str = "self", root: Path = ROOT) -> tuple[int, int]:
+    """Bytes of memory that a process takes now, and took at most; 0 = unknown (anywhere but on Linux)."""
+    status = root / "proc" / str(process) / "status"
+    now, most = (sum(_kilobytes(key, status)) for key in ("VmRSS", "VmHWM"))
+    return now, most
+
+
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, what is left of it) of each control group that has one.
 
@@ -76,8 +83,12 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
 def _meminfo(key: str, root: Path) -> list[int]:
     """Bytes that Linux says of a kind of memory, if it does."""
-    found = re.findall(rf"^{key}: *(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
-    return [int(number) * 1024 for number in found]
+    return _kilobytes(key, root / "proc/meminfo")
+
+
+def _kilobytes(key: str, path: Path) -> list[int]:
+    """Bytes that a line of such a file says, if there is one."""
+    return [int(number) * 1024 for number in re.findall(rf"^{key}:\s*(\d+) kB$", text_of(path), re.MULTILINE)]
 
 
 def _physical() -> int:

@@ -101,7 +101,7 @@ def test_an_older_entry_with_the_name_of_a_pair_can_be_removed(command: Command,
 
 def test_nothing_runs(command: Command) -> None:
     assert json.loads(command("ps", "--json").out) == []
-    assert command("ps").out.split() == ["PID", "COMMAND", "AT", "TARGET", "DRAFT", "CONTEXT", "RUNNING"]
+    assert command("ps").out.split() == ["PID", "COMMAND", "AT", "TARGET", "DRAFT", "CONTEXT", "MEMORY", "RUNNING"]
 
 
 def test_models_of_other_programs_are_listed(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,10 @@ def test_doctor_says_what_is_there(command: Command) -> None:
     assert {"localspec", "kernels", "CPU features", "llama.cpp", "exact widths", "passes"} <= set(findings)
     assert result.code == int(any(row["advice"] for row in findings.values()))
     assert any(name.startswith("pass at") for name in findings)
+    if sys.platform == "linux":
+        assert re.fullmatch(
+            r"takes [\d,]+ MiB of memory now, [\d,]+ at most since it began", findings["process"]["value"]
+        )
     kernels, library = findings["target's kernels"]["value"], findings["wide kernels"]["value"]
     assert kernels in ("wide", "repacked", "plain")
     assert kernels != "wide" or not library.startswith("not used")

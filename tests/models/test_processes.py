@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from localspec.machine.memory import taken
 from localspec.models.installed import processes
 
 HOLDER = """
@@ -16,6 +18,14 @@ import sys
 from pathlib import Path
 from localspec.models.installed.processes import announce
 announce("chat", Path(sys.argv[1]), None, 128)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+WORKER = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -64,3 +74,24 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, mo
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "file"))
     processes.announce("run", tmp_path / "m.gguf")
     assert processes.running() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped")
+def test_memory_is_that_of_the_process_that_has_the_model_open(tmp_path: Path) -> None:
+    target, other = tmp_path / "m.gguf", tmp_path / "other.gguf"
+    for file in (target, other):
+        file.write_bytes(b"GGUF" * 1024)
+    end, end_other = (processes.announce("serve", file) for file in (target, other))
+    try:
+        named = {process.target: process for process in processes.running()}
+        assert [process.memory() for process in named.values()] == [0, 0], "nobody has them open"
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", WORKER, str(target)], **pipes) as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == b"ready\n"
+            assert named[str(target)].memory() == taken(worker.pid)[0] > 1 << 20
+            assert named[str(other)].memory() == 0
+            worker.communicate()
+    finally:
+        end()
+        end_other()

@@ -7,6 +7,8 @@ import json
 import time
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from localspec.cli.output import print_rows
 
 
@@ -25,15 +27,16 @@ def run(options: argparse.Namespace) -> int:
     names = {file.path: entry.name for entry in Store().entries() for file in entry.files}
     at = {process.pid: process.at for process in found if process.at}
     busy = {process.pid for process in found if process.target}
-    rows = [("PID", "COMMAND", "AT", "TARGET", "DRAFT", "CONTEXT", "RUNNING")]
+    rows = [("PID", "COMMAND", "AT", "TARGET", "DRAFT", "CONTEXT", "MEMORY", "RUNNING")]
     for process in found:
         if not process.target and process.pid in busy:
             continue  # its models say it
         models = [names.get(Path(path), Path(path).name) if path else "-" for path in (process.target, process.draft)]
         context = str(process.context or "-")
         since = _since(process.started)
-        where = at.get(process.pid, "-")
-        rows.append((str(process.pid), process.command, where, models[0], models[1], context, since))
+        where, memory = at.get(process.pid, "-"), process.memory()
+        taken = decimal(memory) if memory else "-"
+        rows.append((str(process.pid), process.command, where, models[0], models[1], context, taken, since))
     print_rows(rows)
     return 0
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from localspec import paths
 from localspec.claim import Claim, is_held
+from localspec.machine import maps
+from localspec.machine.memory import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,15 @@ class Process:
     at: str = ""
     """A server's port, or its socket file; "" = it is none."""
 
+    def memory(self) -> int:
+        """Bytes that the process takes now that has this model open, which may be one of its own; 0 = unknown."""
+        process = maps.holder(Path(self.target), self.pid) if self.target else 0
+        return taken(process)[0] if process else 0
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started))
-        return asdict(self) | {"started": stamp}
+        return asdict(self) | {"started": stamp, "memory_bytes": self.memory()}
 
 
 def folder() -> Path:
