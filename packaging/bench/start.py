@@ -1,6 +1,7 @@
 """How long the first token takes from the start of the program, beside a bare llama.cpp loop on the same files.
 
     python packaging/bench/start.py [--target FILE [--draft FILE]] [--rounds 3] [--busy]
+    python packaging/bench/start.py [--rounds 3] [--busy] FILE...     # where a start and memory go, by part
 
 Each start is a process of its own. The contenders take turns, and medians are printed: the bare loop, `localspec run`
 with an empty home (the very first start) and again with that home, and `localspec serve` from the moment its port
@@ -30,6 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from localspec import paths
+from localspec.machine import maps, memory
 
 PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon."
 BARE = """
@@ -50,6 +52,76 @@ assert c.llama_decode(context, c.llama_batch_get_one(tokens, count)) == 0
 sampler = c.llama_sampler_init_greedy()
 print(c.llama_sampler_sample(sampler, context, -1), flush=True)
 """
+
+PARTS = """
+import json, re, sys, time
+last = time.perf_counter()
+from localspec import Engine
+from localspec.llama import model
+from localspec.llama.exact import choice, exactness, self_check
+from localspec.llama.library import lib
+from localspec.machine.memory import taken
+from localspec.runtime import loading
+spent, sizes, stack = {}, {}, ["imports"]
+def begin(what):
+    global last
+    now = time.perf_counter()
+    spent[stack[-1]] = spent.get(stack[-1], 0.0) + now - last
+    stack[-1], last = what, now
+def part(what, owner, name):
+    inner = getattr(owner, name)
+    def outer(*given, **named):
+        begin(stack[-1])
+        stack.append(what)
+        made = inner(*given, **named)
+        begin(stack[-1])
+        stack.pop()
+        return made
+    setattr(owner, name, outer)
+def heard(text):
+    if "load_tensors: loading" in text:
+        begin("mapping")
+    for what, size in re.findall("(KV|compute|output) buffer size = +([0-9.]+)", text):
+        sizes[f"{what} buffers, if full"] = sizes.get(f"{what} buffers, if full", 0.0) + float(size) * 2**20
+def reported(self, share, data, told=model._Progress.__call__):
+    begin("packing" if share < 1 else "vocabulary")
+    return told(self, share, data)
+lib.log.echo, model._Progress.__call__ = heard, reported
+part("header", loading, "check_text_model")
+part("header", model, "check_text_model")
+part("vocabulary", model.Model, "load")
+part("context", choice, "_context")
+part("graph questions", exactness, "by_construction")
+part("self check", self_check.SelfCheck, "run")
+begin("the rest of loading")
+before, engine, loaded = taken()[0], Engine.load(sys.argv[1], slots=4), taken()[0]
+for what in ("first pass", "later first pass"):
+    begin(what)
+    engine.generate("Say hi.", max_tokens=1).text()
+begin("")
+mapped = 1024 * int(re.search("RssFile:[^0-9]*([0-9]+)", open("/proc/self/status").read())[1])
+sizes |= {"program": before, "weights and context": loaded - before, "answers": taken()[0] - loaded}
+sizes |= {"at most": taken()[1], "mapped pages of all": mapped}
+print(json.dumps([spent, {what: size / 1e6 for what, size in sizes.items()}]))
+"""
+"""Prints {part of a model's start: seconds} and {part of its memory: megabytes}."""
+
+
+def show_parts(models: Sequence[Path], rounds: int) -> None:
+    """Where a start and memory go, a column a model; last the two processes of `serve` after an answer."""
+    rows: dict[tuple[str, str], dict[Path, list[float]]] = {}
+    for model in list(models) * rounds:
+        with tempfile.TemporaryDirectory() as home:
+            warm_memory([model])
+            seen = subprocess.check_output([sys.executable, "-c", PARTS, str(model)], env=at_home(Path(home)))
+            held = served([sys.executable, "-m", "localspec", "serve", "--target", str(model)], Path(home))[2]
+        for unit, parts in zip(("s", "MB"), json.loads(seen), strict=True):
+            for part, value in (parts | (held if unit == "MB" else {})).items():
+                rows.setdefault((part, unit), {}).setdefault(model, []).append(value)
+    print(f"{'median of ' + str(rounds):34}", *(f"{model.stem[:16]:>16}" for model in models))
+    for (part, unit), by_model in rows.items():
+        values = (statistics.median(by_model.get(model, [0.0])) for model in models)
+        print(f"{part + ', ' + unit:34}", *(f"{value:16.{3 if unit == 's' else 0}f}" for value in values))
 
 
 def warm_memory(files: Sequence[Path]) -> None:
@@ -77,8 +149,8 @@ def first_output(command: list[str], home: Path) -> tuple[float, str]:
     return seconds, next((line for line in errors.decode().splitlines() if "exact:" in line), "")
 
 
-def served(command: list[str], home: Path) -> tuple[float, float]:
-    """(seconds until the port answers, seconds from then to the first token of an answer)."""
+def served(command: list[str], home: Path) -> tuple[float, float, dict[str, float]]:
+    """(seconds until the port answers, seconds from then to the first token, megabytes of each process then)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -97,7 +169,10 @@ def served(command: list[str], home: Path) -> tuple[float, float]:
         with urllib.request.urlopen(request, timeout=300) as answer:
             while b'"text":"' not in answer.readline().replace(b'"text":""', b""):
                 pass
-        return answering - started, time.perf_counter() - answering
+        first = time.perf_counter() - answering
+        child = maps.holder(Path(command[command.index("--target") + 1]), process.pid)
+        held = [memory.taken(one)[0] / 1e6 for one in (process.pid, child)]
+        return answering - started, first, dict(zip(("serve: front", "serve: child"), held, strict=True))
     finally:
         process.terminate()
         process.wait()
@@ -134,11 +209,16 @@ def _spin() -> None:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("models", type=Path, nargs="*", metavar="FILE", help="where a start and memory go instead")
     parser.add_argument("--target", type=Path, help="the bundled one, if not given")
     parser.add_argument("--draft", type=Path, help="a draft model; the bundled one, unless --target is given")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", action="store_true", help="beside a process on every core")
     options = parser.parse_args()
+    if options.models:
+        with busy(options.busy):
+            show_parts(options.models, options.rounds)
+        return
     draft = options.draft or (None if options.target else paths.bundled("tiny-draft-q8_0.gguf"))
     weights = [options.target or paths.bundled("tiny-target-q8_0.gguf"), *([draft] if draft else [])]
     for file in weights:
@@ -165,7 +245,7 @@ def main() -> None:
                     found.setdefault(name, []).append(seconds)
                     said.add(exact.rpartition("exact:")[2].strip())
                 warm_memory(weights)
-                port, first = served([localspec, "serve", *files], home)
+                port, first, _ = served([localspec, "serve", *files], home)
                 found.setdefault("serve: port answers", []).append(port)
                 found.setdefault("serve: first token after that", []).append(first)
             finally:
