@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,22 @@ from localspec.native.library import FILE_NAME
 
 _ADVICE = "Install a C compiler, then localspec again: pip install --force-reinstall --no-deps localspec"
 MISSING = f"localspec's C library {FILE_NAME} is missing. {_ADVICE}"
-_WITHOUT = "from localspec.native import library; library.find_library = lambda: None; "
+_WITHOUT = "from localspec.native import library; library.find_library = lambda: None\n"
 _COMMAND = "import sys; from localspec.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def python(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a process that finds no C library."""
-    command = [sys.executable, "-c", _WITHOUT + script, *arguments]
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    """Runs a script in a process that finds no C library, as those that it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(_WITHOUT, encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            env=os.environ | {"PYTHONPATH": folder} | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
 
 
 @pytest.mark.parametrize(
