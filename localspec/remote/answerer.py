@@ -116,7 +116,7 @@ class Answerer(Protocol):
     facts: Facts | None
     """None until it is ready."""
     checks_room: bool
-    """It heeds the `room` of a question, so that nobody need count before."""
+    """It refuses a question that leaves less than its `room`; faces count tokens before they ask where it does not."""
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""

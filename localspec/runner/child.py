@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -64,6 +64,20 @@ class Load:
     """Name of the model for those who ask for it; None = as its file's."""
     public: Any = None
     """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
+
+    @classmethod
+    def of(
+        cls,
+        target: str | Path,
+        draft: str | Path | None,
+        heads: Iterable[str | Path],
+        settings: dict[str, Any],
+        **more: Any,
+    ) -> Load:
+        """For a process of this program."""
+        return cls(
+            os.getpid(), str(target), None if draft is None else str(draft), tuple(map(str, heads)), settings, **more
+        )
 
 
 class _Process:

@@ -81,7 +81,7 @@ class Lease:
     """The right to use a model: it is not closed before `release`."""
 
     def __init__(self, pool: Pool | None, name: str, model: LoadedModel) -> None:
-        """`pool`: None = somebody else closes the model."""
+        """`pool`: None = the caller closes the model."""
         self._pool = pool
         self.name = name
         self.model = model

@@ -10,7 +10,6 @@ milliseconds from Esc to the answer's end.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import threading
@@ -98,7 +97,7 @@ def main() -> None:
     settings = {"threads": options.threads, "context": 4096}
     drafter = None if options.drafter == "auto" else options.drafter
     target, draft = find(options.model)
-    load = Load(os.getpid(), str(target), draft and str(draft), (), settings)
+    load = Load.of(target, draft, (), settings)
     answerers: dict[str, Answerer] = {
         "here": ChildAnswerer(lambda: Here(partial(_load, options.model, settings)), "here"),
         "apart": ChildAnswerer(lambda: Child(load), "apart"),

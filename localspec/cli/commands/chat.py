@@ -188,10 +188,8 @@ def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
 
     settings = _settings(options, liked)
     target, of_pair = find(settings.pop("target", None))
-    draft = settings.pop("draft", None) or of_pair
-    heads = tuple(str(head) for head in settings.pop("heads", ()))
-    draft = None if draft is None else str(draft)
-    return Child(Load(os.getpid(), str(target), draft, heads, {"slots": 1} | settings))
+    draft, heads = settings.pop("draft", None) or of_pair, settings.pop("heads", ())
+    return Child(Load.of(target, draft, heads, {"slots": 1} | settings))
 
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class Elsewhere(Protocol):
         """What the process of a request's model answers; `handle` answers what needs no model."""
         ...
 
-    async def passed_on(self, request: Request) -> Response:
-        """The same of a model in memory that the request's address names."""
+    async def passed_on(self, request: Request, lease: Lease) -> Response:
+        """The same for a request without a body, of a model in memory. Takes the lease over."""
         ...
 
     async def under_way(self, name: str) -> UnderWay:

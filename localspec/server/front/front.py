@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2 as httpx
 from anyio import to_thread
@@ -36,25 +36,27 @@ _TOLD_SECONDS = 2.0
 """Of silence, for what a process tells at once. A choice."""
 _HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"))
 """Headers of the connection to the process, which are not the client's."""
-_OLLAMA, _LM_STUDIO = "/api/", "/api/v0/"
 
 
 class _Named(BaseModel):
-    """What the choice of a model needs of a body, whatever it is."""
+    """What the choice of a model needs of a body, whatever it is. The rest, which may be long, stays JSON."""
 
     model: Any = None
-    name: Any = None
+
+    @property
+    def wanted(self) -> str | None:
+        """Name of a model; None = none is given."""
+        return self.model if isinstance(self.model, str) else None
+
+
+class _OllamaNamed(_Named):
+    """The same, and what decides whether the model is loaded or freed."""
+
     keep_alive: Any = None
     messages: Any = None
     prompt: Any = None
     suffix: Any = None
     input: Any = None
-
-    @property
-    def wanted(self) -> str | None:
-        """Name of a model; None = none is given."""
-        given = self.model or self.name
-        return given if isinstance(given, str) else None
 
     @property
     def asks(self) -> bool:
@@ -63,11 +65,19 @@ class _Named(BaseModel):
 
     @property
     def frees(self) -> bool:
-        """Whether the model's memory is not needed after this request, as Ollama's clients say it."""
+        """Whether the model's memory is not needed after this request."""
         try:
             return KeptAlive(keep_alive=self.keep_alive).frees
         except ValidationError:
             return False
+
+
+_Kind = TypeVar("_Kind", bound=_Named)
+
+
+def _is_ollama(path: str) -> bool:
+    """Whether a path is one of Ollama's API; those below /api/v0 are LM Studio's."""
+    return path.startswith("/api/") and not path.startswith("/api/v0/")
 
 
 class Front:
@@ -89,9 +99,9 @@ class Front:
             ApiError: as `Service.lease`; 503, the process is gone; 499, the client is.
         """
         body, path = await request.body(), request.url.path
-        asked = await self._asked(body)
-        if not path.startswith(_OLLAMA) or path.startswith(_LM_STUDIO):
-            return await self._of_any(request, body, asked.wanted)
+        if not _is_ollama(path):
+            return await self._of_any(request, body, (await self._asked(_Named, body)).wanted)
+        asked = await self._asked(_OllamaNamed, body)
         name = await named(self._service, asked.wanted)
         if not asked.asks and asked.frees:  # nothing is loaded for this
 
@@ -104,10 +114,9 @@ class Front:
             response.after = lambda: free(self._service, name)
         return response
 
-    async def passed_on(self, request: Request) -> Response:
-        """The same for a request of a model in memory that says its name in its address."""
-        lease = self._service.pool.lease_loaded(self._service.resolve(request.query_params.get("model")))
-        return await self._sent(request, b"", lease or await self._service.lease(None))
+    async def passed_on(self, request: Request, lease: Lease) -> Response:
+        """The same for a request without a body, of a model in memory. Takes the lease over."""
+        return await self._sent(request, b"", lease)
 
     async def under_way(self, name: str) -> UnderWay:
         """What a process answers now; nothing if it is gone."""
@@ -144,16 +153,16 @@ class Front:
             client, url = await self._client(use), f"{_HOST}/localspec/{path}"
             return await client.request(method, url, headers=use.headers, timeout=_TOLD_SECONDS)
 
-    async def _asked(self, body: bytes) -> _Named:
+    async def _asked(self, kind: type[_Kind], body: bytes) -> _Kind:
         """What a body asks for; the process tells what is wrong with it."""
         try:
             if separators(body) > MOST_VALUES:
-                return _Named()
+                return kind()
             if len(body) <= LARGE_BODY:
-                return _Named.model_validate_json(body)
-            return await to_thread.run_sync(_Named.model_validate_json, body, limiter=self._service.large_bodies)
+                return kind.model_validate_json(body)
+            return await to_thread.run_sync(kind.model_validate_json, body, limiter=self._service.large_bodies)
         except ValidationError:
-            return _Named()
+            return kind()
 
     async def _of_any(self, request: Request, body: bytes, name: str | None) -> Response:
         """An answer of the model that is named; what names none, such as an earlier answer, may be any's."""
@@ -233,7 +242,7 @@ class _Answer(StreamingResponse):
         Args:
             reply: whose head has come.
             use: of the process.
-            using: is left when nobody reads it any more.
+            using: is left when the client has read the answer or has left.
             path: of the request.
             lost: is called if the process dies meanwhile.
         """
@@ -285,7 +294,7 @@ def _last_words(fate: LocalspecError, path: str, end: bytes) -> Iterator[bytes]:
     error = from_localspec(fate)
     body = error_body(error, path)
     plain = path.removeprefix("/v1")
-    if path.startswith(_OLLAMA) and not path.startswith(_LM_STUDIO):
+    if _is_ollama(path):
         yield b"" if end.endswith(b"\n") else b"\n"
         yield json.dumps(body).encode() + b"\n"
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,15 +46,16 @@ class Processes:
             LocalspecError: it cannot be loaded, or the process is gone.
             Whatever `progress` raises.
         """
-        load, (begun, self._begun) = self._load(name, files, settings), (self._begun, None)
-        child = begun[1] if begun is not None and begun[0] == load else self._child(name, load)
+        load = self._load(name, files, settings)
+        if self._begun is not None and self._begun[0] == load:
+            child, self._begun = self._begun[1], None
+        else:
+            child = self._child(name, load)
         child.wait(progress)
         return child
 
     def _load(self, name: str, files: Files, settings: dict[str, Any]) -> Load:
-        draft = None if files.draft is None else str(files.draft)
-        heads = tuple(str(head) for head in files.heads)
-        return Load(os.getpid(), str(files.target), draft, heads, settings, name, self._public)
+        return Load.of(files.target, files.draft, files.heads, settings, called=name, public=self._public)
 
     def _child(self, name: str, load: Load) -> Child:
         return Child(load, hear=partial(self._count, name))

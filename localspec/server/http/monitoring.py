@@ -122,9 +122,9 @@ async def slots(
         if name not in names:
             raise unknown_model(name, sorted(names))
         return []
+    if service.front is not None:
+        return await service.front.passed_on(request, lease)
     try:
-        if service.front is not None:
-            return await service.front.passed_on(request)
         return _slots(name, lease.engine, fail_on_no_slot)
     finally:
         lease.release()

@@ -57,7 +57,7 @@ class Life:
         self._thread.join()
 
     def say(self, event: str, **facts: Any) -> None:
-        """Tells whoever hears. Any thread may."""
+        """Tells the listeners. Any thread may call it."""
         line = json.dumps({"event": event} | facts) + "\n"
         with self._lock:
             if self._hear is None:

@@ -32,7 +32,7 @@ class Listeners:
         self._all: set[asyncio.Queue[str | None]] = set()
         self._kept: dict[str, str] = {}
         self._early: list[str] = []
-        """Log lines that nobody has heard."""
+        """Log lines from before the first listener."""
 
     def begin(self) -> None:
         """The event loop runs."""

@@ -391,9 +391,7 @@ class ChatPane(TabPane):
         self._ask(question)
 
     def _ask_for_room(self, question: Question, path: list[StoredMessage], go_on: bool) -> bool:
-        """Asks whoever can say by himself that a question does not fit; False = he cannot, or it is not known what
-        fits.
-        """
+        """Asks an answerer that refuses what does not fit; False = it does not, or its context is not known."""
         answerer = self.session.answerer
         limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
         if limit is None:
