@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localspec.chat.turn import Message
     from localspec.config import EngineSettings
     from localspec.engine.interfaces import Draft, Drafter
-    from localspec.engine.request import Event, FinishReason
+    from localspec.engine.slot import Event, FinishReason
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
     from localspec.grammar.grammar import Grammar
@@ -48,8 +48,8 @@ _HOME = {
     "Drafter": "localspec.engine.interfaces",
     "Engine": "localspec.runtime.engine",
     "EngineSettings": "localspec.config",
-    "Event": "localspec.engine.request",
-    "FinishReason": "localspec.engine.request",
+    "Event": "localspec.engine.slot",
+    "FinishReason": "localspec.engine.slot",
     "Generation": "localspec.runtime.generation",
     "Grammar": "localspec.grammar.grammar",
     "LocalspecError": "localspec.errors",

@@ -14,10 +14,6 @@ class Claim:
     """The lock of this process on a file."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            OSError: the file cannot be made or locked.
-        """
         from filelock import FileLock  # not needed before a model or an answer
 
         self._path = path

@@ -38,11 +38,7 @@ def real(path: str | os.PathLike[str]) -> Path:
 
 
 def is_pipe(path: str | os.PathLike[str]) -> bool:
-    """Whether reading it may wait for another program.
-
-    Raises:
-        OSError: there is nothing, or it cannot be looked at.
-    """
+    """Whether reading it may wait for another program."""
     return stat.S_ISFIFO(os.stat(path).st_mode)
 
 
@@ -51,7 +47,6 @@ def read_own(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read, or is a pipe.
-        UnicodeDecodeError: it is no UTF-8.
     """
     if is_pipe(path):
         raise OSError(errno.EINVAL, "it is a pipe, not a file", str(path))

@@ -15,7 +15,7 @@ import numpy as np
 
 from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Event, FinishReason, Origin, TokenLogProb
+from localspec.engine.slot import Event, FinishReason, Origin, TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled
 from localspec.types import Feed, Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens

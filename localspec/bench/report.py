@@ -1,14 +1,146 @@
-"""Results of a benchmark as plain data and tables of text."""
+"""Results of a benchmark as plain data and tables of text.
+
+Figures of a benchmark: a cell is a workload at a temperature, with every side's runs of it.
+
+Formulas are the glossary's (`engine.stats`), pooled over all runs: sums over sums, never a mean of ratios.
+
+A benchmark as a picture: the speed of every side over plain decoding, with its interval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-from localspec.bench.figures import Cell, Figures
 from localspec.bench.sides import BASELINE, PRODUCT
-from localspec.checks.compare import Ratio
+from localspec.checks.compare import Answer, Heat, Ratio, Run, fork, gain
+from localspec.engine.stats import percentile
+from localspec.errors import LocalspecError, UsageError
+
+
+@dataclass(slots=True)
+class Figures:
+    """All runs of one side in one cell."""
+
+    name: str
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [answer for run in self.runs for answer in run.answers]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over decode time: the target's prefill left out, a draft model's reading not."""
+        return _over(sum(run.tokens for run in self.runs), sum(run.decode_seconds for run in self.runs))
+
+    @property
+    def ttft_seconds(self) -> float:
+        """Time to first token: the median."""
+        return median(answer.ttft_seconds for answer in self.answers) if self.answers else 0.0
+
+    def itl_seconds(self, share: float) -> float:
+        """A percentile of the gaps between arrivals."""
+        return percentile([gap for answer in self.answers for gap in answer.gaps], share)
+
+    def total(self, name: str) -> float:
+        """A counter of the stats, over all answers that have it."""
+        return float(sum(answer.stats.get(name, 0) for answer in self.answers))
+
+    @property
+    def has_stats(self) -> bool:
+        """Whether it counts its drafts."""
+        return any("drafted" in answer.stats for answer in self.answers)
+
+    @property
+    def acceptance_rate(self) -> float:
+        return _over(self.total("accepted"), self.total("drafted"))
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """Next token included, over the passes that carried a draft."""
+        return 1.0 + _over(self.total("accepted"), self.total("draft_passes"))
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return _over(self.total("generated_tokens"), self.total("passes"))
+
+    @property
+    def accepted_per_position(self) -> list[float]:
+        """[d] = share of the passes with a draft whose draft was accepted at least d + 1 deep."""
+        counts: Counter[int] = Counter()
+        for answer in self.answers:
+            counts.update(dict(enumerate(answer.stats.get("accepted_per_position", ()))))
+        passes = self.total("draft_passes")
+        return [_over(counts[depth], passes) for depth in range(max(counts, default=-1) + 1)]
+
+    @property
+    def time_shares(self) -> tuple[float, float, float]:
+        """Of the decode time: drafting, the target's passes, everything else; zeros where it is not known."""
+        parts = [self.total(name) for name in ("draft_seconds", "verify_seconds", "host_seconds")]
+        draft, verify, host = (_over(part, sum(parts)) for part in parts)
+        return draft, verify, host
+
+    @property
+    def exact(self) -> bool | None:
+        """Whether all its texts were exact by its own word; None = it does not say."""
+        words = {answer.exact for answer in self.answers}
+        return None if None in words or not words else False not in words
+
+
+@dataclass(slots=True)
+class Cell:
+    """A workload at a temperature."""
+
+    workload: str
+    temperature: float
+    heats: list[Heat] = field(default_factory=list)
+
+    @property
+    def sides(self) -> list[str]:
+        """In order: plain decoding, localspec, the others by name and number."""
+        return sorted(self.heats[0].runs, key=_order)
+
+    @property
+    def prompts(self) -> int:
+        return len({heat.number for heat in self.heats})
+
+    def figures(self, side: str) -> Figures:
+        """Of a side of that name; empty ones if it is not there."""
+        return Figures(side, [heat.runs[side] for heat in self.heats if side in heat.runs])
+
+    def speedup(self, side: str) -> Ratio | None:
+        """Over plain decoding, on the same prompts in the same rounds."""
+        return gain(self.heats, side, BASELINE)
+
+    def forks(self, side: str) -> int:
+        """Conversations whose text is not plain decoding's."""
+        return sum(fork(heat.runs[BASELINE], heat.runs[side]) is not None for heat in self.heats)
+
+
+def make_cells(heats: Iterable[Heat]) -> list[Cell]:
+    """Heats by workload and temperature: all workloads at the first temperature, then at the others."""
+    found: dict[tuple[float, str], Cell] = {}
+    for heat in heats:
+        workload, temperature = heat.task.prompt.workload, heat.task.options.sampling.temperature
+        found.setdefault((temperature, workload), Cell(workload, temperature)).heats.append(heat)
+    temperatures = list(dict.fromkeys(temperature for temperature, _ in found))
+    return sorted(found.values(), key=lambda cell: temperatures.index(cell.temperature))
+
+
+def _order(name: str) -> tuple[int, str, int]:
+    words, number = name.rpartition(" ")[::2]
+    first = (BASELINE, PRODUCT).index(name) if name in (BASELINE, PRODUCT) else 2
+    return (first, words, int(number)) if number.isdecimal() else (first, name, 0)
+
+
+def _over(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
 
 INTERVAL = {
     "rounds": "95 % interval, Student's t over rounds, paired by prompt and round; the prompts are what they are",
@@ -257,3 +389,43 @@ class Table:
         widths = [max(len(row[index]) for row in cells) for index in range(len(self.columns))]
         for row in cells:
             yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+
+
+try:
+    from matplotlib.figure import Figure
+except ImportError:
+    raise UsageError("A chart needs matplotlib, which is not installed.", 'pip install "localspec[chart]"') from None
+
+_INCHES_A_BAR, _HEIGHT = 0.28, 4.5
+
+
+def draw(results: Results, file: Path) -> None:
+    """Writes a picture of a format that the file's name says: .png, .svg, .pdf.
+
+    Raises:
+        UsageError: there is no such format.
+        LocalspecError: the file cannot be written.
+    """
+    sides = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
+    width = 0.8 / max(1, len(sides))
+    figure = Figure(figsize=(3 + _INCHES_A_BAR * len(results.cells) * (1 + len(sides)), _HEIGHT), layout="constrained")
+    axes = figure.add_subplot()
+    for number, side in enumerate(sides):
+        found = [(place, cell.speedup(side)) for place, cell in enumerate(results.cells)]
+        bars = [(place + (number - (len(sides) - 1) / 2) * width, one) for place, one in found if one is not None]
+        doubts = [[one.value - one.low for _, one in bars], [one.high - one.value for _, one in bars]]
+        axes.bar([at for at, _ in bars], [one.value for _, one in bars], width, yerr=doubts, capsize=2, label=side)
+    top = max((one.largest for cell in results.cells if (one := cell.speedup(sides[0]))), default=1.0) if sides else 1.0
+    axes.set_ylim(0.0, max(1.5, 1.3 * top))  # an interval of few rounds may be wider than all that was seen
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set_xticks(range(len(results.cells)), [f"{cell.workload}\n{cell.temperature:g}" for cell in results.cells])
+    axes.set_ylabel("speed over plain decoding")
+    axes.set_xlabel("workload, temperature")
+    axes.legend()
+    axes.set_title("\n".join((heading(results), *results.labels)), fontsize="small", loc="left")
+    try:
+        figure.savefig(file)
+    except OSError as error:
+        raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
+    except ValueError:
+        raise UsageError(f"--chart is {str(file)!r}; it must end in .png, .svg or .pdf.") from None

@@ -4,24 +4,39 @@ All share the models, their caches and the process, so what differs is the draft
 comes are requests to the same loop: what the plan has learned stays with it, as in a program that keeps running. Fixed
 lengths need the engine configured anew, after which the plan starts from what it remembers, as a program does that has
 just started. What they learn is kept apart from it: forced drafts are no experience of the plan's.
+
+Another program's server as a side: the same prompts to any OpenAI-style endpoint, timed as they arrive.
+
+The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that no other template and
+no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
+`facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last prompt) goes
+out in llama-server's words, unless the endpoint refuses them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from localspec import __version__
+from localspec.chat.turn import Message
 from localspec.checks.compare import Answer, TrialCorpus, Turn, ask
-from localspec.checks.prompts import Prompt
+from localspec.checks.prompts import Prompt, prompt_tokens, text_for_completion
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
-from localspec.errors import UsageError
+from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.llama.exact.identity import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
+from localspec.options import Options
+from localspec.remote.asking import Asking, sampling_fields
+from localspec.remote.server import Piece, Refused, Server
 from localspec.runtime.engine import Engine
+from localspec.types import SamplingParams
 
 PADDED = "localspec.padded"
 """Key of a GGUF file under which a padded model says so, in words that must stand beside every number it gives."""
@@ -138,3 +153,176 @@ def labels(engine: Engine) -> list[str]:
         if words:
             found.append(f"The {kind} is a padded one: {words}.")
     return found
+
+
+_MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)
+"""Statuses of a server without this path, and of one that knows the path but not a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the endpoint understands."""
+
+    path: Literal["completions", "chat/completions"]
+    extended: bool
+    """Fields beyond OpenAI's."""
+
+    def __str__(self) -> str:
+        prompt = "our rendered prompt" if self.path == "completions" else "messages, its own chat template"
+        return prompt if self.extended else f"{prompt}; OpenAI's fields only, its own top-k and min-p"
+
+
+_DIALECTS = (
+    Dialect("completions", True),
+    Dialect("completions", False),
+    Dialect("chat/completions", True),
+    Dialect("chat/completions", False),
+)
+
+
+def rendered(engine: Engine, turn: Turn) -> str:
+    """Our prompt without the begin-of-sequence token, which servers add by themselves.
+
+    Raises:
+        ContextOverflowError: our context does not hold it.
+    """
+    text, model = turn.text, engine.loaded.model
+    if turn.messages:
+        count = len(prompt_tokens(engine, turn.messages))
+        if count >= engine.loaded.context.n_ctx:
+            raise ContextOverflowError(f"{count} tokens are more than the context holds.")
+        has_template = engine.template.exists
+        text = engine.template.render(turn.messages) if has_template else text_for_completion(turn.messages)
+    return text.removeprefix(model.text_of(model.bos)) if model.add_bos else text
+
+
+class Served:
+    """A side at a URL. It waits without an event loop, which would take 0.1 ms a token more."""
+
+    def __init__(self, server: Server, render: Callable[[Turn], str], *, name: str = "", model: str = "") -> None:
+        """Asks for one token, to learn what it understands and whether it answers at all.
+
+        Args:
+            server: where it is.
+            render: makes the prompt's text, without what the endpoint puts before a prompt by itself (the
+                begin-of-sequence token's text).
+            name: in tables; "" = host and port.
+            model: as the endpoint calls it; "" = the first one it lists.
+        """
+        self.name, self._asking = name or server.name, Asking(server)
+        self._render, self._fresh = render, True
+        self._model = model or self._first_model()
+        self._dialect = self._understood()
+        self.facts: Mapping[str, Any] = {
+            "url": f"{server.base}/",
+            "model": self._model,
+            "prompt": str(self._dialect),
+            "forgets": "asked to, each conversation" if self._dialect.extended else "not asked to",
+        }
+
+    def begin(self, prompt: Prompt) -> None:
+        """The next prompt is to be read anew, as far as the endpoint can be told so."""
+        self._fresh = True
+
+    def answer(self, turn: Turn) -> Answer:
+        """Streams one answer.
+
+        Raises:
+            UsageError: raw text for an endpoint that takes messages only.
+        """
+        if self._dialect.path != "completions" and not turn.messages:
+            raise UsageError(
+                f"{self.name} takes chat messages only, and this prompt is raw text.",
+                "Give it an endpoint with /v1/completions, or prompts with messages.",
+            )
+        try:
+            return self._timed(self._body(self._dialect, turn, self._render(turn)))
+        finally:
+            self._fresh = False
+
+    def close(self) -> None:
+        self._asking.close()
+
+    def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
+        if dialect.path == "completions":
+            body["prompt"] = text
+        else:
+            body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
+        wanted = turn.options
+        body |= {"max_tokens": wanted.max_tokens, "seed": (wanted.seed or 0) % 2**31}
+        body |= sampling_fields(wanted.sampling, more=dialect.extended)
+        if dialect.extended:
+            body |= {"ignore_eos": wanted.ignore_end, "cache_prompt": not self._fresh}
+        return body
+
+    def _timed(self, body: Mapping[str, Any]) -> Answer:
+        texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
+        with closing(self._asking.pieces(self._dialect.path, body)) as pieces:
+            for piece in pieces:
+                if piece.text:
+                    texts.append(piece.text)
+                    times.append(time.perf_counter() - start)
+                last = last.then(piece)
+        return _answer("".join(texts), times, last, time.perf_counter() - start)
+
+    def _understood(self) -> Dialect:
+        """The first way of asking that works.
+
+        Raises:
+            LocalspecError: none does.
+        """
+        refusal: Refused | None = None
+        for dialect in _DIALECTS:
+            if refusal is not None and refusal.status in _UNKNOWN_FIELD and dialect.extended:
+                continue  # it has this path, and refused another of its fields
+            body = self._body(dialect, _GREETING, "Hi") | {"stream": False}
+            body.pop("stream_options")
+            try:
+                self._asking.whole("POST", dialect.path, body)
+                return dialect
+            except Refused as error:
+                if error.status not in (*_MISSING, *_UNKNOWN_FIELD):
+                    raise
+                refusal = error
+        assert refusal is not None
+        if refusal.status in _UNKNOWN_FIELD:
+            raise refusal
+        raise LocalspecError(
+            f"{self._asking.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
+            "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
+        )
+
+    def _first_model(self) -> str:
+        try:
+            return str(self._asking.whole("GET", "models").json()["data"][0]["id"])
+        except Refused as error:
+            if error.status not in _MISSING:
+                raise
+        except (ValueError, KeyError, IndexError, TypeError):
+            pass
+        return "default"  # it keeps no list; many do not care about the name
+
+
+_COLD = Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=1)
+_GREETING = Turn((Message("user", "Hi"),), _COLD)
+
+
+def _answer(text: str, times: list[float], last: Piece, wall: float) -> Answer:
+    """One token a piece; those that came without text of their own (the end, halves of characters) with the last."""
+    arrivals = [(seconds, 1) for seconds in times]
+    tokens = last.tokens or len(arrivals)
+    missing = tokens - len(arrivals)
+    if missing > 0 and last.finish == "stop":
+        arrivals.append((wall, missing))  # the end token itself came with the last message
+    elif missing > 0 and arrivals:
+        arrivals[-1] = (arrivals[-1][0], 1 + missing)
+    elif missing < 0:
+        tokens = len(arrivals)
+    stats: dict[str, Any] = {}
+    if last.prompt_tokens:
+        stats["prompt_tokens"] = last.prompt_tokens
+    if last.drafted is not None:
+        stats |= {"drafted": last.drafted, "accepted": last.accepted or 0}
+        stats["acceptance_rate"] = (last.accepted or 0) / last.drafted if last.drafted else 0.0
+    return Answer(text, tokens, wall, arrivals, stats=stats)

@@ -45,11 +45,7 @@ class Apart:
             raise
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the object's method returns.
-
-        Raises:
-            Whatever it raises; LocalspecError if its process is gone.
-        """
+        """What the object's method returns."""
         try:
             self._pipe.send((method, arguments))
         except OSError:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding
 from localspec.models.installed.catalog import Catalog
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -59,12 +59,7 @@ def _as_json(text: str) -> str:
 
 
 def write_bundle(path: Path, findings: Sequence[Finding], settings: Mapping[str, Any]) -> None:
-    """Writes the report of this process.
-
-    Raises:
-        OSError: the file cannot be written.
-        UsageError: the user's catalogue cannot be read, so that the names of its keys' variables are unknown.
-    """
+    """Writes the report of this process."""
     keys = {entry.key_env for entry in Catalog.load().endpoints.values()}
     text = bundle(findings, settings, os.environ, keys)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's way to write a name that is no text

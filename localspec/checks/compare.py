@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from localspec.chat.turn import Message
 from localspec.checks.prompts import Prompt, prompt_tokens
-from localspec.engine.request import TokenLogProb
+from localspec.engine.slot import TokenLogProb
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import Options
 from localspec.runtime.engine import Engine
@@ -272,9 +272,6 @@ def compare(
         block: tasks that a side answers before it is another's turn.
         warm: tokens of an answer that every side gives first and that does not count; 0 = none.
         progress: see `Progress`.
-
-    Raises:
-        LocalspecError: a side could not answer.
     """
     done, total, cold = 0, rounds * len(tasks) * len(sides), {side.name for side in sides if warm}
     groups = groupby(tasks, key=lambda task: id(task.prompt))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localspec.checks.finding import Finding
+    from localspec.checks.doctor import Finding
     from localspec.runtime.engine import Engine
 
 
@@ -25,6 +25,6 @@ def parts(engine: Engine) -> list[Finding]:
 
 def layers(engine: Engine) -> tuple[str, ...]:
     """What of the models runs where, in words; nothing on a machine without a GPU."""
-    from localspec.checks.devices import examine_layers
+    from localspec.checks.doctor import examine_layers
 
     return tuple(one.value for one in examine_layers(engine.loaded))

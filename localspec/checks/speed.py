@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding
 from localspec.engine.stats import kept_comparison
 from localspec.models.memory import gpu
 from localspec.runtime import memory

@@ -5,6 +5,8 @@ best so far and a challenger answer the same prompts, taking turns, in processes
 surely faster becomes the best so far. The best of many is partly luck, so the settings found are
 measured once more against the defaults, on prompts that were not searched with, and that is the figure reported. If its
 interval does not lie above 1, the defaults stay.
+
+What tuning tries: settings by aspect, as far as the user has not decided and this machine offers a choice.
 """
 
 from __future__ import annotations
@@ -13,16 +15,58 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from localspec.checks import compare
 from localspec.checks.apart import Apart, Progress
-from localspec.checks.challenger import ASPECTS, Challenger, challengers
 from localspec.checks.compare import Answering, Ratio, Side, Task
 from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
+from localspec.llama.exact import wide
+from localspec.machine.cpus import allowed, default_threads
 from localspec.machine.memory import available_bytes
+
+ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
+
+
+class Challenger(NamedTuple):
+    """Settings to try."""
+
+    aspect: str
+    words: str
+    changes: dict[str, Any]
+    """Fields of `EngineSettings`."""
+
+
+def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
+    """What there is to try of an aspect; nothing where the user has decided.
+
+    Args:
+        aspect: one of `ASPECTS`.
+        base: settings that are given.
+        running: what the best so far runs with (`Answering.about`).
+    """
+    found: list[dict[str, Any]] = []
+    drafts = bool(running["drafts"])
+    if aspect == "threads":
+        usual = default_threads()
+        found = [{"threads": count} for count in sorted({1, usual // 2, usual - 1, len(allowed())} - {0, usual})]
+    elif aspect == "kernels" and base.get("gpu_layers") in (None, 0, "auto") and not running.get("gpu"):
+        names = ["repacked", "plain"] if not base.get("wide", True) or not wide.available() else []
+        names = names or ["wide", "repacked", "plain"]
+        found = [{"kernels": name} for name in names if base.get("cache", "auto") in ("auto", "f16") or name != "wide"]
+    elif aspect == "cache" and not running["wide"]:
+        found = [{"cache": name} for name in ("f16", "bf16", "q8_0", "unfused")]
+    elif aspect == "ngram" and drafts:
+        found = [{"min_ngram": low, "max_ngram": high} for low, high in ((1, 4), (3, 6), (4, 10))]
+    elif aspect == "length" and drafts and base.get("max_draft_tokens") is None and base.get("slots", 1) == 1:
+        found = [{"draft_cap": length} for length in (3, 15)]
+    return [
+        Challenger(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
+        for changes in found
+        if not set(changes) & set(base)
+    ]
 
 
 def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Task]:
@@ -114,9 +158,6 @@ def tune(
         progress: called with (what is being done, share done from 0 to 1); may raise to stop.
         report: filled in as results come, so that an interrupted run has some.
         open_side: makes an engine with these settings; None = `Answering` in a process of its own.
-
-    Raises:
-        LocalspecError: the defaults cannot be loaded or do not answer.
     """
     if open_side is None:
 

@@ -165,9 +165,6 @@ def verify(
         seed: of the first prompt; each prompt and turn has its own.
         progress: see `compare.Progress`.
         report: filled in as results come, so that an interrupted run has some.
-
-    Raises:
-        UsageError: the chat template refuses a prompt.
     """
     if settings is None:
         heads = [head.name for head in engine.loaded.heads]

@@ -115,15 +115,12 @@ def _run(given: list[str]) -> int:
 def _completed(given: list[str]) -> list[str]:
     """The command line with the command that is meant: a model's name or file, and options alone, open the chat; with
     a prompt they are `run`.
-
-    Raises:
-        UsageError, ModelError: the first word is neither a command nor a model that can be opened.
     """
     first = given[0] if given else "--help"
     if first.startswith("-"):
         return given if any(one.startswith(first) for one in _OWN_OPTIONS) else [_meant(given), *given]
     if first not in COMMANDS:
-        from localspec.cli.opening import check_openable
+        from localspec.cli.places import check_openable
 
         check_openable(first, COMMANDS)
         return [_meant(given), *given]

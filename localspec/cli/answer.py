@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 def start_answer(
     engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], wanted: Options
 ) -> Generation:
-    """Asks the engine: messages and text by the chat template, raw text as it is.
-
-    Raises:
-        ModelError: messages, or a system message, for a model without a chat template, which completes texts only.
-    """
+    """Asks the engine: messages and text by the chat template, raw text as it is."""
     from localspec.chat.turn import Message
 
     if not isinstance(prompt, str):
@@ -36,12 +32,8 @@ def start_answer(
 
 
 def answered(engine: Engine, messages: Sequence[Message], wanted: Options) -> Generation:
-    """A chat's answer; without a chat template the text goes on, for a limited number of tokens.
-
-    Raises:
-        ModelError: a system message for a model without a template.
-    """
-    from localspec.chat.prompt.completion import MOST_TOKENS, continued
+    """A chat's answer; without a chat template the text goes on, for a limited number of tokens."""
+    from localspec.chat.prompt.prompt import MOST_TOKENS, continued
 
     if engine.template.exists:
         return engine.chat(messages, wanted)
@@ -51,11 +43,8 @@ def answered(engine: Engine, messages: Sequence[Message], wanted: Options) -> Ge
 def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> None:
     """A line on standard error after a model was loaded whose file leaves open how text is split; and one after a model
     without a chat template, unless raw text is wanted.
-
-    Raises:
-        ModelError: a system message is given.
     """
-    from localspec.chat.prompt.completion import continued, note
+    from localspec.chat.prompt.prompt import continued, note
     from localspec.chat.turn import Message
     from localspec.gguf.split import read_parts
     from localspec.models.facts.vocabulary import doubt_of

@@ -140,10 +140,6 @@ def show_serving(name: str, engine: str, as_json: bool) -> int:
         name: pair, model or GGUF file.
         engine: a key of `NAMES`.
         as_json: the command and the notes as one JSON object.
-
-    Raises:
-        UsageError: nothing is known that drafts for it, or the engine's documentation has no such method.
-        ModelError: there is no such model.
     """
     from localspec.models.installed.catalog import Catalog
 

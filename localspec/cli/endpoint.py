@@ -34,9 +34,6 @@ def take_listed(options: argparse.Namespace) -> None:
     """Turns the name of a server's model in models.toml, given as target or `--model`, into `--endpoint` and `--model`.
 
     Given as target, another of the server's models may be named with `--model`.
-
-    Raises:
-        UsageError: the catalogue cannot be read.
     """
     name = options.target or options.model
     if options.endpoint or not name:
@@ -84,11 +81,7 @@ def check_endpoint_options(options: argparse.Namespace, *local: str) -> None:
 
 
 def key_of(options: argparse.Namespace) -> str | None:
-    """The server's key; None = none is given. A server of models.toml gets the key that its entry names, or none.
-
-    Raises:
-        UsageError: the key cannot be read.
-    """
+    """The server's key; None = none is given. A server of models.toml gets the key that its entry names, or none."""
     if options.api_key_file:
         return read_text(options.api_key_file).strip()
     if options.listed is not None:
@@ -117,14 +110,9 @@ def known(stats: RequestStats) -> dict[str, Any]:
 
 
 def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
-    """`localspec run` with a server: the answer, or with `--json` one object, on standard output.
-
-    Raises:
-        LocalspecError: the server is away, has no models, refuses, or fails in the middle.
-    """
+    """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
     from localspec.chat.turn import Message
-    from localspec.remote.asking import Asking, Reply
-    from localspec.remote.prompt import Prompt
+    from localspec.remote.asking import Asking, Prompt, Reply
     from localspec.remote.server import Server
 
     asking = Asking(Server(options.endpoint, key_of(options)))

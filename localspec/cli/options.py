@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
-from localspec.cli.setting import add_engine_settings, add_setting, reader
+from localspec.cli.parser import add_engine_settings, add_setting, reader
 from localspec.errors import UsageError
 from localspec.settings import numbers_of
 
@@ -187,16 +187,12 @@ def _warn(text: str) -> None:
 
 
 def take_default(options: argparse.Namespace, warn: Callable[[str], object] = _warn) -> None:
-    """Names the model that answers where the command line names none, and says so if the chosen one cannot.
-
-    Raises:
-        ModelError, ModelFileError: the environment names no model.
-    """
+    """Names the model that answers where the command line names none, and says so if the chosen one cannot."""
     if options.target or getattr(options, "endpoint", None):
         return
-    from localspec.models.installed import chosen
+    from localspec.models.installed import installed
 
-    found = chosen.default()
+    found = installed.default()
     if found.fault:
         warn(found.fault)
     options.target, options.draft = found.target, options.draft or found.draft
@@ -297,11 +293,7 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def wanted_of(options: argparse.Namespace) -> Options:
-    """What is wanted of answers, from parsed options.
-
-    Raises:
-        UsageError: a text among them, the system message included, is no text.
-    """
+    """What is wanted of answers, from parsed options."""
     for name, text in [("--system", options.system), *(("--stop", text) for text in options.stop)]:
         check_text(text or "", name)
     from localspec.options import Options

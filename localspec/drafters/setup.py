@@ -12,8 +12,7 @@ from localspec.config import EngineSettings
 from localspec.drafters.search.conversations import Conversations
 from localspec.engine.interfaces import Drafter
 from localspec.methods import ROWS
-from localspec.native.counts import ContextCounts
-from localspec.native.suffix import SuffixIndex
+from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
 
 
@@ -65,11 +64,7 @@ class Setup:
 
 
 def made(name: str, setup: Setup) -> Drafter:
-    """The drafter of a row of the table that needs no file.
-
-    Raises:
-        UsageError: settings that it cannot work with.
-    """
+    """The drafter of a row of the table that needs no file."""
     drafter: Drafter = code_of(name)(setup)
     return drafter
 

@@ -13,8 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
-from localspec.engine.comparison import Beside, Step
-from localspec.engine.constraint import masked
+from localspec.engine.constraint import Minimum, masked
 from localspec.engine.interfaces import (
     Constraint,
     Draft,
@@ -26,12 +25,10 @@ from localspec.engine.interfaces import (
     Verdict,
     Vocabulary,
 )
-from localspec.engine.minimum import Minimum
 from localspec.engine.plan import Plan
 from localspec.engine.reading import PASSES_BETWEEN, Reading
-from localspec.engine.request import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, TokenLogProb
-from localspec.engine.slot import Slot
-from localspec.engine.stats import RequestStats
+from localspec.engine.slot import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, Slot, TokenLogProb
+from localspec.engine.stats import Beside, RequestStats, Step
 from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
@@ -112,9 +109,6 @@ class Loop:
         """Reads a piece of unread prompts, then runs a pass over all slots that decode; returns their events.
 
         Finished slots leave the loop. When a pass fails the step can be repeated: no event of earlier passes is lost.
-
-        Raises:
-            DecodeError: a pass failed.
         """
         for slot in list(self.active.values()):
             if slot.cancel():

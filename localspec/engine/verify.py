@@ -17,9 +17,6 @@ def verify(
         draft: chain or tree (*block*: chain only).
         history: int32[n], all tokens so far; the next position is n.
         noise: the request's numbers; `round` must be n unless the rule is *coupled*.
-
-    Raises:
-        KernelError: a row on the path holds NaN or leaves nothing to sample.
     """
     accepted, next_token = kernels.verify(
         rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule

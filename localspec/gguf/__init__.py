@@ -165,9 +165,6 @@ class Header:
     def numbers(self, key: str) -> list[int]:
         """Integers of the architecture's own key: one for each layer where the file lists them, else one; 0 for what
         is no integer, or absent.
-
-        Raises:
-            ModelFileError: the file has changed since its header was read.
         """
         found = self.array(f"{self.architecture}.{key}") or [self.number(key)]
         return [value if isinstance(value, int) else 0 for value in found]
@@ -183,22 +180,14 @@ class Header:
         return value.count if isinstance(value, Array) else len(value) if isinstance(value, list) else 0
 
     def raw(self, key: str) -> bytes:
-        """An array value as it is written, for comparing two files; b"" if absent.
-
-        Raises:
-            ModelFileError: the file has changed since its header was read.
-        """
+        """An array value as it is written, for comparing two files; b"" if absent."""
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return repr(value).encode("utf-8", "replace") if isinstance(value, list) else b""
         return Reader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
 
     def array(self, key: str) -> list[Any]:
-        """All elements of an array value, empty if absent.
-
-        Raises:
-            ModelFileError: the file has changed since its header was read.
-        """
+        """All elements of an array value, empty if absent."""
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return value if isinstance(value, list) else []
@@ -206,11 +195,7 @@ class Header:
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Reads and checks a file's header, and that every tensor it lists is inside the file.
-
-    Raises:
-        ModelFileError: missing, not a file, not GGUF, an unknown version, corrupt or truncated.
-    """
+    """Reads and checks a file's header, and that every tensor it lists is inside the file."""
     path = Path(path)
     with open_file(path) as file:
         status = os.fstat(file.fileno())
@@ -239,9 +224,6 @@ def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
 
     Returns:
         A header that has all its arrays in memory: `read` is not called again.
-
-    Raises:
-        ModelFileError: as `read_header`.
     """
     kept = Kept(read, file_bytes)
     return _header(Reader(kept, Path(name), file_bytes), kept)

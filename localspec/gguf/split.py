@@ -54,11 +54,7 @@ def present_parts(path: Path) -> list[Path]:
 
 
 def first_part(path: Path) -> Path:
-    """The file that describes a model, by the name of any of its files. A file that is whole, or damaged, is its own.
-
-    Raises:
-        ModelFileError: a part is missing.
-    """
+    """The file that describes a model, by the name of any of its files. A whole or damaged file is its own."""
     if split_of(path.name).part == 1:
         return path
     try:

@@ -42,9 +42,6 @@ def spread_of(mode: str, overrides: str | None, cpu_moe: int) -> Spread:
         mode: see `Spread`.
         overrides: REGEX=DEVICE, several with commas; None = none.
         cpu_moe: layers, from the first, whose experts stay on the CPU; -1 = all.
-
-    Raises:
-        UsageError: an override that has no device, or is no regular expression.
     """
     found = [_override(word) for word in overrides.split(",")] if overrides else []
     if cpu_moe < 0:

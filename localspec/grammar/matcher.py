@@ -40,11 +40,7 @@ class Compiler:
         """Held while something is compiled, which may take seconds."""
 
     def compile(self, grammar: Grammar) -> Matcher:
-        """A matcher at the beginning of an answer. The first one takes a second with a large vocabulary.
-
-        Raises:
-            UsageError: the grammar has a mistake, or is too large.
-        """
+        """A matcher at the beginning of an answer. The first one takes a second with a large vocabulary."""
         found = self._known(grammar)
         if found is not None:
             return found

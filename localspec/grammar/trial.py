@@ -34,11 +34,7 @@ _LOOK = 0.05
 
 
 def read(notation: Notation, text: str) -> Grammar:
-    """A grammar of any notation; a schema is the text of a JSON object.
-
-    Raises:
-        UsageError: a mistake in it.
-    """
+    """A grammar of any notation; a schema is the text of a JSON object."""
     if notation == "gbnf":
         return Grammar.gbnf(text)
     if notation == "regex":
@@ -65,10 +61,6 @@ class Trials:
             text: the grammar.
             cancel: whether it is not wanted any more.
             called: what it is to whoever sent it; "" = what its notation is called.
-
-        Raises:
-            UsageError: a mistake in it, or it takes too much time, memory or nesting.
-            Cancelled: `cancel` said so.
         """
         if len(text) <= LARGE:
             return _renamed(read(notation, text), called)

@@ -19,12 +19,10 @@ from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
 from localspec.gguf import Header, Value, read_header
 from localspec.gguf.split import parts_of, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.llama.breakers import breakers
 from localspec.llama.exact import wide
-from localspec.llama.exact.configuration import Kernels
-from localspec.llama.fewest import FewestTokens
-from localspec.llama.library import device_list, lib
-from localspec.llama.special_tokens import PromptTokenizer, SpecialToken, special_tokens
+from localspec.llama.exact.wide import Kernels
+from localspec.llama.library import devices, lib
+from localspec.llama.special_tokens import FewestTokens, PromptTokenizer, SpecialToken, breakers, special_tokens
 from localspec.machine import maps
 from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
@@ -133,7 +131,7 @@ class Model:
         api, mark = lib.api(), lib.log.mark()
         params = _parameters(gpu_layers, kernels, use_mmap, weights)
         params.load_mtp = nextn and _has_nextn(header)
-        arrays = device_list.put(params, spread, device, gpu_layers)
+        arrays = devices.put(params, spread, device, gpu_layers)
         watch = _Progress(progress, parts_of(header.path) if kernels != "plain" or gpu_layers else [])
         params.progress_callback = callback = api.llama_progress_callback(watch)
         with wide.packing() if kernels == "wide" else wide.switched(0) as watch.look:

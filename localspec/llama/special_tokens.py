@@ -3,6 +3,13 @@
 llama.cpp reads control tokens in all of a text or in none of it, and user-defined ones always. A prompt has what its
 template wrote, and what people wrote. So it is cut here at the control tokens that count, as llama.cpp would cut it,
 and what is between them becomes tokens without control tokens.
+
+Texts that break DRY's repetitions, as tokens of a vocabulary.
+
+How few tokens a text can have, told from its bytes, before llama.cpp makes tokens of it.
+
+For every special token that llama.cpp finds it walks the list of what it has found, from the start: its steps grow with
+the square of their number, and megabytes take minutes. Code that takes texts from strangers asks here first.
 """
 
 from __future__ import annotations
@@ -10,14 +17,14 @@ from __future__ import annotations
 import contextlib
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from localspec.gguf import Header
-from localspec.types import NO_TOKENS, Prompt, Tokens
+from localspec.types import NO_TOKENS, Breakers, Prompt, Tokens
 
 SPACE = " \t\n\v\f\r"
 """What C's `isspace` takes for white space, and llama.cpp with it."""
@@ -55,9 +62,6 @@ def special_tokens(api: Any, vocab: Any, header: Header, ends: Iterable[int]) ->
         vocab: llama.cpp's pointer to the vocabulary.
         header: of the model's file.
         ends: tokens that end an answer.
-
-    Raises:
-        ModelFileError: the file has changed since its header was read.
     """
     control = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
     special = control | api.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -196,3 +200,76 @@ class PromptTokenizer:
                 if np.array_equal(both[: len(alone)], alone):
                     return both[len(alone) :]
         return self._tokenize(text, special=False)
+
+
+_LONGEST_TAIL = 20
+"""Tokens after the first one that are looked at, as in llama.cpp."""
+
+
+def breakers(pieces: Sequence[bytes], texts: Sequence[str], tokenize: Callable[[str], Tokens]) -> Breakers:
+    """Every way to begin one of the texts: a token that holds it, or that ends with its beginning, and then the rest.
+
+    Args:
+        pieces: what each token of the vocabulary stands for.
+        texts: none of them empty.
+        tokenize: a text as tokens, without special ones.
+    """
+    found: set[tuple[int, ...]] = set()
+    for text in texts:
+        data = text.encode("utf-8", "replace")
+        found |= {(token,) for token, piece in enumerate(pieces) if data in piece}
+        for cut in range(1, len(data)):
+            heads = [token for token, piece in enumerate(pieces) if piece.endswith(data[:cut]) and data not in piece]
+            tail = tokenize(data[cut:].decode("utf-8", "replace"))[:_LONGEST_TAIL].tolist() if heads else []
+            found |= {(head, *tail) for head in heads}
+    sequences = sorted(found)
+    offsets = np.cumsum([0, *(len(one) - 1 for one in sequences)])
+    tails = [token for one in sequences for token in one[1:]]
+    heads_ = [one[0] for one in sequences]
+    return Breakers(*(np.array(part, dtype=np.int32) for part in (heads_, offsets, tails)))
+
+
+_NOTHING = b"\xff"  # no byte of UTF-8: what stands around it does not become a special token
+
+
+class FewestTokens:
+    """For the tokenizer of one model. Thread-safe."""
+
+    def __init__(self, texts: Sequence[bytes], control: Sequence[bytes], user_defined: Sequence[bytes]) -> None:
+        """
+        Args:
+            texts: of all tokens, as the vocabulary writes them, which is never shorter than what they stand for.
+            control: of those among them that are found only where special tokens are read as such.
+            user_defined: of those that are found in every text.
+        """
+        self._longest = max(map(len, texts), default=1)
+        self._everywhere = _longest_first(user_defined)
+        self._marked = _longest_first([*control, *user_defined])
+
+    def of(self, text: str, most: int, *, special: bool) -> int:
+        """A text has this many tokens or more. No token is longer than the longest, and no two special ones are one.
+
+        Args:
+            text: any string.
+            most: tokens that would be too many if there were one more; what is beyond is not counted.
+            special: special tokens are read as such.
+        """
+        data = text.encode("utf-8", "replace")
+        by_length = -(-len(data) // self._longest)
+        specials = self._marked if special else self._everywhere
+        if by_length > most or not specials or len(data) <= most * len(specials[-1]):
+            return by_length
+        found = 0
+        for one in specials:
+            count = data.count(one)
+            if count:
+                found += count
+                if found > most:
+                    break
+                data = data.replace(one, _NOTHING)
+        return max(by_length, found)
+
+
+def _longest_first(texts: Sequence[bytes]) -> list[bytes]:
+    """In the order in which llama.cpp looks for them: what is part of a longer one is not found there."""
+    return sorted(filter(None, texts), key=len, reverse=True)

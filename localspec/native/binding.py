@@ -2,39 +2,69 @@
 
 Rows may be written while a call lasts (logit bias and penalties are applied in place) and hold what they held when it
 returns. Arguments are checked here, once.
+
+Weights in 8 bits, as drafter heads hold them where llama.cpp does not compute them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from localspec.errors import KernelError
 from localspec.native.gpu import DeviceRows, verify_rows
-from localspec.native.library import (
-    BAD_ARGUMENT,
-    BAD_DRAFT,
-    BAD_TREE,
-    NO_MEMORY,
-    NO_SUPPORT,
-    NOT_FINITE,
-)
-from localspec.native.matrix import Int8Matrix
-from localspec.native.numbers import Numbers
-from localspec.native.scratch import Scratch
-from localspec.types import (
-    Float32Array,
-    Float64Array,
-    LogitRows,
-    Noise,
-    Rule,
-    SamplingParams,
-    SparseProbs,
-    Tokens,
-)
+from localspec.native.library import BAD_ARGUMENT, BAD_DRAFT, BAD_TREE, NO_MEMORY, NO_SUPPORT, NOT_FINITE
+from localspec.native.numbers import Numbers, Scratch
+from localspec.types import Float32Array, Float64Array, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
+
+_AT_ONCE = 4096
+"""Rows that are rounded at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Matrix:
+    """A matrix in a byte a weight: entry (i, k) is `values[i, k] * scales[i]`."""
+
+    values: npt.NDArray[np.int8]
+    """int8[rows, columns], C-contiguous."""
+    scales: Float32Array
+    """float32[rows]."""
+
+    @staticmethod
+    def of(weights: npt.NDArray[np.floating]) -> Int8Matrix:
+        """float[rows, columns], rounded; a row is 0 where it holds nothing else."""
+        return Int8Matrix.in_parts(weights.shape, lambda start, stop: weights[start:stop])
+
+    @staticmethod
+    def in_parts(shape: tuple[int, ...], read: Callable[[int, int], npt.NDArray[np.floating]]) -> Int8Matrix:
+        """The same of weights that are read in parts, so that a large matrix takes little beside itself.
+
+        Args:
+            shape: (rows, columns).
+            read: float[stop - start, columns] of the rows from `start` on.
+        """
+        values, scales = np.empty(shape, dtype=np.int8), np.empty(shape[0], dtype=np.float32)
+        for start in range(0, shape[0], _AT_ONCE):
+            part = np.asarray(read(start, min(start + _AT_ONCE, shape[0])), dtype=np.float32)
+            top = np.abs(part).max(axis=1)
+            scales[start : start + len(part)] = top / np.float32(127)
+            values[start : start + len(part)] = np.rint(part * (127.0 / np.where(top > 0, top, 1.0))[:, None])
+        return Int8Matrix(values, scales)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return len(self.values), self.values.shape[1]
+
+    def rows(self, ids: npt.NDArray[np.integer]) -> Float32Array:
+        """float32[n, columns] of these rows: an embedding."""
+        return np.asarray(self.values[ids] * self.scales[ids, None], dtype=np.float32)
+
 
 NO_NOISE = Noise(0)
 """For distributions that do not depend on noise."""
@@ -143,9 +173,6 @@ class NativeKernels(Numbers):
         """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`.
 
         `noise` and `position` say whether XTC takes tokens out here; nothing else depends on them.
-
-        Raises:
-            KernelError: NaN or +inf in the row, every token excluded, or `index` out of range.
         """
         _check_row(rows, index)
         scratch = self.scratch()
@@ -251,10 +278,6 @@ class NativeKernels(Numbers):
 
         Returns:
             int32[a] accepted nodes along the path, and the next token.
-
-        Raises:
-            KernelError: NaN or +inf in a row on the path, every token of it excluded, lengths that do not match,
-                parents after children, a tree under *block*, or a token to which its own draft_probs give 0.
         """
         n = len(tokens)
         _check_draft(rows, n, parents, probs)

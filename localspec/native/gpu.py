@@ -102,9 +102,6 @@ class Gpu:
             rows: 1 or more.
             request: for a vocabulary of n_vocab.
             positions: uint32[rows], of the token that each row draws.
-
-        Raises:
-            KernelError: the device failed, or `logits` is not in its memory. It serves no more then.
         """
         found = np.zeros(rows, dtype=np.uint32)
         tokens = np.empty((rows, LIST_ROOM), dtype=np.int32)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.planning.learning import CONVINCING_STREAK, Usual
+from localspec.planning.acceptance import CONVINCING_STREAK, Usual
 
 LOSS_SHARE = 0.01
 """Share of plain decoding's time that an answer may lose by wrong guesses (issue 57)."""

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.engine.interfaces import DraftRequest, History, Target
-from localspec.planning.acceptance import Tracker
+from localspec.planning.acceptance import CONVINCING_STREAK, Tracker
 from localspec.planning.budget import Budget
-from localspec.planning.learning import CONVINCING_STREAK
 from localspec.planning.weighing import Option
 
 

@@ -8,21 +8,157 @@ believed is a Gaussian over the logarithms of all these. So a pass of any width,
 
 A pass that took much longer than expected counts as a little longer, until several did in a row: another program may
 have delayed the pass. A much shorter pass is believed at once: no accident makes a pass faster.
+
+Seconds that a drafter takes to guess and to read, learned from its drafts.
+
+Seconds of passes by width and cached length, interpolated from a table with gaps.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from localspec.planning.cost_table import CostTable
-from localspec.planning.learning import CONVINCING_STREAK, LEARNING_RATE
+from localspec.planning.acceptance import CONVINCING_STREAK, LEARNING_RATE
 from localspec.types import Float64Array
+
+MOST_LOG_SURPRISE = 0.25
+"""Log seconds by which one draft's time counts as off at most: a longer one was delayed by another program."""
+MOST_READ_ALONG = 16
+"""Most tokens read with a guess: a draft that read more tells the cost of reading, not of guessing."""
+
+
+class DraftCosts:
+    """Seconds a drafter takes: for a level of a draft, all slots in one batch, and for a token it must read before it
+    can guess.
+
+    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything.
+    """
+
+    def __init__(
+        self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False
+    ) -> None:
+        """
+        Args:
+            levels: {slots drafting together: seconds of a level}.
+            read_seconds: per token read in bulk; 0 = unknown.
+            estimated: no draft was timed yet.
+        """
+        self._levels, self.read_seconds = dict(levels or {}), read_seconds
+        self.timed = bool(levels) and not estimated
+        """Whether any draft was timed."""
+        self._timed_reading = not estimated
+
+    def level(self, slots: int) -> float:
+        """Seconds of a level for `slots` slots, or for the next smaller known number of slots, or for the smallest; 0
+        while nothing was timed or estimated."""
+        known = [one for one in self._levels if one <= slots] or list(self._levels)
+        return self._levels[min(known, key=lambda one: abs(one - slots))] if known else 0.0
+
+    def reading(self, missing: int, slots: int) -> float:
+        """Seconds of reading `missing` tokens over all slots; each slot's last one is part of a level."""
+        return max(0, missing - slots) * self.read_seconds
+
+    def observe(self, levels: float, missing: int, slots: int, seconds: float) -> None:
+        """Learns from a draft: `seconds` for `levels` levels and `missing` read tokens. 0 levels: it only read."""
+        extra, level = max(0, missing - slots), self.level(slots)
+        if not 0.0 < seconds < math.inf:
+            return
+        if extra > MOST_READ_ALONG:
+            known = self.read_seconds if self._timed_reading else 0.0
+            self.read_seconds = _followed(known, max(0.0, seconds - levels * level) / extra)
+            self._timed_reading = True
+        elif levels > 0:
+            guessing = max(seconds - self.reading(missing, slots), seconds / 2.0)
+            self._levels[slots] = _followed(level if self.timed else 0.0, guessing / levels)
+            self.timed = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for json.dump."""
+        return {"levels": {str(slots): seconds for slots, seconds in self._levels.items()}, "read": self.read_seconds}
+
+    @classmethod
+    def from_json(cls, data: Any) -> DraftCosts:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
+        """
+        levels = {int(slots): float(seconds) for slots, seconds in data["levels"].items()}
+        read = float(data["read"])
+        if not (0.0 <= read < math.inf and all(0.0 < one < math.inf for one in levels.values())):
+            raise ValueError("a level takes some time")
+        return cls(levels, read)
+
+
+def _followed(known: float, seconds: float) -> float:
+    """The known seconds after one more sample; the first sample replaces them."""
+    if not known or not seconds:
+        return seconds or known
+    surprise = min(MOST_LOG_SURPRISE, max(-MOST_LOG_SURPRISE, math.log(seconds / known)))
+    return known * (1.0 + LEARNING_RATE * surprise)
+
+
+class CostTable:
+    """Costs that were estimated from a model's header, or timed beforehand.
+
+    A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
+    proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
+    after the last they grow as between the last two.
+    """
+
+    def __init__(self, table: Mapping[int, Mapping[int, float]]) -> None:
+        """`table`: {cached length: {width: seconds}}; may be empty."""
+        self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
+        self._lengths = list(self._table) or [0]
+        self._rows: list[Float64Array] = []
+        """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
+        self.widest = 0
+        """Widest pass that can be asked for."""
+        self.widen(max((max(row) for row in self._table.values()), default=1))
+
+    def __bool__(self) -> bool:
+        return bool(self._table)
+
+    def widen(self, widest: int) -> None:
+        """Extends the table to passes of `widest` rows."""
+        self.widest = widest
+        self._rows = [np.zeros(widest + 1) for _ in self._lengths]
+        known = sorted({width for row in self._table.values() for width in row})
+        for width in range(1, widest + 1) if known else ():
+            source = next((one for one in known if one >= width), known[-1])
+            points = [(length, row[source]) for length, row in self._table.items() if source in row]
+            at, seconds = zip(*points, strict=True)
+            for row, found in zip(self._rows, np.interp(self._lengths, at, seconds), strict=True):
+                row[width] = max(1.0, width / source) * found
+        for row in self._rows:
+            row[0] = row[1]
+
+    def row(self, length: int) -> Float64Array:
+        """float64[1 + widest], seconds by width with `length` tokens cached."""
+        low, share = self._place(length)
+        return self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
+
+    def seconds(self, width: int, length: int) -> float:
+        """Seconds of one pass."""
+        low, share = self._place(length)
+        one = float(self._rows[low][width])
+        return one + share * (float(self._rows[low + 1][width]) - one) if share else one
+
+    def _place(self, length: int) -> tuple[int, float]:
+        """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
+        lengths = self._lengths
+        low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
+        if low < 0:
+            return 0, 0.0
+        return low, (length - lengths[low]) / (lengths[low + 1] - lengths[low])
+
 
 PASS_NOISE = 0.08
 """Standard deviation of one pass, in log seconds."""

@@ -7,8 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from localspec.planning.acceptance import Table
-from localspec.planning.costs import PassCosts
-from localspec.planning.draft_costs import DraftCosts
+from localspec.planning.costs import DraftCosts, PassCosts
 
 FIRST_ANSWER_TOKENS = 200.0
 """Expected tokens of an answer before any answer ended: those of a usual chat."""

@@ -12,19 +12,14 @@ from localspec.engine.constraint import legal
 from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target, Watcher
 from localspec.engine.plan import NO_REVIEW, Curve, Proposal, Review, Undrafted
 from localspec.errors import DecodeError
-from localspec.planning.acceptance import PRIOR_ACCEPTANCE, Tracker
-from localspec.planning.asking import Asking, Offer
+from localspec.planning.acceptance import CONVINCING_STREAK, PRIOR_ACCEPTANCE, Tracker, moved
+from localspec.planning.asking import Asked, Asking, Offer, Planned, Rest
 from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks
 from localspec.planning.coming import Coming, Served, prices
-from localspec.planning.costs import PASS_NOISE, PassCosts
-from localspec.planning.draft_costs import DraftCosts
-from localspec.planning.fitting import depth_of, fitting
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.costs import PASS_NOISE, DraftCosts, PassCosts
+from localspec.planning.fixed import FixedPlan, depth_of, fitting
 from localspec.planning.knowledge import Knowledge
-from localspec.planning.learning import CONVINCING_STREAK, moved
-from localspec.planning.planned import Asked, Planned, Rest
-from localspec.planning.price import DraftPrice
-from localspec.planning.weighing import Choice, Option, learn, likeliest, weigh
+from localspec.planning.weighing import Choice, DraftPrice, Option, learn, likeliest, weigh
 
 LEAST_GAIN = 0.01
 """Tokens a pass: a draft is sent if it promises at least so many more than no draft."""

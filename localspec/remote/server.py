@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 
 from localspec.errors import LocalspecError, UsageError, reason
+from localspec.models.hub.hub import certificates, check_proxies
 from localspec.models.hub.names import is_server
-from localspec.models.hub.proxies import certificates, check_proxies
 from localspec.models.installed.catalog import EndpointEntry
 
 _CONNECT_SECONDS = 30.0
@@ -92,7 +92,6 @@ class Server:
 
         Raises:
             LocalspecError: an error of the server.
-            ValueError: it is not OpenAI's format.
         """
         found = piece_of(line)
         if found is not None and found.error:
@@ -140,11 +139,7 @@ def base_of(address: str, option: str = "--endpoint", example: str = "http://127
 
 
 def way_to(base: str) -> dict[str, Any]:
-    """How an HTTP client gets to an address: proxies and certificates of the environment; to this machine, no proxy.
-
-    Raises:
-        UsageError: one of them cannot be used.
-    """
+    """How an HTTP client gets to an address: proxies and certificates of the environment; to this machine, no proxy."""
     here = port_here(base) is not None
     if not here:
         check_proxies()

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from localspec.chat.archive.passes import Recorder
 from localspec.engine.plan import Undrafted
-from localspec.engine.request import Event, FinishReason, Origin, PassRecord
+from localspec.engine.slot import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 
 Figures: TypeAlias = Sequence[Any]
@@ -84,11 +84,7 @@ class Hearer:
         """Bytes of the tokens so far, guesses included."""
 
     def take(self, told: Mapping[str, Any]) -> Steps:
-        """What is new.
-
-        Raises:
-            KeyError, TypeError, ValueError: a `Teller` said nothing of that kind.
-        """
+        """What is new."""
         figures_in(self.stats, told["figures"])
         self.stats.gaps += told["gaps"]
         self.pieces.update({int(token): b64decode(piece) for token, piece in told["pieces"].items()})

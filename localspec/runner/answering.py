@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localspec.engine.interfaces import fresh_seed
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.models.installed.installed import title_of
@@ -34,7 +34,7 @@ from localspec.remote.answerer import (
 )
 from localspec.remote.steps import Hearer
 from localspec.runner.host import Host, Use
-from localspec.runtime.facts import ModelFacts
+from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.offered import is_bundled
 
 if TYPE_CHECKING:
@@ -229,10 +229,9 @@ class ChildAnswer:
 
         Raises:
             Cancelled: its connection was cut.
-            LocalspecError: whatever went wrong there, or the end of the process.
         """
         from localspec.remote.asking import Call  # takes 20 ms, and the first key comes before
-        from localspec.runner.served import asking_of
+        from localspec.runner.host import asking_of
 
         asking, call, number = asking_of(use), Call(), secrets.token_hex(8)
         with self._lock:
@@ -295,7 +294,7 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
 
 def _told(child: Host, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """What the process answers at once."""
-    from localspec.runner.served import asking_of
+    from localspec.runner.host import asking_of
 
     with child.use() as use:
         use.doing = "read a text"

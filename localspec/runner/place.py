@@ -146,11 +146,7 @@ def _peer(made: socket.socket) -> int:
 
 
 def key_of(files: Sequence[Path], settings: Mapping[str, object]) -> str:
-    """What is loaded, in a few digits: processes of one key could serve for each other.
-
-    Raises:
-        OSError: a file is not there.
-    """
+    """What is loaded, in a few digits: processes of one key could serve for each other."""
     seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
     facts = (__version__, seen, settings, variables, sys.path)

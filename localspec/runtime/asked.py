@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.prompt.completion import MOST_TOKENS, continued
+from localspec.chat.prompt.prompt import MOST_TOKENS, continued
 from localspec.chat.reply.reply import Parser, Verbatim
 from localspec.chat.turn import Message
 
@@ -36,9 +36,6 @@ class Asked:
             prefix: what the answer already says.
             thought_out: the thinking ends where it is, and the answer begins.
             raw: the text is wanted as the model says it, its marks included.
-
-        Raises:
-            LocalspecError: the chat template refuses the messages, or there is none and a system message.
         """
         turn = engine.dialect.turn(messages)
         wanted: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}

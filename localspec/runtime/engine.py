@@ -17,21 +17,19 @@ from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters.heads.loading import apart
 from localspec.engine.interfaces import Constraint, Request, fresh_seed
-from localspec.engine.request import TokenLogProb
+from localspec.engine.slot import TokenLogProb
 from localspec.errors import LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
-from localspec.llama.cache.hidden import HiddenStates
+from localspec.llama.cache.embedder import HiddenStates
 from localspec.llama.exact.choice import Progress
 from localspec.methods import HEADS, PLAIN
 from localspec.options import Options
-from localspec.runtime.facts import ModelFacts
 from localspec.runtime.generation import Generation
 from localspec.runtime.kept import corpus
 from localspec.runtime.kept import tuning as tunings
-from localspec.runtime.loaded import Loaded
-from localspec.runtime.loading import check_drafter, leaves, load_apart
-from localspec.runtime.loops import make_loop
+from localspec.runtime.loaded import Loaded, ModelFacts
+from localspec.runtime.loading import check_drafter, leaves, load_apart, make_loop
 from localspec.runtime.readings import Readings
 from localspec.runtime.worker import Worker
 from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, Tokens

@@ -1,14 +1,17 @@
-"""One answer under way: iterate it for events, ask it for the text, or cancel it."""
+"""One answer under way: iterate it for events, ask it for the text, or cancel it.
+
+When the models last did something: so one that hangs can be told from one that is slow.
+"""
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from localspec.engine.interfaces import Request
-from localspec.engine.request import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason
 from localspec.engine.stats import RequestStats
 
 
@@ -91,3 +94,41 @@ class Generation:
         self._inbox.put(item)
         if self._arrived is not None:
             self._arrived()
+
+
+class Signs:
+    """What `alive` has seen. Written by one thread; any may look."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+        self._faults = 0  # pages that were read from disk
+        self.longest = 0.0
+        """Seconds of the longest silence that ended."""
+
+    def begin(self) -> None:
+        """There was nothing to do until now."""
+        self._last = monotonic()
+
+    def alive(self) -> None:
+        """The models have done something."""
+        now = monotonic()
+        self.longest = max(self.longest, now - self._last)
+        self._last = now
+
+    @property
+    def silent(self) -> float:
+        """Seconds since they last did something; pages that were read meanwhile are something, too."""
+        faults = _faults()
+        if faults != self._faults:  # a large model's first pass may read its file for minutes
+            self._faults = faults
+            self.begin()
+        return monotonic() - self._last
+
+
+def _faults() -> int:
+    """Pages that this process had to wait for; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -16,7 +16,7 @@ import numpy as np
 
 from localspec.errors import LocalspecError
 from localspec.llama.exact import limits
-from localspec.llama.exact.self_check import SelfCheck
+from localspec.llama.exact.limits import SelfCheck
 from localspec.llama.library.contention import cpus, waited
 from localspec.machine.cpus import on_battery
 from localspec.machine.memory import available_bytes

@@ -1,4 +1,7 @@
-"""Settings to loaded parts: the target in an exact configuration, its draft model, their drafters, and the plan."""
+"""Settings to loaded parts: the target in an exact configuration, its draft model, their drafters, and the plan.
+
+The loop that generates with loaded models.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftContext, DraftModel, DraftModelSettings
-from localspec.drafters.models.translated_context import TranslatedContext
-from localspec.drafters.models.translation import Translator
+from localspec.drafters.models.translation import TranslatedContext, Translator
 from localspec.drafters.search.prompt_lookup import PromptLookupSettings
 from localspec.drafters.setup import Setup, made
 from localspec.engine.interfaces import Drafter
+from localspec.engine.loop import Loop
 from localspec.engine.plan import Plan
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
 from localspec.gguf import Header
@@ -30,17 +33,16 @@ from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import union
 from localspec.llama.exact import choice, limits
 from localspec.llama.exact.choice import Chosen, Progress, choose
-from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.exact.identity import shared_facts
+from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import check_text_model
 from localspec.machine.memory import ram
 from localspec.methods import COPYING, HEADS, NAMES, PLAIN, TABLE
 from localspec.models.facts import pairing
-from localspec.models.facts.context_length import default_context, is_small
 from localspec.models.facts.heads import check_target, keeps_state
-from localspec.models.facts.shape import ModelShape, shape_of
+from localspec.models.facts.shape import ModelShape, default_context, is_small, shape_of
 from localspec.models.memory.fit import rollback
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
@@ -48,7 +50,7 @@ from localspec.runtime.kept import pass_record
 from localspec.runtime.kept.corpus import Corpus, file_of
 from localspec.runtime.kept.knowledge import Store
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import estimate, placement, second_slot
+from localspec.runtime.memory import estimate, placement
 from localspec.runtime.memory.placement import number
 
 _LOG = logging.getLogger("localspec")
@@ -161,7 +163,7 @@ def _choose(
         otherwise=wanted if spare else None,
     )
     if spare and chosen.context.settings.n_slots == 1:
-        single = f"{second_slot.CHUNKS}, since {chosen.proof.reason}"
+        single = f"{placement.CHUNKS}, since {chosen.proof.reason}"
     return chosen, single
 
 
@@ -186,7 +188,7 @@ def _wanted_context(settings: EngineSettings, target: Header, heads: bool) -> tu
         return wanted, ""
     ours = not number(settings.gpu_layers) and (_wished_kernels(settings) or choice.usual_kernels()) == "wide"
     small = is_small(n_ctx, shape, draft, 2, total, element_bytes)
-    return wanted, second_slot.objection(settings, target, heads=heads, ours=ours, small=small)
+    return wanted, placement.objection(settings, target, heads=heads, ours=ours, small=small)
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:
@@ -304,7 +306,6 @@ def check_drafter(settings: EngineSettings) -> None:
 
     Raises:
         UsageError: no such drafter, it needs a draft model or head and there is none, or impossible n-grams.
-        ModelFileError: a head's file is missing or damaged.
     """
     name = settings.drafter
     plugin.check_name(name)
@@ -317,11 +318,7 @@ def check_drafter(settings: EngineSettings) -> None:
 
 
 def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
-    """Those that settings let guess, over the loaded parts; none for a model whose cache cannot be trimmed.
-
-    Raises:
-        UsageError: it is somebody else's, and cannot be made.
-    """
+    """Those that settings let guess, over the loaded parts; none for a model whose cache cannot be trimmed."""
     name = settings.drafter
     if name == PLAIN or min(settings.longest_draft, loaded.context.most_nodes) == 0:
         return []
@@ -411,3 +408,8 @@ def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
         forced=Forced(wanted, settings.drafter != "auto"),
         delayed=cpus.claim_delay,
     )
+
+
+def make_loop(loaded: Loaded, settings: EngineSettings) -> Loop:
+    """Of the target, with those drafters and that plan that settings ask for."""
+    return Loop(loaded.context, make_plan(loaded, settings), loaded.model)

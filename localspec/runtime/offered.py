@@ -67,11 +67,7 @@ def offered() -> list[tuple[str, str]]:
 
 
 def recommended_names() -> list[str]:
-    """Names of the models for this machine, best first, whatever is installed.
-
-    Raises:
-        UsageError: the user's catalogue cannot be read.
-    """
+    """Names of the models for this machine, best first, whatever is installed."""
     here = pace()
     return [one.name for one in recommended(None if here is None else here.tokens_per_second)]
 

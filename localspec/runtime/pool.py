@@ -22,7 +22,7 @@ from localspec.models.installed import installed
 from localspec.models.installed.catalog import DEFAULT_PAIR
 from localspec.models.installed.processes import announce
 from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
-from localspec.runtime.facts import ModelFacts
+from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places, settle
 
@@ -131,7 +131,6 @@ class Pool:
             announced: other programs are told of what is in memory.
 
         Raises:
-            ModelError: there is no such default, or its files are gone.
             UsageError: `idle_unload` is negative, or a setting has an impossible value.
         """
         if idle_unload is not None and idle_unload < 0:
@@ -167,11 +166,7 @@ class Pool:
         return {name: facts for name, model in self.loaded().items() if (facts := model.facts) is not None}
 
     def files(self, name: str) -> Files:
-        """What is loaded under a name.
-
-        Raises:
-            ModelError: it is not installed.
-        """
+        """What is loaded under a name."""
         return self._own if name == self.default else _installed(name)
 
     def leaves_in(self, name: str) -> float | None:
@@ -196,8 +191,6 @@ class Pool:
         """A lease, after loading the model if need be; waits while another one is loaded.
 
         Raises:
-            NoRoomError: it does not fit beside the engines that are in use.
-            ModelError: it is not installed, or cannot be loaded.
             Cancelled: the pool was closed meanwhile.
         """
         with self._loading:
@@ -225,11 +218,7 @@ class Pool:
             return self._unload(due)
 
     def unload(self, name: str) -> bool:
-        """Closes a model that is in memory; False = it is in use, and stays.
-
-        Raises:
-            KeyError: it is not in memory.
-        """
+        """Closes a model that is in memory; False = it is in use, and stays."""
         with self._loading:
             return bool(self._unload([name]))
 

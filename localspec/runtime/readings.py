@@ -10,11 +10,10 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from localspec.engine.request import TokenLogProb
+from localspec.engine.slot import TokenLogProb
 from localspec.errors import Cancelled, ContextOverflowError
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.embedder import Embedder
-from localspec.llama.cache.hidden import HiddenReader, HiddenStates
+from localspec.llama.cache.embedder import Embedder, HiddenReader, HiddenStates
 from localspec.native import kernels
 from localspec.runtime.loaded import Loaded
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
@@ -123,7 +122,6 @@ class Scorer:
 
         Raises:
             ContextOverflowError: too many tokens.
-            DecodeError: llama.cpp failed.
         """
         if len(tokens) > self._like.n_ctx:
             raise ContextOverflowError(f"The text has {len(tokens)} tokens and the context holds {self._like.n_ctx}.")

@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from localspec.drafters.custom import Custom
 from localspec.drafters.heads.loading import displace
+from localspec.drafters.plugin import Custom
 from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Event, FinishReason
-from localspec.engine.slot import Slot
+from localspec.engine.slot import Event, FinishReason, Slot
 from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
 from localspec.planning.plan import AdaptivePlan
 from localspec.runtime import memory
-from localspec.runtime.generation import Generation
+from localspec.runtime.generation import Generation, Signs
 from localspec.runtime.idle import (
     IdleCalibration,
     IdleJob,
@@ -30,7 +29,6 @@ from localspec.runtime.idle import (
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory.device_loss import can_move, move_to_cpu
-from localspec.runtime.signs import Signs
 from localspec.types import NO_TOKENS
 
 _Result = TypeVar("_Result")
@@ -337,11 +335,7 @@ class Worker:
             self._loaded.drop(name)
 
     def begin_anew(self) -> None:
-        """Drops the caches of all free slots. On the thread only.
-
-        Raises:
-            DecodeError: the target failed.
-        """
+        """Drops the caches of all free slots. On the thread only."""
         loaded = self._loaded
         own = [one for one in self.loop.plan.drafters if one.name in loaded.trained]
         free = [index for index in range(self._slots) if index not in self._running]

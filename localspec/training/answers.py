@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.checks.prompts import prompt_tokens
-from localspec.checks.texts import Conversation
+from localspec.checks.prompts import Conversation, prompt_tokens
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.facts.safetensors import opened, save
+from localspec.models.facts.checkpoint import opened, save
 from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
@@ -66,11 +65,7 @@ def pieces(folder: Path) -> list[Path]:
 
 
 def read(folder: Path) -> Iterator[Answer]:
-    """All answers that are there.
-
-    Raises:
-        ModelFileError: a file is damaged.
-    """
+    """All answers that are there."""
     for path in pieces(folder):
         file = opened(path)
         for number in range(sum(name.endswith(".tokens") for name in file.offset_keys())):

@@ -1,32 +1,103 @@
-"""From a target to its draft model: answers, training, measuring; each goes on where a killed run ended."""
+"""From a target to its draft model: answers, training, measuring; each goes on where a killed run ended.
+
+A page that shows how training went: the loss, and what measuring found. One file, without a script.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec import paths
-from localspec.checks import gain, texts
-from localspec.checks.texts import Conversation
+from localspec.checks import gain
+from localspec.checks import prompts as texts
+from localspec.checks.gain import SIDES
+from localspec.checks.prompts import Conversation
 from localspec.claim import Claim
-from localspec.drafters.cut import export, part
-from localspec.drafters.cut.layers import Shape, Weights, cut_layers
+from localspec.drafters import cut
+from localspec.drafters.cut import Shape, Weights, cut_layers
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.machine.cpus import default_threads
 from localspec.models.facts.pairing import TRAINED_FOR
+from localspec.models.installed.adopt import LOCK, work_folder
 from localspec.models.installed.installed import NO_DRAFT
-from localspec.models.installed.trained import LOCK, work_folder
 from localspec.paths import sha256_of
 from localspec.training import answers
 from localspec.training.plan import Plan
 
 if TYPE_CHECKING:
     from localspec.training.learning import Training
+
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 220, 44
+_COLUMNS = ("minutes", "tokens a pass", "plain", "before", "with it", "texts equal")
+_STYLE = """
+:root { --text: #1c2024; --line: #d5d9dd; --own: #2f6fdb; --back: #ffffff; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6e8ea; --line: #3a4046; --own: #7aa7ff; --back: #16191c; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 46em;
+  margin: 2em auto; padding: 0 1em; }
+svg { width: 100%; } text { fill: var(--text); font-size: 12px; } .axis { stroke: var(--line); }
+.line { fill: none; stroke: var(--own); stroke-width: 2; } table { border-collapse: collapse; }
+td, th { padding: .2em .8em .2em 0; text-align: right; }
+"""
+
+
+def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[dict[str, Any]]) -> str:
+    """HTML.
+
+    Args:
+        name: of the draft model.
+        losses: (seconds of training, loss).
+        measured: see `course.State`.
+    """
+    rows = "".join(_row(one) for one in measured)
+    head = "".join(f"<th>{word}</th>" for word in _COLUMNS)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(name)}</title><style>{_STYLE}</style>'
+        f"<h1>{escape(name)}</h1><h2>Loss</h2>{_chart(losses)}"
+        f"<h2>Measured on held-out prompts, tokens a second</h2><table><tr>{head}</tr>{rows}</table></html>\n"
+    )
+
+
+def _row(one: dict[str, Any]) -> str:
+    speeds = one["speeds"]
+    cells: Iterable[str] = (
+        f"{one['seconds'] / 60:.0f}",
+        f"{one['tokens_a_pass']:.2f}",
+        *(f"{speeds[side]:.0f}" for side in SIDES),
+        f"{one['equal']} of {one['prompts']}",
+    )
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _chart(losses: Sequence[tuple[float, float]]) -> str:
+    """The loss as a line over minutes."""
+    points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
+    if len(points) < 2:
+        return "<p>Too few steps for a line.</p>"
+    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+    last, span = points[-1][0], (high - low) or 1.0
+
+    def at(minutes: float, loss: float) -> str:
+        x = _MARGIN + (_WIDTH - 2 * _MARGIN) * minutes / last
+        return f"{x:.1f},{_MARGIN + (_HEIGHT - 2 * _MARGIN) * (high - loss) / span:.1f}"
+
+    line, bottom = " ".join(at(*point) for point in points), _HEIGHT - _MARGIN
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over minutes">'
+        f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none"/>'
+        f'<polyline class="line" points="{line}"/>'
+        f'<text x="4" y="{_MARGIN + 4}">{high:.2f}</text><text x="4" y="{bottom}">{low:.2f}</text>'
+        f'<text x="{_WIDTH - _MARGIN}" y="{bottom + 18}" text-anchor="end">{last:.0f} minutes</text></svg>'
+    )
+
 
 _LEAST_SHARE = 0.2
 """Of the minutes, in which it trains however long answers took."""
@@ -205,26 +276,26 @@ class Course:
     def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Teller) -> gain.Measured:
         import torch
 
-        from localspec.training import learning, module
+        from localspec.training import learning
 
         torch.set_num_threads(default_threads())
         torch.manual_seed(1)
         state.chosen = state.chosen or len(found)
         state.write(self._file)
-        kept = part.choose(header, learning.weight_of(found[: state.chosen], self.shape.vocabulary))
+        kept = cut.choose(header, learning.weight_of(found[: state.chosen], self.shape.vocabulary))
         examples = [one for answer in found if (one := learning.example(answer, kept)) is not None]
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
-        model = module.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
+        model = learning.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
         late = state.answer_seconds - self.plan.answer_seconds
         seconds = max(self.plan.training_seconds - late, _LEAST_SHARE * 60.0 * self.plan.minutes)
         training = learning.Training(
             model.to(learning.best_device()), examples, self.folder / "checkpoint.pt", max(seconds, 1.0)
         )
-        facts: dict[str, str | int] = {TRAINED_FOR: state.target, export.TEXTS: self.texts, export.TOKENS: tokens}
+        facts: dict[str, str | int] = {TRAINED_FOR: state.target, cut.TEXTS: self.texts, cut.TOKENS: tokens}
 
         def written() -> None:
-            export.export(self.result, header, kept, *model.arrays(), name=self.name, facts=facts)
+            cut.export(self.result, header, kept, *model.arrays(), name=self.name, facts=facts)
 
         for measuring in self.plan.measuring:
             last = measuring.after == 1.0
@@ -251,7 +322,6 @@ class Course:
         training.run(until, told)
 
     def _draw(self, training: Training, state: State) -> None:
-        from localspec.training.chart import page
 
         try:
             paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))

@@ -10,9 +10,8 @@ from typing import Any
 from rich.filesize import decimal
 
 from localspec.checks import gain
-from localspec.checks.texts import MOST_HELD_OUT
-from localspec.drafters.cut.layers import Shape
-from localspec.drafters.cut.part import MOST_DRAFTED
+from localspec.checks.prompts import MOST_HELD_OUT
+from localspec.drafters.cut import MOST_DRAFTED, Shape
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
 from localspec.machine.memory import Place
@@ -124,9 +123,6 @@ def plan(
         minutes: in all.
         pass_seconds: of a plain pass of the target.
         places: the CPU first, then the GPUs, whose memory is not planned.
-
-    Raises:
-        UsageError: too few minutes.
     """
     measuring = _measuring(minutes, pass_seconds)
     part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))

@@ -169,7 +169,7 @@ class Paced:
         pass
 
     def _play(self, answer: Any, sink: Any) -> None:
-        from localspec.engine.request import FinishReason, Origin, PassRecord
+        from localspec.engine.slot import FinishReason, Origin, PassRecord
         from localspec.engine.stats import RequestStats
         from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
 

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from random_model import TYPES, write
 from shapes import SHAPES
 
-from localspec.bench.pass_report import as_dict, heading, notes, tables
-from localspec.bench.pass_times import PassReport, PassSettings, Point, measure_passes
+from localspec.bench.pass_times import PassReport, PassSettings, Point, as_dict, heading, measure_passes, notes, tables
 from localspec.bench.report import Table
 
 

@@ -12,12 +12,12 @@ from layout import Headers, declared_constants, declared_structs, offset_of, siz
 
 from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES
 from localspec.llama.cache import embedder
-from localspec.llama.library import lib, structs
+from localspec.llama.library import bindings, lib
 
 ROOT = Path(__file__).resolve().parents[2]
 ABI, WIDE = "native/wide/abi.h", "native/wide/wide.h"
 STRUCTS, LIB, FORMATS = (
-    "localspec/llama/library/structs.py",
+    "localspec/llama/library/bindings.py",
     "localspec/llama/library/lib.py",
     "localspec/gguf/formats.py",
 )
@@ -27,10 +27,10 @@ THEIRS = ("ggml.h", "ggml-backend.h", "ggml-backend-impl.h", "ggml-cpu.h", "ggml
 """Headers of theirs that declare it."""
 
 PYTHON: dict[str, tuple[type[ctypes.Structure], bool]] = {
-    "ggml_tensor": (structs.Tensor, False),
-    "ggml_type_traits": (structs.TypeTraits, False),
-    "ggml_init_params": (structs.InitParams, True),
-    "llama_model_tensor_buft_override": (structs.BufferOverride, True),
+    "ggml_tensor": (bindings.Tensor, False),
+    "ggml_type_traits": (bindings.TypeTraits, False),
+    "ggml_init_params": (bindings.InitParams, True),
+    "llama_model_tensor_buft_override": (bindings.BufferOverride, True),
 }
 """Their struct: ours in Python, and whether ours is all of it."""
 

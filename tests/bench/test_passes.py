@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench import pass_report as reports
+from localspec.bench import pass_times as reports
 from localspec.bench.pass_times import PassReport, PassSettings, Point, Work, measure_passes, needed_bytes
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.exact import wide
-from localspec.llama.exact.configuration import LLAMA_KERNELS
 from localspec.llama.exact.limits import Limits
+from localspec.llama.exact.wide import LLAMA_KERNELS
 from tests.drafters.mtp_files import companion
 
 SMALL = PassSettings(widths=(1, 4), lengths=(64,), prefill=80, threads=1, rounds=2)

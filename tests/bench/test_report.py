@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.bench import report as shown
-from localspec.bench.figures import Cell, make_cells
-from localspec.bench.report import BenchSettings, Results
+from localspec.bench.report import BenchSettings, Cell, Results, make_cells
 from localspec.checks.compare import Heat
 from localspec.errors import LocalspecError, UsageError
 from tests.bench.made_runs import made_heat, made_run
@@ -124,7 +123,7 @@ def test_a_fork_of_an_exact_text_is_no_small_print() -> None:
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])
 def test_the_chart_is_a_picture(results: Results, tmp_path: Path, form: str) -> None:
     pytest.importorskip("matplotlib")
-    from localspec.bench.chart import draw
+    from localspec.bench.report import draw
 
     file = tmp_path / f"chart.{form}"
     draw(results, file)
@@ -136,7 +135,7 @@ def test_the_chart_is_a_picture(results: Results, tmp_path: Path, form: str) -> 
 
 def test_a_chart_that_cannot_be_written(results: Results, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from localspec.bench.chart import draw
+    from localspec.bench.report import draw
 
     with pytest.raises(UsageError, match=r"must end in \.png"):
         draw(results, tmp_path / "chart.doc")

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from localspec.bench.served import Served
+from localspec.bench.sides import Served
 from localspec.chat.turn import Message
 from localspec.checks.compare import Turn
 from localspec.checks.prompts import Prompt

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
-from localspec.bench.figures import make_cells
+from localspec.bench.report import make_cells
 from localspec.bench.sides import EngineSide, engine_sides, possible_drafters
 from localspec.checks.compare import Answer, Heat, Side, Turn, compare, tasks
 from localspec.checks.prompts import Prompt, load_workloads

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment, Preset
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from tests.chat.conftest import say, texts, without_privileges
 
 FULL = sqlite3.OperationalError("database or disk is full")

@@ -21,7 +21,7 @@ STREAM = """
 import sys, time
 from pathlib import Path
 from localspec.chat.archive.archive import Archive
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 
 archive, log = Archive.open(Path(sys.argv[1])), open(sys.argv[2], "w", buffering=1)
 chat = archive.new_chat()

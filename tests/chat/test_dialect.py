@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.reply.array_form import ArrayForm
 from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
 from localspec.chat.reply.dialect import Dialect
-from localspec.chat.reply.gemma_form import GemmaForm
-from localspec.chat.reply.named_form import NamedForm
+from localspec.chat.reply.forms import ArrayForm, GemmaForm, NamedForm
 from localspec.chat.reply.reply import Content, Part, Reasoning, Thought
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice, new_call_id
 from localspec.chat.reply.xml_form import PairForm, XmlForm

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from localspec.errors import UsageError
 from tests.chat.conftest import say
 

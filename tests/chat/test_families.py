@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.reply.array_form import ArrayForm
 from localspec.chat.reply.dialect import Dialect
+from localspec.chat.reply.forms import ArrayForm, NamedForm
 from localspec.chat.reply.harmony import HarmonyForm
-from localspec.chat.reply.named_form import NamedForm
 from localspec.chat.reply.reply import Content, Part
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message

@@ -138,7 +138,7 @@ def test_bad_places(archive: Archive, tmp_path: Path, monkeypatch: pytest.Monkey
         archive.import_file(tmp_path)
     with pytest.raises(UsageError, match="No such file"):
         archive.import_file(tmp_path / "nowhere.json")
-    monkeypatch.setattr("localspec.chat.files.import_.MOST_BYTES", 1000)
+    monkeypatch.setattr("localspec.chat.import_.MOST_BYTES", 1000)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("conversations.json", " " * 10_000_000)
     with pytest.raises(UsageError, match="not imported"):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.passes import Replay, decode, encode, tokens_of
 from localspec.chat.turn import Message
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
-from localspec.tui.text.passes import read_passes
+from localspec.tui.text.origin_lines import read_passes
 
 token_ids = st.integers(0, 2**31 - 2)
 

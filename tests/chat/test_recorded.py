@@ -15,7 +15,7 @@ import pytest
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment
 from localspec.chat.prompt.prompt import prompt_messages, sampling_params
-from localspec.tui.text.passes import read_passes
+from localspec.tui.text.origin_lines import read_passes
 from tests.chat.conftest import say, texts
 
 RECORDED = Path(__file__).parents[1] / "data" / "saved-0.1" / "chats.sqlite3.gz"

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.reply import json_span
-from localspec.chat.reply.array_form import COMMAND_R, GRANITE
+from localspec.chat.reply import tool
 from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
-from localspec.chat.reply.gemma_form import GEMMA
-from localspec.chat.reply.named_form import KIMI, deepseek
+from localspec.chat.reply.forms import COMMAND_R, GEMMA, GRANITE, KIMI, deepseek
 from localspec.chat.reply.reply import Content, Part, Reasoning, ReplyParser, Thought
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool
 from localspec.chat.reply.xml_form import PairForm, XmlForm
@@ -467,7 +465,7 @@ _CUT = "(?:</?(?:t|to|too|tool|tool_|tool_c)?)?"
 @given(TEXTS, st.sampled_from(list(FORMS.values())))
 def test_calls_are_json_or_as_the_model_wrote_them(text: str, form: CallForm) -> None:
     for kind, *rest in read([text], form):
-        if kind == "call" and json_span.members(rest[1]) is None:
+        if kind == "call" and tool.members(rest[1]) is None:
             assert rest[1] in text, "broken as the model broke it"
 
 

@@ -14,7 +14,7 @@ from localspec.chat.turn import Message
 from localspec.checks.compare import Answering, Turn
 from localspec.checks.prompts import Prompt
 from localspec.checks.verify import Setting, verify
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.options import Options

@@ -9,7 +9,7 @@ import pytest
 
 from localspec import __version__
 from localspec.checks.bundle import bundle, write_bundle
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding
 
 ENVIRONMENT = {
     "LOCALSPEC_API_KEY": "sk-very-secret",

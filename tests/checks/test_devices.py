@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.checks.devices import backend, examine_devices, examine_layers
+from localspec.checks.doctor import backend, examine_devices, examine_layers
 from localspec.config import EngineSettings
 from localspec.llama.library import lib
 from localspec.llama.library.bindings import Bindings

@@ -10,7 +10,7 @@ from localspec.chat.turn import Message
 from localspec.checks import gain
 from localspec.checks.compare import Ratio
 from localspec.checks.gain import Measured, measure
-from localspec.checks.texts import shipped
+from localspec.checks.prompts import shipped
 from localspec.errors import ContextOverflowError
 from tests.drafters.cut.conftest import cut as cut
 from tests.drafters.cut.conftest import header as header

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from localspec.checks.doctor import examine_machine_state
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding, examine_machine_state
 from localspec.checks.speed import examine_answers, examine_context, examine_use
 from localspec.runtime.engine import Engine
 

@@ -10,8 +10,8 @@ import pytest
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
-from localspec.checks import texts
-from localspec.checks.texts import gather, shipped
+from localspec.checks import prompts
+from localspec.checks.prompts import gather, shipped
 from localspec.errors import UsageError
 
 
@@ -30,7 +30,7 @@ def test_the_shipped_list_has_prompts_of_all_kinds_and_none_twice() -> None:
 
 def test_what_is_held_out_is_not_learned_and_stays_the_same() -> None:
     learned, held = gather([])
-    assert len(held) == texts.MOST_HELD_OUT
+    assert len(held) == prompts.MOST_HELD_OUT
     assert not set(learned) & set(held)
     assert gather([]) == (learned, held)
 
@@ -77,12 +77,12 @@ def test_one_long_line_is_cut_into_passages(tmp_path: Path) -> None:
 
 def test_prompts_are_kept_as_they_were(tmp_path: Path) -> None:
     learned, held = gather([])
-    texts.write(tmp_path / "prompts.json", "mine", learned, held)
-    assert texts.read(tmp_path / "prompts.json", "mine") == (learned, held)
-    assert texts.read(tmp_path / "prompts.json", "others") is None
+    prompts.write(tmp_path / "prompts.json", "mine", learned, held)
+    assert prompts.read(tmp_path / "prompts.json", "mine") == (learned, held)
+    assert prompts.read(tmp_path / "prompts.json", "others") is None
     (tmp_path / "prompts.json").write_text("{")
-    assert texts.read(tmp_path / "prompts.json", "mine") is None
-    assert texts.read(tmp_path / "nothing.json", "mine") is None
+    assert prompts.read(tmp_path / "prompts.json", "mine") is None
+    assert prompts.read(tmp_path / "nothing.json", "mine") is None
 
 
 def test_texts_are_cut_between_lines(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import pytest
 from localspec import paths
 from localspec.chat.turn import Message
 from localspec.checks.apart import Apart, Progress
-from localspec.checks.challenger import ASPECTS, challengers
 from localspec.checks.compare import Answer, Answering, Task, Turn
 from localspec.checks.prompts import Prompt, load_prompts
-from localspec.checks.tune import Tried, TunePlan, TuneReport, questions, tune
+from localspec.checks.tune import ASPECTS, Tried, TunePlan, TuneReport, challengers, questions, tune
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine.cpus import default_threads
 from localspec.options import Options

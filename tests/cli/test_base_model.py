@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.prompt.completion import MOST_TOKENS, NO_TEMPLATE, continued, note
+from localspec.chat.prompt.prompt import MOST_TOKENS, NO_TEMPLATE, continued, note
 from localspec.chat.turn import Message
 from localspec.errors import ModelError
 from localspec.machine.memory import Place

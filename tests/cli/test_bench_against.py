@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from localspec.bench.served import Served
+from localspec.bench.sides import Served
 from localspec.checks.compare import Answer, Turn
 from tests.bench.openai_server import Behaviour, openai_server
 from tests.cli.conftest import Command

@@ -11,7 +11,7 @@ import pytest
 from localspec.cli import build_parser
 from localspec.cli.commands.chat import _load
 from localspec.cli.options import engine_settings
-from localspec.native.suffix import SuffixIndex
+from localspec.native.indexes import SuffixIndex
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import CorpusFile
 from tests.cli.conftest import Command

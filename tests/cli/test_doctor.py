@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.checks import doctor
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding
 from localspec.kept import PLACES
 from tests.cli.conftest import Command
 

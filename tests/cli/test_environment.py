@@ -14,7 +14,7 @@ import pytest
 from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.models.installed.catalog import Catalog
-from localspec.tui.widgets.bindings import read_keys
+from localspec.tui.widgets.registry import read_keys
 from tests.cli.conftest import Command
 
 SHORT = ("--max-tokens", "4", "--temperature", "0", "--seed", "1", "--drafter", "none")

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.cli.output import stream_answer
 from localspec.engine.interfaces import Request
-from localspec.engine.request import Event
+from localspec.engine.slot import Event
 from localspec.runtime.generation import Generation
 from tests.cli.conftest import Command
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import standard_input
+from localspec.cli import streams
 from tests.cli.conftest import Command
 
 SHORT = ("--max-tokens", "4", "--seed", "7", "--drafter", "none")
@@ -122,4 +122,4 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_the_line_names_the_moment() -> None:
-    assert f"{standard_input.MOMENT:g} s" in LEFT_ALONE
+    assert f"{streams.MOMENT:g} s" in LEFT_ALONE

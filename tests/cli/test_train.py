@@ -19,8 +19,8 @@ from localspec import Engine
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
 from localspec.models.facts.pairing import TRAINED_FOR
+from localspec.models.installed.adopt import work_folder
 from localspec.models.installed.store import Store
-from localspec.models.installed.trained import work_folder
 from localspec.training.plan import Plan
 from localspec.types import SamplingParams
 from tests.cli.conftest import Command
@@ -204,17 +204,17 @@ def test_what_was_not_finished_is_removed_by_its_name(command: Command, own: Pat
 
 @pytest.mark.usefixtures("with_torch")
 def test_fewer_minutes_than_before_are_refused(command: Command, own: Path) -> None:
-    from localspec.checks import texts
+    from localspec.checks import prompts
     from localspec.training.course import PROMPTS, Course
 
     folder = work_folder("own-draft")
     folder.mkdir(parents=True)
-    learned, held = texts.gather([])
+    learned, held = prompts.gather([])
     nothing: Any = None
     course = Course(own, "own-draft", "", learned, held, nothing, Plan(60.0, 1, 1, 1, 1, 1, ()), 2, None)
     state = course._state()
     assert state.minutes == 60.0
-    assert texts.read(folder / PROMPTS, "") == (learned, held)
+    assert prompts.read(folder / PROMPTS, "") == (learned, held)
     result = command("train", str(own), "--minutes", "15")
     assert result.err.endswith(
         "--minutes is 15; own-draft was begun with 60. Give as many or more, which go on with it, or --fresh to begin "

@@ -22,8 +22,7 @@ from localspec.settings import settings_of
 from localspec.tui.screens.settings import parameters
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.preferences import Preferences
-from localspec.tui.widgets.bindings import known
-from localspec.tui.widgets.registry import SCREENS, commands, load
+from localspec.tui.widgets.registry import SCREENS, commands, known, load
 from tests.docs.page import DOCS, Section, code_of, section, sections
 
 PAGE = "chat.md"

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads.block_rows import BlockRows, IndependentRows, LatticeRows, MarkovRows, Scaling
-from localspec.drafters.heads.dflash import BlockContext, BlockDrafter
+from localspec.drafters.heads.dflash import (
+    BlockContext,
+    BlockDrafter,
+    BlockRows,
+    IndependentRows,
+    LatticeRows,
+    MarkovRows,
+    Scaling,
+)
 from localspec.drafters.heads.dflash_context import Block
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.types import Float32Array, Tokens

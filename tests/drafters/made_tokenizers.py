@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.models.translated_context import TranslatedContext
-from localspec.drafters.models.translation import Translator
+from localspec.drafters.models.translation import TranslatedContext, Translator
 from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.types import Tokens
 from tests.fakes import FakeDraftContext, LogitsOf

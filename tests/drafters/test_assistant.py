@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from localspec.drafters.heads import assistant
-from localspec.drafters.heads.assistant_context import AssistantContext
+from localspec.drafters.heads.assistant import AssistantContext
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import NEXTN, Tap
+from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.unpack import TensorRows
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens

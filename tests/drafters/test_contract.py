@@ -24,8 +24,7 @@ from localspec.drafters.search.suffix import SuffixDecoding
 from localspec.drafters.setup import made
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.methods import HEADS, NAMES, PLAIN, ROWS, TABLE
-from localspec.native.counts import ContextCounts
-from localspec.native.suffix import SuffixIndex
+from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Noise, SamplingParams, SparseProbs
 from tests.drafters import plug_ins
 from tests.drafters.block_context import block_drafter

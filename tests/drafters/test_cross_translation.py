@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.drafters.models import translation
-from localspec.drafters.models.translated_context import TranslatedContext
-from localspec.drafters.models.translation import Translation, Translator, pieces
+from localspec.drafters.models.translation import TranslatedContext, Translation, Translator, pieces
 from localspec.types import Feed
 from tests.drafters.made_tokenizers import MadeTokenizer, shared_by
 from tests.fakes import FakeDraftContext, HashModel, prompt

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.custom import Custom
+from localspec.drafters.plugin import Custom
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.types import LogitRows, Noise, SamplingParams, SparseProbs
 from tests.drafters import plug_ins

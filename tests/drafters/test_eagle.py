@@ -16,17 +16,16 @@ import numpy.typing as npt
 import pytest
 
 from localspec.drafters.heads import eagle
-from localspec.drafters.heads.output_matrix import output_matrix
+from localspec.drafters.heads.head import output_matrix
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import FINAL
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.models.facts.safetensors import save
-from localspec.models.facts.tensors import Tensors
+from localspec.models.facts.checkpoint import Tensors, save
 from localspec.native import kernels
-from localspec.native.matrix import Int8Matrix
+from localspec.native.binding import Int8Matrix
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from localspec.drafters.heads import eagle3
-from localspec.drafters.heads.eagle3_context import Eagle3Context
-from localspec.drafters.heads.head_model import HeadModel
+from localspec.drafters.heads.eagle3 import Eagle3Context
+from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
 from localspec.gguf.reader import Array

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.drafters.heads import mtp
-from localspec.drafters.heads.mtp_context import MtpContext
+from localspec.drafters.heads.mtp import MtpContext
 from localspec.engine.interfaces import Request
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError
 from localspec.gguf import read_header

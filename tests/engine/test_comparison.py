@@ -9,10 +9,9 @@ from statistics import fmean
 
 import pytest
 
-from localspec.engine.comparison import Comparison
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, Request
 from localspec.engine.loop import Loop
-from localspec.engine.stats import RequestStats
+from localspec.engine.stats import Comparison, RequestStats
 from localspec.planning.costs import PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan

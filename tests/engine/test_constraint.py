@@ -18,7 +18,7 @@ from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSe
 from localspec.engine.constraint import legal, masked
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import GrammarError
 from localspec.planning.costs import PassCosts
 from localspec.planning.fixed import FixedPlan

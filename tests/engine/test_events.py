@@ -9,7 +9,7 @@ import pytest
 
 from localspec.engine.interfaces import Draft, Request, Verdict
 from localspec.engine.loop import Loop
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.engine.verify import verify
 from localspec.errors import KernelError
 from localspec.planning.fixed import FixedPlan

@@ -6,7 +6,7 @@ import pytest
 
 from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError
 from localspec.planning.fixed import FixedPlan
 from tests.engine.recital import (

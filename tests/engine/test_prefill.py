@@ -10,10 +10,9 @@ import pytest
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
-from localspec.engine.request import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason
 from localspec.errors import DecodeError, LocalspecError
-from localspec.planning.costs import PassCosts
-from localspec.planning.draft_costs import DraftCosts
+from localspec.planning.costs import DraftCosts, PassCosts
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
 from localspec.engine.plan import Undrafted
-from localspec.engine.request import TARGET_ORIGIN, Origin
+from localspec.engine.slot import TARGET_ORIGIN, Origin
 from localspec.engine.stats import RequestStats, kept_comparison, percentile
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule, SamplingParams

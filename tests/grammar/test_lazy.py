@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.loop import Loop
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.grammar.lazy import Lazy, Trigger
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule

@@ -11,10 +11,9 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.errors import Cancelled, DownloadError
-from localspec.models.hub.download import AT_ONCE, fetch_all
+from localspec.models.hub.download import AT_ONCE, Transfer, fetch_all, remove_partials
 from localspec.models.hub.hub import Hub, Listing
 from localspec.models.hub.names import RemoteFile, Url
-from localspec.models.hub.transfer import Transfer, remove_partials
 from tests.hub.conftest import PAIR
 from tests.hub.server import LocalHub, sha256
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from localspec import paths
 from localspec.llama.library import lib
-from localspec.llama.library.structs import Tensor
+from localspec.llama.library.bindings import Tensor
 from tests.llama.recipes import RECIPES, SIZES, Recipe
 
 Shape = tuple[int, ...]

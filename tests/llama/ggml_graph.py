@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.llama.exact.graph import HADAMARD
+from localspec.llama.exact.exactness import HADAMARD
 from localspec.llama.library import lib
-from localspec.llama.library.structs import InitParams, Tensor
+from localspec.llama.library.bindings import InitParams, Tensor
 from tests.native.wide import ggml
 from tests.native.wide.ggml import BOOL, F16, F32, I32, I64, INT, PTR, Q8_0, SIZE, TEXT
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.llama.cache.tree import layout
+from localspec.llama.cache.cells import layout
 from localspec.llama.exact import widths
 from localspec.llama.exact.observe import Observer
-from localspec.llama.exact.passes import Bench, beside, comb, in_turn
+from localspec.llama.exact.widths import Bench, beside, comb, in_turn
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 

@@ -12,7 +12,7 @@ from localspec.errors import ModelError, ModelFileError, UsageError
 from localspec.kept import Facts
 from localspec.llama.exact import choice, exactness, identity, wide, widths
 from localspec.llama.exact.choice import Mode, choose
-from localspec.llama.exact.configuration import CACHE_NAMES, Kernels
+from localspec.llama.exact.wide import CACHE_NAMES, Kernels
 from localspec.llama.library.settings import ContextSettings
 from tests.llama.keys import key
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, gguf_bytes, write

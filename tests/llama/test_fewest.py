@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.llama.fewest import FewestTokens
 from localspec.llama.model import Model
+from localspec.llama.special_tokens import FewestTokens
 
 PARTS = ["<|end|>", "<|user|>", "<tool_call>", "<|", "|>", "x", " word", "\n", "ü", "\ud800"]
 

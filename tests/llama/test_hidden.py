@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.hidden import HiddenReader, HiddenStates
+from localspec.llama.cache.embedder import HiddenReader, HiddenStates
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Tokens

@@ -19,9 +19,9 @@ from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import FINAL, Tap
 from localspec.llama.library import lib, logits_tap, parameters
+from localspec.llama.library.bindings import Tensor
 from localspec.llama.library.logits_tap import LogitsTap
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.structs import Tensor
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits

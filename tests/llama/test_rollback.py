@@ -15,14 +15,14 @@ from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
 from localspec.kept import Facts
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.hidden import HiddenReader
+from localspec.llama.cache.embedder import HiddenReader
 from localspec.llama.cache.states import FINAL, NO_TAP, Tap
-from localspec.llama.exact import passes as benches
 from localspec.llama.exact import widths
+from localspec.llama.exact import widths as benches
 from localspec.llama.exact.choice import choose
-from localspec.llama.exact.configuration import CACHES
-from localspec.llama.exact.passes import Bench
 from localspec.llama.exact.tile import tile
+from localspec.llama.exact.wide import CACHES
+from localspec.llama.exact.widths import Bench
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine

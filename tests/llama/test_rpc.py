@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.llama.library import lib, rpc
+from localspec.llama.library import devices, lib
 from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from tests.fake_gpus import CARD, GIB, list_gpus
@@ -52,8 +52,8 @@ def hello(major: int, minor: int) -> bytes:
 
 
 def test_servers_are_read_from_the_setting() -> None:
-    assert rpc.servers(None) == []
-    assert rpc.servers("10.0.0.7:50052, far:1") == ["10.0.0.7:50052", "far:1"]
+    assert devices.servers(None) == []
+    assert devices.servers("10.0.0.7:50052, far:1") == ["10.0.0.7:50052", "far:1"]
 
 
 @pytest.mark.parametrize("text", ["", "far", "far:", ":50052", "far:0", "far:65536", "far:x", "far:1,", "[::1]:50052"])
@@ -70,16 +70,16 @@ def test_a_build_without_rpc_says_so() -> None:
 
 
 def test_a_server_of_this_version_is_greeted_as_llama_cpp_does() -> None:
-    with answering(hello(*rpc.PROTOCOL)) as (server, asked):
-        rpc.greet(server)
+    with answering(hello(*devices.PROTOCOL)) as (server, asked):
+        devices.greet(server)
     assert asked == [b"\x0e" + (24).to_bytes(8, sys.byteorder) + bytes(24)]
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (hello(rpc.PROTOCOL[0] + 1, 0), "speaks version 8.0"),
-        (hello(*rpc.PROTOCOL[:1], rpc.PROTOCOL[1] + 1), "speaks version 7.1"),
+        (hello(devices.PROTOCOL[0] + 1, 0), "speaks version 8.0"),
+        (hello(*devices.PROTOCOL[:1], devices.PROTOCOL[1] + 1), "speaks version 7.1"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no RPC server of llama.cpp"),
         (b"", "is no RPC server of llama.cpp"),
         (None, "does not answer within 0.2 s"),
@@ -89,21 +89,21 @@ def test_what_would_end_the_process_is_a_sentence(
     answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if answer is None:
-        monkeypatch.setattr(rpc, "_SECONDS", 0.2)
+        monkeypatch.setattr(devices, "_SECONDS", 0.2)
     with answering(answer) as (server, _), pytest.raises(LocalspecError, match=said):
-        rpc.greet(server)
+        devices.greet(server)
 
 
 def test_a_server_that_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         server = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(LocalspecError, match=f"The RPC server {server} cannot be reached"):
-        rpc.greet(server)
+        devices.greet(server)
 
 
 def test_devices_of_servers_count_for_engines_that_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
     list_gpus(monkeypatch, FAR, CARD)
-    monkeypatch.setattr(rpc, "connect", rpc.servers)  # it is connected already
+    monkeypatch.setattr(devices, "connect", devices.servers)  # it is connected already
     assert [one.name for one in memory.gpus()] == ["CUDA0"]
     assert [one.name for one in memory.gpus("far:1")] == ["CUDA0"]
     assert [one.name for one in memory.places(THERE)] == ["CPU", "RPC0", "CUDA0"]

@@ -15,9 +15,9 @@ from localspec.errors import ModelFileError, UsageError
 from localspec.gguf.spread import CPU, EXPERTS, Spread, spread_of
 from localspec.llama.exact import identity, wide
 from localspec.llama.exact.choice import choose
-from localspec.llama.library import device_list, lib
+from localspec.llama.library import devices, lib
+from localspec.llama.library.bindings import BufferOverride
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.structs import BufferOverride
 from localspec.llama.model import Model
 from localspec.types import Feed
 from tests.fake_gpus import CARD, list_gpus
@@ -116,7 +116,7 @@ def test_overrides_that_cannot_be_are_refused(words: str, told: str, experts: Pa
 def test_the_devices_of_a_model_are_those_that_were_named() -> None:
     spread = spread_of("layer", "exps=CUDA1", 0)
     with pytest.raises(UsageError, match=r"the devices of this model are CPU, CUDA0, CUDA2\."):
-        device_list.overrides(spread, "CUDA0=1,CUDA2=2", -1)
+        devices.overrides(spread, "CUDA0=1,CUDA2=2", -1)
 
 
 def test_an_expression_that_llama_does_not_know_is_one_sentence(experts: Path) -> None:
@@ -137,7 +137,7 @@ def test_rows_are_split_over_gpus_in_llama_cpps_order(device: str, monkeypatch: 
     list_gpus(monkeypatch, CARD, replace(CARD, name="CUDA1"))
     params = lib.api().llama_model_default_params()
     with pytest.raises(UsageError, match="with split_mode row name GPUs in this order: CUDA0, CUDA1"):
-        device_list.put(params, Spread("row"), device, -1)
-    device_list.put(params, Spread("row"), "CUDA0=1,CUDA1=3", -1)
+        devices.put(params, Spread("row"), device, -1)
+    devices.put(params, Spread("row"), "CUDA0=1,CUDA1=3", -1)
     assert params.split_mode == lib.SPLIT_MODES["row"]
-    device_list.put(params, Spread("layer"), device, -1)
+    devices.put(params, Spread("layer"), device, -1)

@@ -14,7 +14,7 @@ import pytest
 from localspec.errors import ModelError, UsageError
 from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.hidden import HiddenReader
+from localspec.llama.cache.embedder import HiddenReader
 from localspec.llama.cache.states import FINAL, NEXTN, Final, States, Tap
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model

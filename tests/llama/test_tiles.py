@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama.exact import tiles, wide
+from localspec.llama.exact import exactness, wide
 from localspec.llama.library.quantize import quantize
 from tests.llama import architectures
 
@@ -30,7 +30,7 @@ _IN = "from localspec.llama.exact import tiles as t\n"
 
 def run(code: str, *arguments: str, **variables: str) -> str:
     """What a fresh process prints."""
-    kept = {name: value for name, value in os.environ.items() if name != tiles.TILES_VARIABLE}
+    kept = {name: value for name, value in os.environ.items() if name != exactness.TILES_VARIABLE}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -43,7 +43,7 @@ def test_what_the_user_has_set_stays(value: str, on: bool) -> None:
 
 def test_else_we_decide_and_our_children_do_again() -> None:
     assert run(_IN + "print(t.in_use(), t.turn_off(), t.in_use())") == "True None False"
-    assert run(_IN + "print(t.in_use())", GGML_CPU_TILED_MM=tiles._TILES_OFF) == "True"
+    assert run(_IN + "print(t.in_use())", GGML_CPU_TILED_MM=exactness._TILES_OFF) == "True"
 
 
 def test_after_a_pass_it_is_too_late(tiny_target: Path) -> None:
@@ -61,9 +61,9 @@ print(tiles.in_use())
 
 @pytest.mark.parametrize("name", ["q4_K", "q6_K", "iq4_xs", "iq2_xxs", "iq1_m"])
 def test_formats_with_tiles(name: str) -> None:
-    assert tiles.TILED_TYPES.fullmatch(name)
-    assert not tiles.TILED_TYPES.fullmatch(name + "x" if name.startswith("q") else "iq4_nl")
-    assert not any(tiles.TILED_TYPES.fullmatch(other) for other in ("f16", "q8_0", "q4_0", "mxfp4", "q8_K"))
+    assert exactness.TILED_TYPES.fullmatch(name)
+    assert not exactness.TILED_TYPES.fullmatch(name + "x" if name.startswith("q") else "iq4_nl")
+    assert not any(exactness.TILED_TYPES.fullmatch(other) for other in ("f16", "q8_0", "q4_0", "mxfp4", "q8_K"))
 
 
 @pytest.mark.skipif(not wide.available(), reason=wide.status().reason)

@@ -14,7 +14,7 @@ from localspec import Engine, Message
 from localspec.config import CacheChoice, EngineSettings
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide, widths
-from localspec.llama.exact.configuration import Kernels
+from localspec.llama.exact.wide import Kernels
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model

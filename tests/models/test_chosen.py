@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ModelError, ModelFileError
-from localspec.models.installed import chosen
+from localspec.models.installed import installed
 from localspec.models.installed.adopt import adopt
-from localspec.models.installed.chosen import Chosen
+from localspec.models.installed.installed import Chosen
 from localspec.models.installed.store import Store
 
 
@@ -19,7 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who has nothing yet."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config"))
-    monkeypatch.delenv(chosen.VARIABLE, raising=False)
+    monkeypatch.delenv(installed.VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -28,42 +28,42 @@ def file(tmp_path: Path, tiny_target: Path) -> Path:
 
 
 def test_the_bundled_pair_answers_where_nothing_else_is_there() -> None:
-    assert chosen.default() == Chosen(None)
-    assert chosen.called(chosen.default()) == "tiny"
+    assert installed.default() == Chosen(None)
+    assert installed.called(installed.default()) == "tiny"
 
 
 def test_the_newest_model_answers_before_anything_was_chosen(file: Path) -> None:
     adopt(file, name="first", store=Store())
     adopt(Path(shutil.copy(file, file.with_name("later.gguf"))), name="second", store=Store())
-    assert chosen.default() == Chosen("second")
+    assert installed.default() == Chosen("second")
 
 
 def test_a_draft_model_alone_does_not_answer(file: Path) -> None:
     adopt(file, name="small", role="draft", store=Store())
-    assert chosen.default() == Chosen(None)
+    assert installed.default() == Chosen(None)
 
 
 def test_what_was_chosen_answers_at_the_next_start(file: Path) -> None:
     adopt(file, name="first", store=Store())
     for name, draft in (("tiny", None), ("first", None), ("first", "tiny-draft")):
-        chosen.choose(name, draft)
-        assert chosen.default() == Chosen(name, draft)
-    chosen.forget()
-    chosen.forget()
-    assert chosen.default() == Chosen("first")
+        installed.choose(name, draft)
+        assert installed.default() == Chosen(name, draft)
+    installed.forget()
+    installed.forget()
+    assert installed.default() == Chosen("first")
 
 
 def test_a_file_is_kept_wherever_one_stands(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
-    chosen.choose(file.name)
+    installed.choose(file.name)
     monkeypatch.chdir("/")
-    assert chosen.default() == Chosen(str(file.resolve()))
+    assert installed.default() == Chosen(str(file.resolve()))
 
 
 def test_a_model_that_went_away_is_named_and_another_answers(file: Path) -> None:
-    chosen.choose(str(file))
+    installed.choose(str(file))
     file.unlink()
-    found = chosen.default()
+    found = installed.default()
     assert (found.target, "mine.gguf does not exist" in found.fault) == (None, True)
 
 
@@ -71,21 +71,21 @@ def test_a_model_that_went_away_is_named_and_another_answers(file: Path) -> None
 def test_a_damaged_choice_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "model.json").write_text(text)
-    assert chosen.default() == Chosen(None)
+    assert installed.default() == Chosen(None)
 
 
 def test_the_environment_beats_the_choice(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen.choose("tiny")
-    monkeypatch.setenv(chosen.VARIABLE, str(file))
-    assert chosen.default() == Chosen(str(file))
-    monkeypatch.setenv(chosen.VARIABLE, "nosuch")
+    installed.choose("tiny")
+    monkeypatch.setenv(installed.VARIABLE, str(file))
+    assert installed.default() == Chosen(str(file))
+    monkeypatch.setenv(installed.VARIABLE, "nosuch")
     with pytest.raises(ModelError, match=r"LOCALSPEC_MODEL: .*nosuch"):
-        chosen.default()
+        installed.default()
 
 
 def test_what_is_not_there_cannot_be_chosen(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nosuch"):
-        chosen.choose("nosuch")
+        installed.choose("nosuch")
     with pytest.raises(ModelFileError, match="does not exist"):
-        chosen.choose(str(tmp_path / "nosuch.gguf"))
-    assert chosen.default() == Chosen(None)
+        installed.choose(str(tmp_path / "nosuch.gguf"))
+    assert installed.default() == Chosen(None)

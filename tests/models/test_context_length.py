@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.models.facts.context_length import (
+from localspec.models.facts.shape import (
     FALLBACK_LENGTH,
     LEAST_DEFAULT,
     LONGEST_DEFAULT,
+    Layer,
+    ModelShape,
     default_context,
     is_small,
 )
-from localspec.models.facts.shape import Layer, ModelShape
 
 GIB = 1 << 30
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models.facts.tensors import Tensors
-from localspec.native.matrix import Int8Matrix
+from localspec.models.facts.checkpoint import Tensors
+from localspec.native.binding import Int8Matrix
 
 Given = tuple[str, npt.NDArray[Any]]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from localspec.errors import KernelError
 from localspec.native.binding import NativeKernels
+from localspec.native.indexes import NgramIndex, SuffixIndex
 from localspec.native.library import ISAS
-from localspec.native.ngrams import NgramIndex
-from localspec.native.suffix import SuffixIndex
 from tests import reference
 
 

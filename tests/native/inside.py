@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.native.counts import ContextCounts
-from localspec.native.ngrams import NgramIndex
-from localspec.native.suffix import SuffixIndex
+from localspec.native.indexes import ContextCounts, NgramIndex, SuffixIndex
 
 
 def intact(index: Any) -> bool:

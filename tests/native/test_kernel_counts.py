@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import KernelError
-from localspec.native.counts import ContextCounts
-from localspec.native.guess import Guess
+from localspec.native.indexes import ContextCounts, Guess
 from localspec.types import Noise, Purpose, Tokens
 from tests import reference
 from tests.native.inside import memory_bytes

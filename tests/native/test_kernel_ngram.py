@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import KernelError
-from localspec.native.ngrams import NgramIndex
+from localspec.native.indexes import NgramIndex
 from localspec.types import Tokens
 from tests.native.inside import intact, memory_bytes
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import KernelError
-from localspec.native.suffix import Continuation, SuffixIndex
+from localspec.native.indexes import Continuation, SuffixIndex
 from localspec.types import Tokens
 from tests.native.inside import intact, memory_bytes, tokens_held
 

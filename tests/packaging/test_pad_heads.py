@@ -10,7 +10,7 @@ import numpy as np
 
 from localspec.drafters.heads.medusa import MedusaHead
 from localspec.drafters.heads.mlp_speculator import Shape
-from localspec.models.facts.tensors import Tensors
+from localspec.models.facts.checkpoint import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED
 

@@ -11,8 +11,7 @@ from localspec.engine.interfaces import EMPTY_DRAFT, Draft, History, Request
 from localspec.engine.loop import Loop
 from localspec.errors import UsageError
 from localspec.planning.costs import PassCosts
-from localspec.planning.fitting import fitting
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.fixed import FixedPlan, fitting
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import Noise, Rule, SamplingParams, SparseProbs

@@ -20,8 +20,7 @@ from localspec.engine.plan import Undrafted
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
 from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
-from localspec.planning.costs import PassCosts
-from localspec.planning.draft_costs import DraftCosts
+from localspec.planning.costs import DraftCosts, PassCosts
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced

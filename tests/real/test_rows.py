@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.engine.request import TokenLogProb
+from localspec.engine.slot import TokenLogProb
 from localspec.types import Float32Array, SamplingParams, Tokens
 from tests.real.published import ALL, INSTRUCT, Real, on
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from localspec.native.guess import NO_GUESS, Guess
+from localspec.native.indexes import NO_GUESS, Guess
 from localspec.native.library import MOST_FOLLOWED
 from localspec.types import Float64Array, Noise, Purpose, Tokens
 from tests.reference.numbers import exp, gumbel, log

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.suffix import NOTHING, Continuation, Followed
+from localspec.native.indexes import NOTHING, Continuation, Followed
 from localspec.types import Tokens
 
 _MOST_VOTERS, _MOST_NODES = 32, 64

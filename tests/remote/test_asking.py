@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, LocalspecError
-from localspec.remote.asking import Asking, Reply
-from localspec.remote.prompt import Prompt
+from localspec.remote.asking import Asking, Prompt, Reply
 from localspec.remote.server import Server
 from tests.tui.endpoint import Endpoint, served
 

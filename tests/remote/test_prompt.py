@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from localspec.remote.prompt import Prompt
+from localspec.remote.asking import Prompt
 from localspec.types import SamplingParams
 
 

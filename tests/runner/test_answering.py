@@ -23,7 +23,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.reply import thinking
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, DeviceError, LocalspecError, ModelFileError, RunnerError
 from localspec.models.installed.processes import running
 from localspec.remote.answerer import (

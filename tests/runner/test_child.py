@@ -21,9 +21,8 @@ from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, ModelError, RunnerError
 from localspec.remote.answerer import Question
 from localspec.runner import place
-from localspec.runner.child import Child, Load
+from localspec.runner.child import Child, Load, cause
 from localspec.runner.host import Use
-from localspec.runner.tape import cause
 from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import lives, until

@@ -14,7 +14,7 @@ import httpx2 as httpx
 import pytest
 
 from localspec.cli.commands import chat
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, LocalspecError, ModelFileError
 from localspec.llama.exact.choice import Progress
 from localspec.remote.answerer import LoadFailed, Loading, ModelReady

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.native.suffix import NOTHING, Continuation
+from localspec.native.indexes import NOTHING, Continuation
 from localspec.runtime.kept.corpus import Corpus, Sequence, name_of
 from localspec.types import Tokens
 

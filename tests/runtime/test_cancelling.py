@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.engine.interfaces import Request
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation

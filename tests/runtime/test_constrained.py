@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec import Engine, Message, SamplingParams
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.runtime.generation import Generation

@@ -24,7 +24,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError
-from localspec.native.counts import ContextCounts
+from localspec.native.indexes import ContextCounts
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import Corpus, CorpusFile, Sequence, erase, folder, mark_of, name_of
 from localspec.types import Noise, SamplingParams, Tokens

@@ -16,7 +16,7 @@ import pytest
 
 from localspec import cli
 from localspec.config import EngineSettings
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import DeviceError
 from localspec.grammar.grammar import Grammar
 from localspec.llama.library import lib

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.request import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason
 from localspec.errors import DecodeError, UsageError
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation

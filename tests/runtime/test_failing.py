@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.engine.interfaces import Request
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError, DecodeError, KernelError, LocalspecError
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams

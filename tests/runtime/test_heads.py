@@ -194,7 +194,7 @@ def test_without_memory_for_one_that_is_asked_for_that_is_said(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("localspec.models.facts.tensors.Tensors.matrix", fail)
+    monkeypatch.setattr("localspec.models.facts.checkpoint.Tensors.matrix", fail)
     with pytest.raises(ModelError, match=r"There is no memory for tiny-medusa, which drafts as medusa\."):
         Engine.load(tiny_target, heads=[SHIPPED["medusa"]], threads=1, context=256, exact="off")
 
@@ -206,7 +206,7 @@ def test_one_that_fails_while_it_forgets_is_dropped_alone(tiny_target: Path, mon
     files = [SHIPPED[method] for method in ("eagle3", "medusa")]
     with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
         engine.configure(drafter="auto", max_draft_tokens=3)
-        monkeypatch.setattr("localspec.drafters.heads.eagle3_context.Eagle3Context._compute", fail)
+        monkeypatch.setattr("localspec.drafters.heads.eagle3.Eagle3Context._compute", fail)
         engine.forget()
         assert engine.dropped == {"eagle3": "a pass failed."}
         assert engine.loaded.trained == ("medusa",)

@@ -12,8 +12,7 @@ import pytest
 
 from localspec.kept import Facts
 from localspec.planning.acceptance import Tracker
-from localspec.planning.costs import MOST_KEPT_PASSES, PassCosts
-from localspec.planning.draft_costs import DraftCosts
+from localspec.planning.costs import MOST_KEPT_PASSES, DraftCosts, PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
 from localspec.runtime import memory

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from localspec import paths
-from localspec.checks.devices import examine_layers
+from localspec.checks.doctor import examine_layers
 from localspec.config import EngineSettings
 from localspec.errors import ModelFileError, UsageError
 from localspec.llama.library import lib

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import Request
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
 from tests.fakes import prompt

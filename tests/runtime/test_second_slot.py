@@ -13,7 +13,7 @@ from localspec.machine.memory import Place
 from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.memory import second_slot
+from localspec.runtime.memory import placement
 from tests.llama import hybrid_file
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason="no wide kernels here")
@@ -55,8 +55,8 @@ def test_all_else_is_as_with_one_slot(engines: list[Engine]) -> None:
     ("settings", "why"),
     [
         ({"branches": 2}, "drafts are trees"),
-        ({"kernels": "repacked"}, second_slot.CHUNKS),
-        ({"cache": "unfused"}, f"{second_slot.CHUNKS}, since "),
+        ({"kernels": "repacked"}, placement.CHUNKS),
+        ({"cache": "unfused"}, f"{placement.CHUNKS}, since "),
         ({"heads": [HEAD]}, "its heads"),
     ],
     ids=str,

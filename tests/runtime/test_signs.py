@@ -20,8 +20,8 @@ PASS_SECONDS, IDLE_SECONDS = 40.0, 3600.0
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock."""
     clock = [0.0]
-    monkeypatch.setattr("localspec.runtime.signs.monotonic", lambda: clock[0])
-    monkeypatch.setattr("localspec.runtime.signs._faults", lambda: 0)
+    monkeypatch.setattr("localspec.runtime.generation.monotonic", lambda: clock[0])
+    monkeypatch.setattr("localspec.runtime.generation._faults", lambda: 0)
     return clock
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from localspec import Engine, SamplingParams
 from localspec.engine.reading import Reading
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.llama.cache.context import Context
 from localspec.runtime.generation import Generation
 from localspec.types import Tokens

@@ -16,7 +16,7 @@ import httpx
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
-from localspec.server.front.processes import Processes
+from localspec.server.front import Processes
 from localspec.server.http import listen
 from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError, heard
 from localspec.remote.answerer import Question
 from localspec.remote.steps import Hearer, Steps
@@ -21,8 +21,7 @@ from localspec.runner.answering import own_body
 from localspec.runner.place import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
-from localspec.server.own.answer import OwnAnswers
-from localspec.server.own.own import Own
+from localspec.server.own.answer import Own, OwnAnswers
 
 
 @dataclass

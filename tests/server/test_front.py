@@ -13,8 +13,7 @@ from openai.types.responses import ResponseErrorEvent
 
 from localspec.errors import RunnerError
 from localspec.runtime.pool import Pool
-from localspec.server.front.front import _last_words
-from localspec.server.front.processes import Processes
+from localspec.server.front import Processes, _last_words
 from localspec.server.http.settings import ServerSettings
 from tests.runner.conftest import until
 from tests.server.live import COPIED, COPY, Live, error_of, running, user

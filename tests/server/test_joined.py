@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Request
-from localspec.engine.request import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
 from localspec.runtime.generation import Generation

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.request import TokenLogProb
+from localspec.engine.slot import TokenLogProb
 from localspec.runtime.pool import Pool
 from localspec.server.chat.shapes import Offsets, chat_log_probs, text_log_probs
-from localspec.server.http.log import LOG
+from localspec.server.http.meter import LOG
 from tests.server.held import eventually, send, stopped
 from tests.server.live import COPIED, COPY, Live, engine_of, user
 

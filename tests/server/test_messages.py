@@ -9,7 +9,7 @@ import pytest
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.messages.messages import Blocks
+from localspec.server.messages import Blocks
 from tests.server.conftest import CONTEXT
 from tests.server.live import COPIED, COPY, Live, user
 from tests.server.named_events import LOOK_UP, QUERY, QUERY_JSON, RESULT, SHORT_ANSWER, WIKIPEDIA, named_events, said_of

@@ -15,8 +15,8 @@ import pytest
 
 from localspec.chat.turn import Message
 from localspec.checks import inside
-from localspec.checks.finding import Finding
-from localspec.engine.request import FinishReason
+from localspec.checks.doctor import Finding
+from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
 from localspec.remote.answerer import Question
 from localspec.runtime.pool import Pool

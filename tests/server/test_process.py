@@ -20,7 +20,7 @@ import pytest
 
 from localspec.runner.child import Child
 from localspec.runtime.pool import Pool
-from localspec.server.front.processes import Processes
+from localspec.server.front import Processes
 from localspec.server.http.settings import ServerSettings
 from tests.runner.conftest import lives, until
 from tests.server.live import COPIED, COPY, RECORD, RECORDED, Live, running

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.runtime.pool import Pool
 from localspec.server.http.settings import ServerSettings
 from tests.server.conftest import SLOTS

@@ -9,8 +9,7 @@ import pytest
 
 from localspec import Engine
 from localspec.chat.turn import Message
-from localspec.checks.prompts import prompt_tokens
-from localspec.checks.texts import Conversation, shipped
+from localspec.checks.prompts import Conversation, prompt_tokens, shipped
 from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.training import answers
 from localspec.types import Tokens

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.cut.layers import Weights, read_shape
-from localspec.drafters.cut.part import Part
+from localspec.drafters.cut import Part, Weights, read_shape
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf import Header
 from localspec.training.answers import TOP, Answer
@@ -18,8 +17,13 @@ from localspec.training.plan import LONGEST
 
 torch = pytest.importorskip("torch")
 
-from localspec.training.learning import Training, example, loss_of, weight_of  # noqa: E402 - needs torch
-from localspec.training.module import DraftModel  # noqa: E402
+from localspec.training.learning import (  # noqa: E402 - needs torch
+    DraftModel,
+    Training,
+    example,
+    loss_of,
+    weight_of,
+)
 
 SECONDS = 3600.0
 """Of training, as far as the learning rate knows: the tests stop after some steps."""

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from localspec import Engine
-from localspec.drafters.cut import export as exporting
-from localspec.drafters.cut.export import export
-from localspec.drafters.cut.layers import Weights, read_shape
-from localspec.drafters.cut.part import choose
+from localspec.drafters import cut as exporting
+from localspec.drafters.cut import Weights, choose, export, read_shape
 from localspec.gguf import read_header
 from tests.llama import architectures
 
 torch = pytest.importorskip("torch")
 
-from localspec.training.module import DraftModel  # noqa: E402 - needs torch
+from localspec.training.learning import DraftModel  # noqa: E402 - needs torch
 
 
 @pytest.mark.parametrize("name", ["tiny", "llama", "qwen2", "qwen3"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.drafters.cut.layers import read_shape
+from localspec.drafters.cut import read_shape
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
 from localspec.machine.memory import ram
-from localspec.training import chart
+from localspec.training import course
 from localspec.training.plan import Plan, check, plan
 
 
@@ -59,8 +59,8 @@ def test_what_does_not_fit_is_refused_with_numbers(header: Header) -> None:
 def test_the_page_shows_loss_and_measures() -> None:
     speeds = {"plain": 100.0, "before": 120.0, "after": 150.0}
     measured = [{"seconds": 600.0, "tokens_a_pass": 1.93, "speeds": speeds, "equal": 20, "prompts": 20}]
-    page = chart.page("<my> draft", [(60.0 * n, 5.0 / (n + 1)) for n in range(20)], measured)
+    page = course.page("<my> draft", [(60.0 * n, 5.0 / (n + 1)) for n in range(20)], measured)
     assert "&lt;my&gt; draft" in page
     assert "<polyline" in page
     assert "<td>10</td><td>1.93</td><td>100</td><td>120</td><td>150</td><td>20 of 20</td>" in page
-    assert "Too few steps" in chart.page("x", [(1.0, float("nan"))], [])
+    assert "Too few steps" in course.page("x", [(1.0, float("nan"))], [])

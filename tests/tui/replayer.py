@@ -17,7 +17,7 @@ from typing import Any
 
 from localspec.chat.reply.reply import ReplyParser
 from localspec.chat.reply.thinking import MARKS, apart
-from localspec.engine.request import FinishReason, Origin, PassRecord
+from localspec.engine.slot import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
 

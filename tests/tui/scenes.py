@@ -10,18 +10,17 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from localspec.chat.archive.message import Preset
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding
 from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
 from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.screens.find_model import HELP, FindModelScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen
-from localspec.tui.screens.pull import PullScreen, Transfers
+from localspec.tui.screens.pull import HELP, FindModelScreen, PullScreen, Transfers
 from localspec.tui.screens.race import RaceScreen
 from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.screens.shelf import Item

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
-from localspec.chat.prompt.completion import MOST_TOKENS, note
+from localspec.chat.prompt.prompt import MOST_TOKENS, note
 from localspec.tui.shell.app import ChatApp
 from tests.llama.rewritten_gguf import rewritten
 from tests.tui.conftest import MakeApp, answered, asking, front, say, until

@@ -10,7 +10,7 @@ from textual.widgets import Collapsible, Static
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
-from localspec.models.installed import chosen
+from localspec.models.installed import installed
 from localspec.remote.answerer import Facts
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter
@@ -275,10 +275,10 @@ async def test_a_chosen_model_answers_at_later_starts(make_app: MakeApp) -> None
         await pilot.press("enter")
         await until(pilot, lambda: made == [("tiny-draft", None)])
         assert front(app).chat.model == "tiny-draft"
-        assert chosen.default() == chosen.Chosen("tiny-draft")
+        assert installed.default() == installed.Chosen("tiny-draft")
         app.chat_screen.reload()
         assert made[1:] == [("tiny-draft", None)], "the model in use, not the first one"
         front(app).composer.put("/model nosuch")
         await pilot.press("enter")
         await until(pilot, lambda: "No model is called 'nosuch'" in str([*app._notifications]))
-        assert chosen.default() == chosen.Chosen("tiny-draft")
+        assert installed.default() == installed.Chosen("tiny-draft")

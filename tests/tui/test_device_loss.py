@@ -8,7 +8,7 @@ import pytest
 
 from localspec.llama.exact.choice import Progress
 from localspec.runtime.engine import Engine
-from localspec.tui.widgets.corner import shown
+from localspec.tui.widgets.dialogs import shown
 from tests.fake_gpus import CARD, Gpu, list_gpus
 from tests.tui.conftest import MakeApp, front, here, say, until
 

@@ -13,8 +13,7 @@ from textual.widgets import Input
 
 from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.store import Store
-from localspec.tui.screens.find_model import FindModelScreen
-from localspec.tui.screens.pull import PullScreen
+from localspec.tui.screens.pull import FindModelScreen, PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Dialog
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, target_bytes

@@ -6,7 +6,7 @@ import pytest
 
 from localspec.engine.stats import RequestStats
 from localspec.tui.screens.stats import Figures, positions, stats_page
-from localspec.tui.text.passes import Emitted, Guess, Pass
+from localspec.tui.text.origin_lines import Emitted, Guess, Pass
 from localspec.tui.text.plots import bar, columns, duration, graph
 
 

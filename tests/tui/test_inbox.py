@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from textual.message import Message as TextualMessage
 
-from localspec.engine.request import FinishReason, Origin
+from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
 from localspec.tui.shell.app import ChatApp

@@ -15,16 +15,14 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.models.installed.store import Store
-from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.pull import PullScreen
+from localspec.tui.screens.pull import FindModelScreen, PullScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.bindings import known
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Composer, Prompt
 from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.form import PathInput
-from localspec.tui.widgets.registry import SCREENS, VIEWS, load
+from localspec.tui.widgets.registry import SCREENS, VIEWS, known, load
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub
 

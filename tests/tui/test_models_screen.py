@@ -18,10 +18,9 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.other_programs import find_kept
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import offered
-from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
-from localspec.tui.screens.pull import PullScreen
+from localspec.tui.screens.pull import FindModelScreen, PullScreen
 from localspec.tui.screens.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice

@@ -11,8 +11,8 @@ from textual.widgets._toast import Toast, ToastRack
 
 from localspec.runtime.kept.corpus import folder
 from localspec.tui.screens.slash import SlashCommands
-from localspec.tui.widgets.corner import say as note
-from localspec.tui.widgets.corner import shown
+from localspec.tui.widgets.dialogs import say as note
+from localspec.tui.widgets.dialogs import shown
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, front, say, until
 

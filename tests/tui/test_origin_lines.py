@@ -10,15 +10,17 @@ from localspec.methods import TABLE
 from localspec.tui.text.origin_lines import (
     OWN,
     REJECTED,
+    Emitted,
+    Guess,
     Line,
     OriginLines,
+    Pass,
     kind_of,
     ordered,
     sign,
     sign_line,
     strength,
 )
-from localspec.tui.text.passes import Emitted, Guess, Pass
 
 
 def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> Pass:

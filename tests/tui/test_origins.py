@@ -10,7 +10,7 @@ from textual.color import Color
 from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
-from localspec.engine.request import Origin, PassRecord
+from localspec.engine.slot import Origin, PassRecord
 from localspec.methods import TABLE
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.origin_view import NOTHING, OriginText, OriginView, Shares, legend
@@ -184,7 +184,7 @@ async def test_the_palette_keeps_its_contrast() -> None:
 
 
 async def test_a_legend_counts_every_token() -> None:
-    from localspec.tui.text.passes import read_passes
+    from localspec.tui.text.origin_lines import read_passes
 
     records = [one.record for one in PASSES if one.record is not None]
     passes = read_passes(records, lambda token: PIECES[token])
@@ -195,8 +195,8 @@ async def test_a_legend_counts_every_token() -> None:
 
 async def test_a_long_answer_never_keeps_keys_waiting(make_app: MakeApp) -> None:
     """20,000 tokens are laid out in slices; all of them arrive."""
-    from localspec.tui.text.passes import Emitted
-    from localspec.tui.text.passes import Pass as ReadPass
+    from localspec.tui.text.origin_lines import Emitted
+    from localspec.tui.text.origin_lines import Pass as ReadPass
 
     passes = [ReadPass("draft", (), tuple([Emitted(" word", "draft", 1)] * 4), 5, 0.01) for _ in range(5000)]
     app = make_app()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.request import PassRecord
-from localspec.tui.text.passes import PassReader, cut_to, joined, read_passes
+from localspec.engine.slot import PassRecord
+from localspec.tui.text.origin_lines import PassReader, cut_to, joined, read_passes
 
 PIECES = {1: b"Maria", 2: b" sold", 3: b" bought", 4: "é".encode()[:1], 5: "é".encode()[1:], 6: b"", 7: b"\n\n"}
 

@@ -16,7 +16,7 @@ from localspec.remote.answerer import AnswerPart, Question, Sink, Told
 from localspec.runner.answering import ChildAnswer, ChildAnswerer
 from localspec.runner.child import Child
 from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.widgets.corner import shown
+from localspec.tui.widgets.dialogs import shown
 from tests.runner.conftest import children
 from tests.runner.test_answering import SENTENCES
 from tests.tui.conftest import MakeApp, answered, front, of_child, say, until

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.tui.screens.race import Heat, Lane, likeness, summary
 from localspec.tui.screens.steps import headline, so_far, timeline, timing, verdict
-from localspec.tui.text.lanes import Heat, Lane, likeness, summary
-from localspec.tui.text.passes import Emitted, Guess, Pass
+from localspec.tui.text.origin_lines import Emitted, Guess, Pass
 
 
 def brought(count: int, seconds: float) -> Pass:

@@ -15,10 +15,9 @@ from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.preferences import Preferences
-from localspec.tui.widgets.bindings import read_keys
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.dialogs import Choice, Line
-from localspec.tui.widgets.registry import commands
+from localspec.tui.widgets.registry import commands, read_keys
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio

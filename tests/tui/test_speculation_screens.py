@@ -9,8 +9,8 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.widgets import Input, OptionList, Static
 
-from localspec.checks.finding import Finding
-from localspec.engine.request import PassRecord
+from localspec.checks.doctor import Finding
+from localspec.engine.slot import PassRecord
 from localspec.remote.answerer import Facts
 from localspec.tui.screens.doctor import DoctorScreen, content_of, ordered, verdict
 from localspec.tui.screens.race import HELP, PLAIN, SPECULATIVE, LaneView, RaceScreen

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.cli.commands import chat
-from localspec.engine.request import Event
+from localspec.engine.slot import Event
 from localspec.llama.exact import wide
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine

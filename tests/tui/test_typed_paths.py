@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 
 from localspec.cli import main
 from localspec.errors import LocalspecError
-from localspec.models.installed import chosen
+from localspec.models.installed import installed
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
 from localspec.paths import typed
@@ -100,7 +100,7 @@ def test_a_line_for_a_path_takes_it_as_it_is(word: str) -> None:
 
 @pytest.mark.parametrize("word", NO_FILES.values(), ids=NO_FILES)
 def test_it_names_no_model(folders: Path, word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for use in (find, chosen.choose):
+    for use in (find, installed.choose):
         with pytest.raises(LocalspecError):
             use(word)
     for command in ([word], ["run", "--target", word, "x"], ["show", word]):
@@ -125,7 +125,7 @@ def test_a_file_in_a_closed_folder_is_no_file(folders: Path, closed: str) -> Non
     assert completed(closed, ".gguf") is None
     assert dropped(closed) == closed
     with pytest.raises(LocalspecError):
-        chosen.choose(closed)
+        installed.choose(closed)
 
 
 def test_links_that_lead_nowhere_are_offered_with_the_rest(tmp_path: Path) -> None:

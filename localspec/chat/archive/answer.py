@@ -18,7 +18,7 @@ from localspec.chat.archive.chats import clean, json_text
 from localspec.chat.archive.database import Database
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.archive.passes import Recorder, Replay, decode, encode
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
 
 FLUSH_SECONDS = 0.5
@@ -113,7 +113,6 @@ class AnswerWriter:
 
         Raises:
             UsageError: another state, or the message was erased meanwhile.
-            LocalspecError: another process has held the file for too long; may be called again.
         """
         if state not in ("done", "stopped", "error"):
             raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
@@ -150,11 +149,7 @@ class AnswerWriter:
 
 
 def replay(connection: sqlite3.Connection, message_id: int) -> Replay:
-    """What is kept of an answer's origin.
-
-    Raises:
-        UsageError: there is no such message, or what is kept is damaged.
-    """
+    """What is kept of an answer's origin."""
     tree.chat_of(connection, message_id)
     query = "SELECT data FROM passes WHERE message = ? ORDER BY part"
     return decode(row[0] for row in connection.execute(query, (message_id,)))

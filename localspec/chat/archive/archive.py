@@ -25,7 +25,7 @@ from localspec.chat.archive.message import Attachment, Chat, Deletion, Hit, Pres
 from localspec.chat.archive.passes import Replay, encode
 from localspec.chat.archive.search import search
 from localspec.chat.archive.tree import LEAF, Tree
-from localspec.chat.files.export import KINDS, ChatExport
+from localspec.chat.export import KINDS, ChatExport
 from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
 from localspec.types import SamplingParams
@@ -404,12 +404,8 @@ class Archive:
         )
 
     def import_file(self, path: Path) -> ImportReport:
-        """Takes in localspec's own JSON or ChatGPT's export (file, folder or zip).
-
-        Raises:
-            UsageError: the file cannot be imported; one sentence says why. Nothing was changed then.
-        """
-        from localspec.chat.files.import_ import read_file
+        """Takes in localspec's own JSON or ChatGPT's export (file, folder or zip)."""
+        from localspec.chat.import_ import read_file
 
         found, left_out = read_file(path)
         report = self._database.write(lambda connection: take_in(connection, found, left_out))

@@ -119,11 +119,7 @@ def create(
 
 
 def change(connection: sqlite3.Connection, chat_id: int, **columns: Any) -> None:
-    """Sets columns of a chat.
-
-    Raises:
-        UsageError: there is none of that id.
-    """
+    """Sets columns of a chat."""
     find(connection, chat_id)
     assignments = ", ".join(f"{name} = :{name}" for name in columns)
     values = {name: kept(value) for name, value in columns.items()}
@@ -185,11 +181,7 @@ def _deletion(connection: sqlite3.Connection, deletion_id: int) -> Deletion:
 
 
 def undo(connection: sqlite3.Connection, deletion_id: int) -> Deletion:
-    """Brings back what a deletion hid. What lies below something that is still deleted comes back with that.
-
-    Raises:
-        UsageError: there is no such deletion.
-    """
+    """Brings back what a deletion hid. What lies below something that is still deleted comes back with that."""
     deletion = _deletion(connection, deletion_id)
     values = {"deletion": deletion_id, "message": deletion.message_id}
     connection.execute("UPDATE chat SET deletion = NULL WHERE deletion = :deletion", values)
@@ -204,11 +196,7 @@ def undo(connection: sqlite3.Connection, deletion_id: int) -> Deletion:
 
 
 def erase(connection: sqlite3.Connection, deletion_id: int) -> None:
-    """Removes for good what a deletion hid.
-
-    Raises:
-        UsageError: there is no such deletion.
-    """
+    """Removes for good what a deletion hid."""
     deletion = _deletion(connection, deletion_id)
     values = {"chat": deletion.chat_id, "message": deletion.message_id}
     if deletion.message_id is None:

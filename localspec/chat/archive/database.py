@@ -119,9 +119,6 @@ class Arrears:
 
         Args:
             everything: the file is new, and lacks all there is.
-
-        Raises:
-            sqlite3.Error: it cannot be written, or an id stands for something else there.
         """
         keys = {table: self._unpaid(table, everything) for table in TABLES}
         for table in TABLES:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from localspec.errors import UsageError
 
 _CHAIN, _LEADING, _WIDTH, _EMPTY, _SEVERAL = 1, 2, 4, 8, 16

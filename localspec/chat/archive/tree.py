@@ -39,10 +39,6 @@ class Tree:
     """The messages of a chat as they lie in the database now, those deleted left out."""
 
     def __init__(self, connection: sqlite3.Connection, chat_id: int) -> None:
-        """
-        Raises:
-            UsageError: there is no such chat.
-        """
         self.chat = find(connection, chat_id)
         rows = connection.execute(
             "SELECT * FROM message WHERE chat = ? AND deletion IS NULL ORDER BY id", (chat_id,)
@@ -204,22 +200,14 @@ def _lead_through(connection: sqlite3.Connection, chat_id: int, message_id: int)
 
 
 def choose(connection: sqlite3.Connection, message_id: int) -> list[StoredMessage]:
-    """Leads the active path through a message; below it, what was chosen there before goes on to hold.
-
-    Raises:
-        UsageError: there is no such message.
-    """
+    """Leads the active path through a message; below it, what was chosen there before goes on to hold."""
     chat_id = chat_of(connection, message_id)
     _lead_through(connection, chat_id, message_id)
     return Tree(connection, chat_id).path()
 
 
 def branch(connection: sqlite3.Connection, message_id: int) -> int:
-    """A new chat with copies of a message and of all above it; its id. An answer under way is copied as it is now.
-
-    Raises:
-        UsageError: there is no such message.
-    """
+    """A new chat with copies of a message and of all above it; its id. An answer under way is copied as it is now."""
     chat = find(connection, chat_of(connection, message_id))
     above = {one.id: one for one in Tree(connection, chat.id).all()}
     line: list[StoredMessage] = []

@@ -1,4 +1,7 @@
-"""What the model sees of a chat: its active path within the user's window, and what is done when that is too long."""
+"""What the model sees of a chat: its active path within the user's window, and what is done when that is too long.
+
+Text completion in place of a chat: all that a base model can do, which has no chat template.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
 from localspec.chat.turn import Message
-from localspec.errors import UsageError
+from localspec.errors import ModelError, UsageError
 from localspec.settings import settings_of
 from localspec.types import SamplingParams
 
@@ -150,3 +153,31 @@ def summary_request(messages: Sequence[Message]) -> list[Message]:
     if asked and asked[-1].role == "user":  # templates want turns to alternate
         return [*asked[:-1], Message("user", f"{asked[-1].content}\n\n{_SUMMARISE}")]
     return [*asked, Message("user", _SUMMARISE)]
+
+
+MOST_TOKENS = 256
+"""Tokens of a completion unless told otherwise: a base model seldom ends by itself, and would fill its context."""
+NO_TEMPLATE = "no chat template: it completes text"
+"""Of a base model, in a list."""
+
+
+def note(name: str) -> str:
+    """What a user is told when a base model has been loaded."""
+    return (
+        f"{name} has no chat template (a base model): it completes the text, at most {MOST_TOKENS} tokens at a time "
+        "unless told otherwise."
+    )
+
+
+def continued(messages: Sequence[Message]) -> str:
+    """The text of a conversation: what was written and what was completed, one right after the other.
+
+    Raises:
+        ModelError: there is a system message, which has no place in a text that goes on.
+    """
+    if any(message.role == "system" for message in messages):
+        raise ModelError(
+            "The model has no chat template, so that a system message has no place.",
+            "Leave it out, or use a model that was trained for chats.",
+        )
+    return "".join(message.content for message in messages)

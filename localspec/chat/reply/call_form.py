@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from localspec.chat.prompt.sealed import json_text
-from localspec.chat.reply import json_span
+from localspec.chat.reply import tool as json_span
 from localspec.chat.reply.call_json import Array, Named, NoCall, Object, begins_name
 from localspec.chat.reply.tool import CallPart, Tool, ToolCall
 from localspec.errors import UsageError
-from localspec.grammar.grammar import JSON_OPTIONS
+from localspec.grammar.grammar import JSON_OPTIONS, bound, loosened
 from localspec.grammar.instance import fault
-from localspec.grammar.schema import bound, loosened
 from localspec.grammar.trial import LARGE
 
 _GAP = r"( |\n{1,2}[ \t]{0,20})?"
@@ -155,11 +154,7 @@ def arguments_of(tool: Tool) -> dict[str, Any]:
 
 
 def argument_rules(tools: Sequence[Tool]) -> tuple[list[str], list[str]]:
-    """(name of the rule for each tool's arguments, the rules).
-
-    Raises:
-        UsageError: as `arguments_of`.
-    """
+    """(name of the rule for each tool's arguments, the rules)."""
     names = ["any_object" if tool.open else f"arguments_{index}" for index, tool in enumerate(tools)]
     schemas = {name: arguments_of(tool) for name, tool in zip(names, tools, strict=True)}
     return names, [f"{name}: {json_rule(schema)}" for name, schema in schemas.items()]

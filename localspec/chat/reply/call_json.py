@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from localspec.chat.reply import json_span
+from localspec.chat.reply import tool
 from localspec.chat.reply.tool import (
     CallArguments,
     CallBegun,
@@ -51,7 +51,7 @@ class Arguments:
     """The arguments of one call, from their opening bracket on."""
 
     def __init__(self, name: str, start: int) -> None:
-        self._span = json_span.JsonSpan(start)
+        self._span = tool.JsonSpan(start)
         self._told = start
         self._name = name
         self._begun = False
@@ -87,18 +87,14 @@ class Object:
             sure: a name makes a call; if not, the text may be an answer in JSON until the arguments begin.
         """
         self._start, self._names, self._sure = start, names, sure
-        self._span = json_span.JsonSpan(start)
+        self._span = tool.JsonSpan(start)
         self._arguments: Arguments | None = None
         self._headless = False
         self.end: int | None = None
         """Index after it; None = not there yet."""
 
     def read(self, text: str, final: bool) -> list[CallPart]:
-        """What is new of the call.
-
-        Raises:
-            NoCall: it is none; or what follows its arguments is no part of it.
-        """
+        """What is new of the call."""
         if self._arguments is None and not self._headless:
             self._find_arguments(text)
         end = self._span.end(text)
@@ -109,7 +105,7 @@ class Object:
         if after is None:
             self.end = len(text) if final else None
         elif end is not None:
-            rest = json_span.members('{"": 0' + text[after:end])
+            rest = tool.members('{"": 0' + text[after:end])
             self.end = after if rest is None else end
         elif final:
             self.end = len(text) if _MORE.fullmatch(text, after) else after
@@ -156,7 +152,7 @@ class Named:
     def __init__(self, name: str, start: int, names: frozenset[str]) -> None:
         """`start`: where the arguments' opening bracket stands."""
         self._arguments = Arguments(name, start) if name in names else None
-        self._span = json_span.JsonSpan(start)
+        self._span = tool.JsonSpan(start)
         self.end: int | None = None
         """Index after them; None = not there yet."""
 
@@ -213,13 +209,13 @@ class Array:
 
     def _begin(self, text: str, final: bool) -> bool:
         """Begins the next element, or finds the end; False = neither is there yet, or the end is."""
-        at = json_span.skip_space(text, self._at)
+        at = tool.skip_space(text, self._at)
         mark = text[at : at + 1]
         if mark == "]" and self._calls:
             self.end = at + 1
             return False
         if mark == "," and self._calls:
-            at = json_span.skip_space(text, at + 1)
+            at = tool.skip_space(text, at + 1)
             mark = text[at : at + 1]
         if mark == "{" and (text[self._at : at].strip() == ",") is bool(self._calls):
             self._object = Object(at, self._names)

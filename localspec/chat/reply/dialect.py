@@ -12,12 +12,10 @@ import numpy as np
 
 from localspec.chat.prompt.marks import Marks, marks_of
 from localspec.chat.prompt.sealed import Sealed, json_text, opened
-from localspec.chat.reply.array_form import ArrayForm
 from localspec.chat.reply.call_form import CallForm, ListForm, TaggedForm, json_rule
-from localspec.chat.reply.forms import form_of
+from localspec.chat.reply.forms import DEEPSEEK_CALL, ArrayForm, NamedForm, deepseek, form_of
 from localspec.chat.reply.harmony import ANSWER, HARMONY, NEXT, START, HarmonyParser, one_call_each, within
 from localspec.chat.reply.harmony import THOUGHT as HARMONY_THOUGHT
-from localspec.chat.reply.named_form import DEEPSEEK_CALL, NamedForm, deepseek
 from localspec.chat.reply.reply import THOUGHTS, Parser, ReplyParser, Thought
 from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message

@@ -1,13 +1,432 @@
-"""Which form of tool calls a chat template asks for."""
+"""Which form of tool calls a chat template asks for.
+
+Tool calls as a JSON array between marks: Granite 3 and Command-R.
+
+Tool calls whose name stands before their JSON arguments, between marks: DeepSeek and Kimi.
+
+Tool calls in Gemma's own notation: keys without quotes, texts between marks.
+"""
 
 from __future__ import annotations
 
-from localspec.chat.reply.array_form import COMMAND_R, COMMAND_R7B, GRANITE
-from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
-from localspec.chat.reply.gemma_form import FUNCTION_GEMMA, GEMMA
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.chat.prompt.sealed import json_text
+from localspec.chat.reply import tool as json_span
+from localspec.chat.reply.call_form import (
+    BareForm,
+    CallForm,
+    CallReader,
+    Found,
+    ListForm,
+    Mark,
+    TaggedForm,
+    argument_rules,
+    closed,
+    marked,
+    names_of,
+    object_rules,
+)
+from localspec.chat.reply.call_json import Array, Named, NoCall, begins_name
 from localspec.chat.reply.harmony import CONSTRAIN, HARMONY
-from localspec.chat.reply.named_form import DEEPSEEK_CALL, KIMI, deepseek
+from localspec.chat.reply.tool import CallBegun, CallEnded, CallPart, Tool, ToolCall, new_call_id, parts_of
 from localspec.chat.reply.xml_form import PairForm, XmlForm
+
+_NUMBERED = r'"tool_call_id": ?"[0-9]+", ?'
+"""What Command-R7B writes before a name, as a regular expression."""
+
+
+@dataclass(frozen=True)
+class ArrayForm:
+    """Texts around an array of objects, and the keys in each."""
+
+    opening: str
+    """Text or token before the array."""
+    lead: str
+    """Between it and the array; white space may stand around it."""
+    closing: str
+    """Text or token after the array; "" = there is none."""
+    name_key: str
+    argument_key: str
+    first_only = False
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """What a call begins with."""
+        return (self.opening,)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be tokens of their own."""
+        return tuple(filter(None, (self.opening, self.closing)))
+
+    def reader(self, tools: Sequence[Tool]) -> CallReader:
+        """A reader for one array."""
+        return _ArrayReader(self, names_of(tools))
+
+    def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
+        """Rules of a Lark grammar: one call of these tools, or `many`."""
+        calls = "object (/,\\s*/ object)*" if many else "object"
+        lead = f'"\\n" {json.dumps(self.lead)} "\\n"' if self.lead else '"\\n"?'
+        closing = mark(self.closing) if self.closing else '""'
+        head = f"calls: {mark(self.opening)} {lead} /\\[\\s*/ {calls} /\\s*\\]/ {closing}"
+        lead = _NUMBERED if self.name_key == "tool_name" else ""
+        return f"{head}\n{object_rules(tools, self.argument_key, self.name_key, lead)}"
+
+    def written(self, calls: Sequence[ToolCall]) -> str:
+        """Calls as the model writes them."""
+        shown = [f'{{"{self.name_key}": {json_text(c.name)}, "{self.argument_key}": {c.arguments}}}' for c in calls]
+        return f"{self.opening}{self.lead}[{', '.join(shown)}]{self.closing}"
+
+
+class _ArrayReader:
+    def __init__(self, form: ArrayForm, names: frozenset[str]) -> None:
+        self._form, self._names = form, names
+        self._array: Array | None = None
+
+    def read(self, text: str, final: bool) -> Found:
+        if self._array is None:
+            at = json_span.skip_space(text, len(self._form.opening))
+            lead = self._form.lead
+            if text.startswith(lead, at):
+                at = json_span.skip_space(text, at + len(lead))
+            elif not final and lead.startswith(text[at:]):
+                return Found([], None)
+            if at == len(text) and not final:
+                return Found([], None)
+            if text[at : at + 1] != "[":
+                raise NoCall(at, cut=lead.startswith(text[at:]))
+            self._array = Array(at, self._names)
+        parts = self._array.read(text, final) if self._array.end is None else []
+        end = self._array.end
+        if end is not None and self._form.closing:
+            end = closed(text, end, self._form.closing, final)
+        return Found(parts, end)
+
+
+GRANITE = ArrayForm("<|tool_call|>", "", "", "name", "arguments")
+"""`<|tool_call|>[{"name": ..., "arguments": {...}}]`: Granite 3."""
+COMMAND_R7B = ArrayForm("<|START_ACTION|>", "", "<|END_ACTION|>", "tool_name", "parameters")
+"""`<|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>`: Command-R7B and A."""
+COMMAND_R = ArrayForm("Action:", "```json", "```", "tool_name", "parameters")
+"""`Action:`, then a fence with `[{"tool_name": ..., "parameters": {...}}]`: Command-R and R+."""
+
+
+_LONGEST_HEAD = 512
+"""Characters between the opening mark and the arguments; a name has at most 128. A choice."""
+
+
+@dataclass(frozen=True)
+class NamedForm:
+    """Marks around calls, and texts around the name and the arguments of each."""
+
+    begin: str
+    """Before the first call."""
+    call: str
+    """Before each call."""
+    head: str
+    """Regular expression of what stands between `call` and the arguments; its first group is the name."""
+    before: str
+    """Before the name, as the model writes it."""
+    between: str
+    """Between the name and the arguments, as the model writes it."""
+    after: tuple[str, ...]
+    """After the arguments; white space may stand between."""
+    end: str
+    """After the last call."""
+    marks: tuple[str, ...] = ()
+    """Texts within `before` and `between` that may be tokens of their own."""
+    first_only = False
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """What a call begins with."""
+        return (self.begin, self.call)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be tokens of their own."""
+        return (self.begin, self.call, *self.marks, *self.after, self.end)
+
+    def reader(self, tools: Sequence[Tool]) -> CallReader:
+        """A reader for one call."""
+        return _NamedReader(self, names_of(tools))
+
+    def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
+        """Rules of a Lark grammar: one call of these tools, or `many`."""
+        before, between = self._marked(self.before, mark), self._marked(self.between, mark)
+        after = " ".join(self._marked(text, mark) for text in self.after)
+        calls = 'call ("\\n"? call)*' if many else "call"
+        rules = [f"calls: {mark(self.begin)} {calls} {mark(self.end)}"]
+        rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
+        names, arguments = argument_rules(tools)
+        for index, tool in enumerate(tools):
+            head = f"{mark(self.call)} {before} {json.dumps(tool.name)} {between}"
+            rules.append(f"call_{index}: {head} {names[index]} {after}")
+        return "\n".join([*rules, *arguments])
+
+    def written(self, calls: Sequence[ToolCall]) -> str:
+        """Calls as the model writes them."""
+        after = "".join(self.after)
+        shown = [f"{self.call}{self.before}{call.name}{self.between}{call.arguments}{after}" for call in calls]
+        return self.begin + "".join(shown) + self.end
+
+    def _marked(self, text: str, mark: Mark) -> str:
+        return marked(text, self.markers, mark)
+
+
+class _NamedReader:
+    def __init__(self, form: NamedForm, names: frozenset[str]) -> None:
+        self._form, self._names = form, names
+        begin, call = re.escape(form.begin), re.escape(form.call)
+        self._head = re.compile(rf"(?:{begin}\s*)?{call}{form.head}")
+        self._before_object = re.compile(rf"{self._head.pattern}(?=\{{)")
+        self._named: Named | None = None
+
+    def read(self, text: str, final: bool) -> Found:
+        if self._named is None:
+            head = self._before_object.match(text, 0, _LONGEST_HEAD)
+            if head is None:
+                return self._headless(text, final)
+            self._named = Named(head[1], head.end(), self._names)
+        parts = self._named.read(text, final) if self._named.end is None else []
+        end = self._named.end
+        for closing in (*self._form.after, self._form.end):
+            if end is not None:
+                end = closed(text, end, closing.strip(), final)
+        return Found(parts, end)
+
+    def _headless(self, text: str, final: bool) -> Found:
+        """What has no arguments yet."""
+        if not final and len(text) < _LONGEST_HEAD:
+            return Found([], None)
+        head = self._head.fullmatch(text) if len(text) < _LONGEST_HEAD else None
+        if head is None or head[1] not in self._names:
+            at = max(len(opening) for opening in self._form.openings if text.startswith(opening))
+            raise NoCall(at, cut=final and head is None)
+        return Found([CallBegun(new_call_id(), head[1]), CallEnded(whole=False)], len(text))
+
+
+def _deepseek_mark(words: str) -> str:
+    """DeepSeek's token of these words; its bars are wide ones, and its spaces are drawn."""
+    return "<\uff5c" + words.replace(" ", "\u2581") + "\uff5c>"
+
+
+DEEPSEEK_CALL = _deepseek_mark("tool call begin")
+"""What tells DeepSeek's form."""
+
+
+def deepseek(fenced: bool) -> NamedForm:
+    """A name, a separator, and arguments, between the tokens `tool call begin` and `tool call end`.
+
+    Args:
+        fenced: as DeepSeek-V3 and R1 write it, with `function` before the name and a fence around the arguments; V3.1
+            does without them.
+    """
+    separator = _deepseek_mark("tool sep")
+    call_end = _deepseek_mark("tool call end")
+    return NamedForm(
+        begin=_deepseek_mark("tool calls begin"),
+        call=DEEPSEEK_CALL,
+        head=rf"\s*function{separator}([^\s<]+)\s*```json\s*" if fenced else rf"\s*([^\s<]+){separator}\s*",
+        before=f"function{separator}" if fenced else "",
+        between="\n```json\n" if fenced else separator,
+        after=("\n```", call_end) if fenced else (call_end,),
+        end=_deepseek_mark("tool calls end"),
+        marks=(separator,),
+    )
+
+
+KIMI = NamedForm(
+    begin="<|tool_calls_section_begin|>",
+    call="<|tool_call_begin|>",
+    head=r"\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
+    before="functions.",
+    between=":0<|tool_call_argument_begin|>",
+    after=("<|tool_call_end|>",),
+    end="<|tool_calls_section_end|>",
+    marks=("<|tool_call_argument_begin|>",),
+)
+"""`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`, in a section: Kimi-K2."""
+
+
+_MOST_LEVELS = 64
+"""How deep values may be nested. A choice."""
+
+
+@dataclass(frozen=True)
+class GemmaForm:
+    """`call:name{key:value,...}` between an opening and a closing mark."""
+
+    opening: str
+    closing: str
+    quote: str
+    """On both sides of a text."""
+    first_only = False
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """What a call begins with."""
+        return (self.opening,)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be tokens of their own."""
+        return (self.opening, self.closing, self.quote)
+
+    def reader(self, tools: Sequence[Tool]) -> CallReader:
+        """A reader for one call."""
+        return _GemmaReader(self, names_of(tools))
+
+    def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
+        """Rules of a Lark grammar: one call of these tools, or `many`, with any arguments."""
+        opening, closing, quote = map(mark, self.markers)
+        heads = " | ".join(json.dumps(f"call:{tool.name}{{") for tool in tools)
+        rules = [f"calls: {'call+' if many else 'call'}", f'call: {opening} ({heads}) inside "}}" {closing}']
+        rules.append(r'inside: (/[^{}]+/ | text | "{" inside "}")*')
+        if quote.startswith("<"):
+            rules.append(f"text: {quote} /(?s:.*)/ {quote}")
+        else:
+            rules.append(f"text: {quote} end_of_text\nend_of_text[suffix={quote}]: /(?s:.*)/")
+        return "\n".join(rules)
+
+
+class _GemmaReader:
+    _HEAD = re.compile(r"\s*call:([^\s{]+)\s*(?=\{)")
+    _BEGUN = re.compile(r"\s*(?:c(?:a(?:l(?:l(?::[^\s{]*\s*)?)?)?)?)?")
+
+    def __init__(self, form: GemmaForm, names: frozenset[str]) -> None:
+        self._form, self._names = form, names
+        self._from = 0
+
+    def read(self, text: str, final: bool) -> Found:
+        opening, closing = self._form.opening, self._form.closing
+        head = self._HEAD.match(text, len(opening))
+        if head is None:
+            begun = self._BEGUN.fullmatch(text, len(opening))
+            if final or begun is None:
+                name = text[len(opening) :].strip().removeprefix("call:")
+                raise NoCall(
+                    len(opening), cut=begun is not None and (name in "call:" or begins_name(name, self._names))
+                )
+            return Found([], None)
+        at = text.find(closing, self._from)
+        if at < 0 and not final:
+            self._from = max(0, len(text) - len(closing))
+            return Found([], None)
+        end = len(text) if at < 0 else at + len(closing)
+        parts = self._parts(head[1], text[head.end() : len(text) if at < 0 else at].rstrip(), cut=at < 0)
+        if not parts:
+            raise NoCall(end)
+        return Found(parts, end)
+
+    def _parts(self, name: str, written: str, cut: bool) -> list[CallPart]:
+        """The call; [] = it is none."""
+        if name not in self._names:
+            return []
+        notation = _Notation(written, self._form.quote)
+        try:
+            arguments, end = notation.object(0, 0)
+        except ValueError:
+            if not cut:
+                return []
+            known = json.dumps(notation.outermost, ensure_ascii=False)[:-1]
+            return parts_of(ToolCall(new_call_id(), name, known), whole=False)
+        whole = ToolCall(new_call_id(), name, json.dumps(arguments, ensure_ascii=False))
+        rest = written[end:].strip()
+        return parts_of(whole) if not rest or (cut and self._form.closing.startswith(rest)) else []
+
+
+class _Notation:
+    """Reads values of a text; every method raises ValueError where it is none."""
+
+    _KEY = re.compile(r"\s*([^\s:{}\[\],]+)\s*:")
+    _PLAIN = re.compile(r"[^{}\[\],]*")
+
+    def __init__(self, text: str, quote: str) -> None:
+        self._text, self._quote = text, quote
+        self.outermost: dict[str, Any] = {}
+        """Complete members of the outermost object."""
+
+    def object(self, at: int, level: int) -> tuple[dict[str, Any], int]:
+        """An object whose bracket stands at `at`, and the index after it."""
+        found = self.outermost if level == 0 else {}
+        at = self._next(self._expect("{", at))
+        while self._text[at : at + 1] != "}":
+            key, at = self._key(at)
+            found[key], at = self._value(at, level + 1)
+            at = self._next(at)
+            if self._text[at : at + 1] != "}":
+                at = self._next(self._expect(",", at))
+        return found, at + 1
+
+    def _array(self, at: int, level: int) -> tuple[list[Any], int]:
+        found: list[Any] = []
+        at = self._next(self._expect("[", at))
+        while self._text[at : at + 1] != "]":
+            value, at = self._value(at, level + 1)
+            found.append(value)
+            at = self._next(at)
+            if self._text[at : at + 1] != "]":
+                at = self._next(self._expect(",", at))
+        return found, at + 1
+
+    def _key(self, at: int) -> tuple[str, int]:
+        if self._text.startswith(self._quote, at):
+            key, at = self._quoted(at)
+            return key, self._expect(":", at)
+        found = self._KEY.match(self._text, at)
+        if found is None:
+            raise ValueError(at)
+        return found[1], found.end()
+
+    def _value(self, at: int, level: int) -> tuple[Any, int]:
+        at = self._next(at)
+        if level > _MOST_LEVELS:
+            raise ValueError(at)
+        if self._text.startswith(self._quote, at):
+            return self._quoted(at)
+        mark = self._text[at : at + 1]
+        if mark == "{":
+            return self.object(at, level)
+        if mark == "[":
+            return self._array(at, level)
+        found = self._PLAIN.match(self._text, at)
+        if found is None or found.end() == len(self._text):
+            raise ValueError(at)
+        plain = found[0].strip()
+        return (None if plain == "None" else _plain(plain)), found.end()
+
+    def _quoted(self, at: int) -> tuple[str, int]:
+        start = at + len(self._quote)
+        end = self._text.index(self._quote, start)
+        return self._text[start:end], end + len(self._quote)
+
+    def _expect(self, mark: str, at: int) -> int:
+        if self._text[at : at + 1] != mark:
+            raise ValueError(at)
+        return at + 1
+
+    def _next(self, at: int) -> int:
+        return json_span.skip_space(self._text, at)
+
+
+def _plain(text: str) -> Any:
+    """A number or a word of JSON; anything else is text."""
+    try:
+        return json_span.parse(text)
+    except ValueError:
+        return text
+
+
+GEMMA = GemmaForm("<|tool_call>", "<tool_call|>", '<|"|>')
+"""Gemma 4."""
+FUNCTION_GEMMA = GemmaForm("<start_function_call>", "<end_function_call>", "<escape>")
+"""FunctionGemma."""
 
 
 def form_of(source: str) -> CallForm | None:

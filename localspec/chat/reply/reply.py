@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from localspec.chat.reply import json_span
+from localspec.chat.reply import tool as json_span
 from localspec.chat.reply.call_form import CallForm, CallReader, arguments_of
 from localspec.chat.reply.call_json import NoCall
 from localspec.chat.reply.tool import (
@@ -210,11 +210,7 @@ class ReplyParser(Parser):
         return False
 
     def _read_lone(self, parts: list[Part], final: bool) -> bool:
-        """Takes an answer that is one object; False = more text is needed, or none is left.
-
-        Raises:
-            NoCall: it is none.
-        """
+        """Takes an answer that is one object; False = more text is needed, or none is left."""
         self._lone = self._lone or LoneCall(self._tools, self._bare)
         call = self._lone.read(self._held, final)
         if call is not None:

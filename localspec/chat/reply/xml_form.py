@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from localspec.chat.reply import json_span
+from localspec.chat.reply import tool as json_span
 from localspec.chat.reply.call_form import CallReader, Found, Mark, closed
 from localspec.chat.reply.call_json import NoCall, begins_name
 from localspec.chat.reply.tool import Tool, ToolCall, new_call_id, parts_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.text_file import read_text
-from localspec.cli import output, standard_input
+from localspec.cli import output, streams
 from localspec.cli.answer import say_of_model, start_answer
 from localspec.cli.options import load_engine, wanted_of
 from localspec.errors import LocalspecError, UsageError
@@ -86,7 +86,7 @@ def _messages(rows: list[dict[str, str]]) -> list[Message]:
 
 
 def _read(path: str) -> Iterator[dict[str, Any]]:
-    text = standard_input.read_all() if path == "-" else read_text(path)
+    text = streams.read_all() if path == "-" else read_text(path)
     for number, row in enumerate(text.splitlines(), start=1):
         if not row.strip():
             continue

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli.output import load_progress, print_table
-from localspec.cli.setting import whole_numbers
+from localspec.cli.parser import whole_numbers
 
 if TYPE_CHECKING:
     from localspec.bench.pass_times import PassReport, PassSettings
@@ -40,8 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; exit code 130 when it was interrupted."""
     settings = _settings(options)  # refuse bad values before a model is loaded
-    from localspec.bench.pass_report import as_dict
-    from localspec.bench.pass_times import measure_passes
+    from localspec.bench.pass_times import as_dict, measure_passes
     from localspec.llama.model import check_text_model
     from localspec.models.installed.installed import find_one
 
@@ -86,7 +85,7 @@ def _warn_of_memory(header: Header, settings: PassSettings) -> None:
 
 
 def _print(report: PassReport) -> None:
-    from localspec.bench.pass_report import heading, notes, tables
+    from localspec.bench.pass_times import heading, notes, tables
 
     print(heading(report))
     for table in tables(report):

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.cli.output import count_bar, print_table
-from localspec.cli.setting import numbers, reader, whole, whole_numbers, words
+from localspec.cli.parser import numbers, reader, whole, whole_numbers, words
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.bench.report import BenchSettings, Results
-    from localspec.bench.served import Served
-    from localspec.bench.sides import EngineSide
+    from localspec.bench.sides import EngineSide, Served
     from localspec.checks.compare import Heat, Task
     from localspec.runtime.engine import Engine
 
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     check_comparison(options)
     take_target(options, options.pair, "PAIR")
     if options.chart is not None:
-        from localspec.bench import chart  # says now if there is nothing to draw with
+        from localspec.bench import report  # says now if there is nothing to draw with
     limit = _PROMPTS if options.limit is None and options.prompts is None else options.limit
     workloads = load_workloads(words(options.workloads or ""), options.prompts, limit)
     temperatures = numbers("temperature", options.temperature)
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         end = _measure(who, asked, settings, heats)
         results = _results(engine, heats, settings, len(asked) * settings.rounds * len(who), servers)
     if options.chart is not None:
-        chart.draw(results, options.chart)
+        report.draw(results, options.chart)
     _show(options, results)
     if isinstance(end, LocalspecError):
         raise end
@@ -158,8 +157,7 @@ def _unfit(task: Task, error: LocalspecError) -> LocalspecError:
 
 
 def _results(engine: Engine, heats: list[Heat], settings: BenchSettings, total: int, servers: list[Served]) -> Results:
-    from localspec.bench.figures import make_cells
-    from localspec.bench.report import Results
+    from localspec.bench.report import Results, make_cells
     from localspec.bench.sides import labels, machine_facts, pair_facts
 
     cells, facts = make_cells(heats), {one.name: dict(one.facts) for one in servers}
@@ -207,7 +205,7 @@ def against(options: argparse.Namespace, engine: Engine) -> list[Served]:
         UsageError: no URL, a name twice, or an empty variable.
         LocalspecError: one does not answer.
     """
-    from localspec.bench.served import Served, rendered
+    from localspec.bench.sides import Served, rendered
     from localspec.remote.server import Server
 
     if not options.against_timeout > 0:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.answer import say_of_model
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, key_of, take_listed
-from localspec.cli.opening import check_openable
 from localspec.cli.options import (
     add_model_options,
     add_process,
@@ -22,7 +21,8 @@ from localspec.cli.options import (
     take_default,
     wanted_of,
 )
-from localspec.cli.setting import add_engine_settings
+from localspec.cli.parser import add_engine_settings
+from localspec.cli.places import check_openable
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     from localspec.tui.shell.app import ChatApp
     from localspec.tui.talk.preferences import Preferences
     from localspec.tui.talk.session import Session
-    from localspec.tui.widgets.corner import shown
+    from localspec.tui.widgets.dialogs import shown
 
     notices = []
     try:
@@ -138,7 +138,7 @@ def _given(wanted: Options) -> dict[str, Any]:
 
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
     if options.endpoint:
-        from localspec.remote.served import ServedAnswerer
+        from localspec.remote.answerer import ServedAnswerer
 
         return ServedAnswerer(options.endpoint, options.model, key_of(options))
     return _local(options, None, None, liked)
@@ -160,7 +160,7 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
 def _key(target: str | Path | None) -> str:
     """What loads a target again, from any folder."""
     from localspec.models.installed.catalog import DEFAULT_PAIR
-    from localspec.models.installed.chosen import whole
+    from localspec.models.installed.installed import whole
 
     return DEFAULT_PAIR if target is None else whole(str(target))
 

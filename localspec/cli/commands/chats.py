@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.setting import whole
+from localspec.cli.parser import whole
 from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
 

@@ -107,7 +107,6 @@ def check_alone(options: argparse.Namespace, path: Path) -> int:
 
     Raises:
         UsageError: it drafts for another model, which is to be named.
-        ModelFileError: it is missing, damaged, or no model that generates text.
     """
     from localspec.chat.prompt.template import ChatTemplate
     from localspec.cli.commands.show import exactness_of

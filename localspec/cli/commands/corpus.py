@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec import paths
-from localspec.cli.setting import add_engine_settings
+from localspec.cli.parser import add_engine_settings
 from localspec.errors import UsageError
 from localspec.paths import typed
 

@@ -13,7 +13,7 @@ from localspec.paths import typed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from localspec.checks.finding import Finding
+    from localspec.checks.doctor import Finding
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.options import add_model_options, load_engine
 from localspec.cli.output import count_bar
-from localspec.cli.setting import whole, whole_numbers
+from localspec.cli.parser import whole, whole_numbers
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.llama.cache.hidden import check_layers
+    from localspec.llama.cache.embedder import check_layers
 
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
@@ -103,7 +103,7 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
     """States may be more than memory holds: they lie in a file without a name until all are there."""
     import numpy as np
 
-    from localspec.models.facts.safetensors import save
+    from localspec.models.facts.checkpoint import save
 
     model = engine.loaded.model
     facts = {

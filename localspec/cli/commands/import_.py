@@ -24,8 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.commands.pull import result_lines
-    from localspec.cli.output import print_plain
-    from localspec.cli.transfer import transfer_progress
+    from localspec.cli.output import print_plain, transfer_progress
     from localspec.models.installed.adopt import adopt
     from localspec.models.installed.installed import twin_sentence
     from localspec.models.installed.store import Store

@@ -13,9 +13,9 @@ from queue import SimpleQueue
 from localspec.chat.plain_text import plain_text
 from localspec.chat.reply.thinking import Retelling
 from localspec.chat.turn import Message
-from localspec.cli import output, standard_input
+from localspec.cli import output, streams
 from localspec.cli.endpoint import print_known
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options
@@ -58,11 +58,7 @@ class _Inbox:
 
 
 def loaded(answerer: Answerer) -> Facts:
-    """Waits until it can answer, with progress on a terminal's standard error.
-
-    Raises:
-        LocalspecError: it cannot.
-    """
+    """Waits until it can answer, with progress on a terminal's standard error."""
     inbox = _Inbox()
     with output.load_progress() as progress:
         answerer.start(inbox)
@@ -98,7 +94,7 @@ class Conversation:
         self.turns: list[Message] = []
         self._wanted = wanted
         self._always_stats: bool = options.stats
-        self._piped = standard_input.lines()
+        self._piped = streams.lines()
         self._last: tuple[RequestStats, int | None] | None = None
         """Figures and seed of the last answer."""
 

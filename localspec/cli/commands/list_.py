@@ -146,15 +146,14 @@ def _print_offers() -> None:
 
 
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
-    from localspec.chat.prompt.completion import NO_TEMPLATE
-    from localspec.models.installed import chosen
+    from localspec.chat.prompt.prompt import NO_TEMPLATE
+    from localspec.models.installed import installed
     from localspec.models.installed.catalog import Catalog
-    from localspec.models.installed.chosen import called
-    from localspec.models.installed.installed import can_draft, same_files
+    from localspec.models.installed.installed import called, can_draft, same_files
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
-    default = called(found := chosen.default())
+    default = called(found := installed.default())
     unused = {entry.name for entry in entries if not faults[entry.name] and not can_draft(entry)}
     for entry in entries:
         drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"

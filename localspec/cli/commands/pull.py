@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from localspec.cli.setting import add_engine_settings
+from localspec.cli.parser import add_engine_settings
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
     from localspec.models.facts.suggestion import Suggestion
     from localspec.models.hub.hub import Hub
-    from localspec.models.hub.part import Part
     from localspec.models.hub.pull import Plan
+    from localspec.models.hub.sidecar import Part
     from localspec.models.installed.store import Entry
 
 _SUGGESTIONS = 3
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     check_disk(plan)
     if plan.missing_bytes and not options.yes:
         ask(plan)
-    from localspec.cli.transfer import transfer_progress
+    from localspec.cli.output import transfer_progress
 
     try:
         with transfer_progress(plan.missing_bytes) as report:

@@ -22,8 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.models.installed.adopt import forget, is_begun, work_folder
     from localspec.models.installed.store import Store
-    from localspec.models.installed.trained import forget, is_begun, work_folder
 
     if options.partial:
         return _partial(options)
@@ -100,8 +100,8 @@ def _check_unused(name: str, store: Store, doomed: list[str]) -> None:
 
 def _partial(options: argparse.Namespace) -> int:
     """Removes what interrupted downloads have left, unless they go on at this moment."""
+    from localspec.models.hub.download import remove_partials
     from localspec.models.hub.hub import Hub
-    from localspec.models.hub.transfer import remove_partials
     from localspec.models.installed.store import Store
 
     if options.names:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
-from localspec.cli import output, standard_input
+from localspec.cli import output, streams
 from localspec.cli.answer import say_of_model, start_answer
 from localspec.cli.commands import batch
 from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
-from localspec.cli.opening import names_model
 from localspec.cli.options import (
     add_model_options,
     add_sampling_options,
@@ -23,7 +22,8 @@ from localspec.cli.options import (
     take_default,
     wanted_of,
 )
-from localspec.cli.setting import add_engine_settings, whole
+from localspec.cli.parser import add_engine_settings, whole
+from localspec.cli.places import names_model
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _take_words(options: argparse.Namespace) -> None:
 
 def _is_chat(options: argparse.Namespace) -> bool:
     """Whether a person at a terminal gave no prompt, and nothing that the chat does not know."""
-    elsewhere = options.prompt is not None or options.file or options.batch or standard_input.is_piped()
+    elsewhere = options.prompt is not None or options.file or options.batch or streams.is_piped()
     alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
     return not elsewhere and not alone and sys.stdout.isatty()
 
@@ -132,9 +132,9 @@ def _prompt_text(options: argparse.Namespace) -> str:
     if options.file and options.file != "-":
         parts.append(read_text(options.file))
     if options.prompt == "-" or options.file == "-":
-        parts.append(standard_input.read_all())
-    elif not options.file and standard_input.is_piped():
-        parts.append(standard_input.read_if_sent("-f - waits for it.") if given else standard_input.read_all())
+        parts.append(streams.read_all())
+    elif not options.file and streams.is_piped():
+        parts.append(streams.read_if_sent("-f - waits for it.") if given else streams.read_all())
     text = "\n\n".join(part for part in parts if part.strip())
     if not text.strip():
         raise UsageError("There is no prompt.", 'Try: localspec run "Repeat after me: good morning"')

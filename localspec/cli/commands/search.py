@@ -7,7 +7,7 @@ import json
 
 from localspec.chat.text_file import check_text
 from localspec.cli.output import print_plain
-from localspec.cli.setting import whole
+from localspec.cli.parser import whole
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -16,13 +16,13 @@ from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.options import add_model_options, add_process, engine_settings, take_target
-from localspec.cli.setting import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
+from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.runtime.pool import Pool
-    from localspec.server.front.processes import Processes
+    from localspec.server.front import Processes
     from localspec.server.http.settings import ServerSettings
 
 KINDS = ("systemd", "launchd")
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.cli.places import fitted
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
-    from localspec.server.front.processes import Processes
+    from localspec.server.front import Processes
 
     take_target(options, options.name, "NAME")
     settings = _settings(options)
@@ -127,10 +127,10 @@ def _serve(
 ) -> None:
     from localspec.cli.output import load_progress
     from localspec.models.installed.processes import announce_server
-    from localspec.server.http import listen, log
+    from localspec.server.http import listen, meter
 
     listening = listen.bind(settings.host, settings.port)
-    with log.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
+    with meter.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
         announce_server(pool.default, listen.place_of(listening))
         _say(pool.default, slots, url, options, bool(settings.api_keys))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import paths
-from localspec.cli.setting import whole
+from localspec.cli.parser import whole
 from localspec.errors import UsageError
 from localspec.paths import typed
 
@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
-    from localspec.checks.texts import CHATS
+    from localspec.checks.prompts import CHATS
     from localspec.training.course import Course
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
@@ -104,16 +104,14 @@ def _ask() -> None:
 
 
 def _course(options: argparse.Namespace, make: type[Course]) -> Course:
-    from localspec.checks import texts
-    from localspec.drafters.cut.export import gguf_package
-    from localspec.drafters.cut.layers import read_shape
-    from localspec.drafters.cut.part import check_tokenizer
+    from localspec.checks import prompts
+    from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.gguf import read_header
     from localspec.llama.exact import limits
     from localspec.machine.cpus import default_threads
     from localspec.models.facts.shape import shape_of
+    from localspec.models.installed.adopt import check_name, size_of, work_folder
     from localspec.models.installed.store import Store
-    from localspec.models.installed.trained import check_name, size_of, work_folder
     from localspec.runtime.memory import places
     from localspec.runtime.memory.estimate import Rates, pass_seconds
     from localspec.training import plan
@@ -131,8 +129,8 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     check_name(name, store)
     own = next((one.path for one in store.entries() if one.name == name), None)
     words = ", ".join(options.texts) or "localspec's own list of prompts"
-    begun = None if options.fresh else texts.read(work_folder(name) / PROMPTS, words)
-    learned, held = begun or texts.gather(options.texts)
+    begun = None if options.fresh else prompts.read(work_folder(name) / PROMPTS, words)
+    learned, held = begun or prompts.gather(options.texts)
     known = limits.read(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
     there = places()
@@ -156,7 +154,7 @@ def _compared(name: str) -> tuple[Path, Path | None]:
 
 
 def _eval(options: argparse.Namespace) -> int:
-    from localspec.checks import texts
+    from localspec.checks import prompts
     from localspec.checks.gain import measure
     from localspec.gguf import read_header
     from localspec.models.facts.heads import draft_kind
@@ -169,7 +167,7 @@ def _eval(options: argparse.Namespace) -> int:
         raise UsageError(f"--eval {options.eval} is {kind.sentence}; only draft models are measured.")
     if before is not None and paths.real(before) == paths.real(draft):  # it drafts for the target already
         before = None
-    _, held = texts.gather(options.texts)
+    _, held = prompts.gather(options.texts)
     with _telling() as tell:
         found = measure(target, draft, before, held, LAST_TOKENS, tell.phase)
     _print(options, found)
@@ -177,8 +175,8 @@ def _eval(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, course: Course) -> int:
+    from localspec.models.installed.adopt import keep
     from localspec.models.installed.store import Store
-    from localspec.models.installed.trained import keep
 
     try:
         with _telling() as tell:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_target
-from localspec.cli.setting import add_temperatures, whole
+from localspec.cli.parser import add_temperatures, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
 
@@ -32,7 +32,7 @@ may read differently after tuning; speculation still never changes it. --no-tune
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    from localspec.checks.challenger import ASPECTS
+    from localspec.checks.tune import ASPECTS
 
     parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
@@ -109,7 +109,7 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
 
 
 def _aspects(text: str | None) -> tuple[str, ...]:
-    from localspec.checks.challenger import ASPECTS
+    from localspec.checks.tune import ASPECTS
 
     if text is None:
         return ASPECTS

@@ -15,22 +15,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.models.installed import chosen
+    from localspec.models.installed import installed
     from localspec.models.installed.installed import find_one
 
     if options.forget:
         if options.name or options.draft:
             raise UsageError("Give NAME or --forget, not both.")
-        chosen.forget()
+        installed.forget()
     elif options.name:
         if options.draft:
             find_one(options.draft)
-        chosen.choose(options.name, options.draft)
+        installed.choose(options.name, options.draft)
     elif options.draft:
         raise UsageError("--draft goes with a model.", "Try: localspec use NAME --draft NAME")
-    found = chosen.default()
+    found = installed.default()
     if found.fault:
         print(plain_text(found.fault))
     with_draft = f" with {found.draft}" if found.draft else ""
-    print(plain_text(f"{chosen.called(found)}{with_draft} answers where no model is named."))
+    print(plain_text(f"{installed.called(found)}{with_draft} answers where no model is named."))
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.cli.output import count_bar
-from localspec.cli.setting import add_temperatures, reader, whole
+from localspec.cli.parser import add_temperatures, reader, whole
 from localspec.options import LIMITS
 from localspec.paths import typed
 

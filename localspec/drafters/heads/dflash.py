@@ -4,30 +4,362 @@ DFlash (Chen, Liang, Liu 2026, arXiv 2602.06036) guesses each token by itself; D
 and DFlash2 a choice among a few candidates. A draft is drawn level by level from the rows of one pass, with the
 request's own noise, so that a bias or a choice follows the token that was drawn. Files are GGUF of llama.cpp's
 architecture `dflash`, as its own conversion writes them.
+
+Logits of each guessed token from the rows of a block (`dflash_context.Block`), one class for each method.
+
+A *level* is the number of tokens guessed before: level 0 follows the history. `previous` is the token before it, which
+is the last one of the history at level 0 and a guess after that.
+
+Reads the header of a head of llama.cpp's architecture `dflash`, and checks that the head fits a target.
+
+Read from headers alone. llama.cpp would end the process over most of what is refused here (src/models/dflash.cpp).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from localspec.drafters.heads import dflash_file
-from localspec.drafters.heads.block_rows import BlockRows, IndependentRows, LatticeRows, MarkovRows
-from localspec.drafters.heads.dflash_context import Block, DFlashContext
-from localspec.drafters.heads.dflash_file import DFlashFile
-from localspec.drafters.heads.head import Weights
-from localspec.drafters.heads.head_model import HeadModel
+from localspec.drafters.heads.dflash_context import Block, BlockShape, DFlashContext
+from localspec.drafters.heads.head import Weights, check_rows, guessed_ids
+from localspec.drafters.heads.head_cache import HeadModel
 from localspec.drafters.models.best_first import BestFirst
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.engine.interfaces import Draft, DraftRequest
-from localspec.gguf import Header
+from localspec.errors import ModelFileError, PairError
+from localspec.gguf import Header, Tensor
 from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tap
-from localspec.llama.library.unpack import TensorRows
+from localspec.llama.cache.states import SHOWS_LAYERS, Tap
+from localspec.llama.library.quantize import TensorRows
+from localspec.llama.model import check_text_model
+from localspec.models.facts import pairing
+from localspec.models.facts.checkpoint import is_checkpoint
+from localspec.models.facts.heads import check_forgets, draft_kind, nextn_layers
+from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
+
+_REBIASED_TOKENS = 256
+"""Tokens of a DSpark row whose bias is computed again after a guess that is not the row's own; other tokens are not
+guessed. Chosen, not tuned: the bias of all tokens of a large vocabulary costs as much as a pass of the head."""
+
+
+class BlockRows(Protocol):
+    """Turns a block into logits, level by level."""
+
+    levels: int
+    """Number of tokens that a block guesses."""
+
+    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+        """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What a model does to its logits at the end."""
+
+    scale: float = 1.0
+    """Factor of all logits."""
+    cap: float = 0.0
+    """Logits approach this number and never reach it; 0 = no limit."""
+
+    def of(self, logits: Float32Array) -> Float32Array:
+        """The logits of one row, scaled."""
+        if self.scale != 1.0:
+            logits = logits * np.float32(self.scale)
+        if self.cap:
+            logits = np.float32(self.cap) * np.tanh(logits / np.float32(self.cap))
+        return logits
+
+
+class IndependentRows:
+    """DFlash: row 1 + level says what the token is, whatever the tokens before it turn out to be."""
+
+    def __init__(self, rows: int, scaling: Scaling) -> None:
+        """`rows`: of a block."""
+        self.levels = rows - 1
+        self._scaling = scaling
+
+    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+        said: Float32Array = block.rows[1 + level]
+        return self._scaling.of(said)
+
+
+class MarkovRows:
+    """DSpark: a row is the sum of what the context says and a bias for the token before.
+
+    llama.cpp adds the bias of the tokens that each row likes best. For another token before it the one bias is taken
+    away and the other added. `markov_w1` has a row for every token of the target, `markov_w2` one for every token that
+    the head can guess.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        from_anchor: bool,
+        before: TensorRows,
+        after: TensorRows,
+        ids: npt.NDArray[np.int64] | None,
+        scaling: Scaling,
+    ) -> None:
+        """
+        Args:
+            rows: of a block.
+            from_anchor: whether the row of the last token guesses, too.
+            before: `markov_w1`.
+            after: `markov_w2`.
+            ids: int64[rows of `after`], the tokens that the head can guess; None = all.
+            scaling: of logits before the bias.
+        """
+        self._first = 0 if from_anchor else 1
+        self.levels = rows - self._first
+        self._before, self._after, self._scaling = before, after, scaling
+        self._places = None
+        if ids is not None:
+            self._places = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
+            self._places[ids] = np.arange(len(ids))
+
+    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+        said: Float32Array = block.rows[self._first + level]
+        assumed = self._assumed(block, level)
+        if assumed == previous and self._scaling == Scaling():
+            return said
+        likeliest = _likeliest(said)
+        wanted, taken = self._before.read(np.array([previous, assumed]))
+        after = self._after.read(likeliest if self._places is None else self._places[likeliest])
+        row = np.full(len(said), -np.inf, dtype=np.float32)
+        row[likeliest] = self._scaling.of(said[likeliest] - after @ taken) + after @ wanted
+        return row
+
+    def _assumed(self, block: Block, level: int) -> int:
+        """The token before, as llama.cpp took it: what the row before likes best."""
+        return int(block.rows[self._first + level - 1].argmax()) if level else int(block.tokens[-1])
+
+
+class LatticeRows:
+    """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
+
+    def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
+        """
+        Args:
+            rows: of a block.
+            candidates: of a row.
+            n_vocab: of the target.
+        """
+        self.levels = rows - 1
+        self._count, self._n_vocab = candidates, n_vocab
+
+    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+        count, said = self._count, block.rows[1 + level]
+        found = np.full(self._n_vocab, -np.inf, dtype=np.float32)
+        before = np.flatnonzero(self._ids(block, level) == previous) if level else np.zeros(1, dtype=np.int64)
+        if len(before):
+            scores = said[count : count + count * count].reshape(count, count)
+            found[said[:count].astype(np.int64)] = scores[before[0]]
+        return found
+
+    def _ids(self, block: Block, row: int) -> npt.NDArray[np.int64]:
+        """Candidates of a row."""
+        return block.rows[row, : self._count].astype(np.int64)
+
+
+def _likeliest(row: Float32Array) -> Tokens:
+    """int32[at most `_REBIASED_TOKENS`]: the tokens of the highest logits, none of those that are -inf."""
+    found, _ = kernels.top_log_probs(LogitRows.from_matrix(row[None, :]), 0, min(_REBIASED_TOKENS, len(row)))
+    return found[np.isfinite(row[found])]
+
+
+KINDS = ("dflash", "dflash2", "dspark")
+MOST_BLOCK_ROWS = 8
+"""Most rows of a block: wider passes of the target cost much more on most GPUs and on CPUs (issue 48). A head that was
+trained for longer blocks may guess worse in these, since its rows depend on the length of a block."""
+_DEFAULT_BLOCK_ROWS = 16
+"""Rows of a block if a DFlash file does not say: llama.cpp's default."""
+_LAYER_TENSORS = (
+    "attn_norm", "attn_q", "attn_k", "attn_output", "attn_q_norm", "attn_k_norm", "ffn_norm", "ffn_gate", "ffn_up",
+    "ffn_down",
+)  # fmt: skip
+"""Tensors of each layer, without which llama.cpp refuses the file."""
+_SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashFile:
+    """One file that fits its target."""
+
+    header: Header
+    kind: str
+    """One of `KINDS`."""
+    layers: tuple[int, ...]
+    """Layers of the target whose inputs the head reads, in the head's order."""
+    shape: BlockShape
+    scaling: Scaling
+    """Scale and cap of the head's logits. llama.cpp applies them for DFlash2 only."""
+    ids: npt.NDArray[np.int64] | None
+    """int64[n], the tokens that the head can guess; None = all."""
+    from_anchor: bool
+    """Whether the row of the last token guesses, too (DSpark)."""
+    candidates: int
+    """Number of candidates in each row (DFlash2)."""
+
+
+def read(path: Path, target: Header) -> DFlashFile:
+    """Reads the header of a head and compares it with its target's.
+
+    Args:
+        path: a GGUF file of the architecture `dflash`.
+        target: of the model whose text is emitted.
+
+    Raises:
+        ModelFileError: damaged, or without a tensor or a number that it needs.
+        PairError: no such head, or made for another model; the message names the first fact that differs.
+    """
+    if is_checkpoint(path):
+        raise ModelFileError(
+            f"{path.name} is a DFlash or DSpark head as published for Python; localspec reads it as GGUF.",
+            "Convert it with llama.cpp: convert_hf_to_gguf.py PATH --target-model-dir TARGET.",
+        )
+    header = check_text_model(path)
+    kind = draft_kind(header)
+    if kind.method not in KINDS:
+        raise PairError(f"{path.name} is {kind.sentence}, not a DFlash or DSpark head.")
+    check_forgets(target)
+    pairing.check(target, header)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    layers = _layers(header, target)
+    _check_attention(header)
+    _check_tensors(header, tensors, kind.method)
+    check_rows(header, tensors, target)
+    ids = guessed_ids(header, tensors, target)
+    stated = header.flag("dflash.sample_from_anchor")
+    from_anchor = kind.method == "dspark" and stated is not False
+    if kind.method == "dflash2":
+        _check_selector(header)
+    if kind.method == "dspark":
+        _check_markov(header, tensors, ids)
+    return DFlashFile(
+        header,
+        kind.method,
+        layers,
+        BlockShape(
+            _rows(header, kind.method, from_anchor),
+            _mask(header),
+            causal=header.flag("dflash.attention.causal") is True,
+            logits=kind.method != "dflash2",
+        ),
+        Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping")),
+        ids,
+        from_anchor,
+        header.number("selector_top_k"),
+    )
+
+
+def _layers(header: Header, target: Header) -> tuple[int, ...]:
+    """The layers whose inputs the head reads, if this llama.cpp shows them."""
+    layers = header.array("dflash.target_layers")
+    if not layers or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
+        raise ModelFileError(f"{header.path.name} is corrupt: it names target layers {list(layers)[:8]}.")
+    count = target.n_layers - nextn_layers(target)
+    if max(layers) >= count:
+        raise PairError(
+            f"{header.path.name} cannot draft for {target.path.name}: number of layers is {count} in the target, and"
+            f" the head reads layer {max(layers)}, counted from 0."
+        )
+    if target.architecture not in SHOWS_LAYERS:
+        raise PairError(
+            f"llama.cpp does not show what goes into layers of the architecture {target.architecture}, which"
+            f" {header.path.name} reads."
+        )
+    return tuple(int(layer) for layer in layers)
+
+
+def _rows(header: Header, kind: str, from_anchor: bool) -> int:
+    """Rows of a block."""
+    stated = header.metadata.get("dflash.block_size", None if kind != "dflash" else _DEFAULT_BLOCK_ROWS)
+    least = 1 if from_anchor else 2
+    if not isinstance(stated, int) or stated < least:
+        said = "does not say how long its blocks are" if stated is None else f"has blocks of {stated} tokens"
+        raise ModelFileError(f"{header.path.name} {said}; localspec needs dflash.block_size of at least {least}.")
+    return min(stated, MOST_BLOCK_ROWS)
+
+
+def _mask(header: Header) -> int:
+    size, mask = header.count("tokenizer.ggml.tokens"), header.metadata.get("tokenizer.ggml.mask_token_id")
+    if not isinstance(mask, int) or not 0 <= mask < size:
+        said = "does not say which token is its mask" if mask is None else f"names {mask} as its mask token"
+        raise ModelFileError(
+            f"{header.path.name} {said}; its vocabulary has {size} tokens.",
+            "Convert it again with a newer llama.cpp, which writes tokenizer.ggml.mask_token_id.",
+        )
+    return mask
+
+
+def _check_attention(header: Header) -> None:
+    """Numbers over which llama.cpp ends the process."""
+    name = header.path.name
+    if header.number("hyper_connection.count") > 0:
+        raise PairError(f"{name} joins its layers by hyper-connections, which localspec cannot draft with yet.")
+    if header.number("attention.head_count") < 1 or header.number("attention.head_count_kv") < 1:
+        raise ModelFileError(f"{name} is corrupt: it has no attention heads.")
+    usual = header.number("embedding_length") // header.number("attention.head_count")
+    stated = [header.metadata.get(f"dflash.attention.{part}_length", usual) for part in ("key", "value")]
+    if stated[0] != stated[1]:
+        raise ModelFileError(f"{name} is corrupt: keys have {stated[0]} numbers, and values {stated[1]}.")
+    size, turned = stated[0], header.metadata.get("dflash.rope.dimension_count", stated[0])
+    if not isinstance(size, int) or not isinstance(turned, int) or not 0 < turned <= size or turned % 2:
+        raise ModelFileError(f"{name} is corrupt: it turns {turned} of {size} numbers of a key.")
+    if header.number("attention.sliding_window") > 0:
+        pattern = header.array("dflash.attention.sliding_window_pattern")
+        if len(pattern) != header.n_layers or not any(value is True for value in pattern):
+            raise ModelFileError(f"{name} is corrupt: it does not say which of its layers have a sliding window.")
+
+
+def _check_tensors(header: Header, tensors: Mapping[str, Tensor], kind: str) -> None:
+    for name in _needed(header, kind):
+        if name not in tensors:
+            raise ModelFileError(f"{header.path} lacks the tensor {name}.")
+
+
+def _needed(header: Header, kind: str) -> Iterator[str]:
+    """Names of the tensors without which llama.cpp refuses the file or localspec cannot read its rows."""
+    yield from ("fc.weight", "enc.output_norm.weight", "output_norm.weight")
+    for layer in range(header.n_layers):
+        yield from (f"blk.{layer}.{part}.weight" for part in _LAYER_TENSORS)
+        if kind == "dflash2":
+            yield from (f"blk.{layer}.{part}_conv_base" for part in ("attn", "ffn"))
+            yield from (f"blk.{layer}.{part}_conv_proj.weight" for part in ("attn", "ffn"))
+    if kind == "dspark":
+        yield from ("markov_w1.weight", "markov_w2.weight")
+    if kind == "dflash2":
+        yield from ("selector_predecessor.weight", "selector_successor.weight", "selector_hidden.weight")
+
+
+def _check_selector(header: Header) -> None:
+    hidden = header.number("embedding_length")
+    for key in _SELECTOR_KEYS:
+        if header.number(key) < 1:
+            raise ModelFileError(f"{header.path.name} is corrupt: dflash.{key} is {header.number(key)}.")
+    group, count = header.number("conv_group_size"), header.number("selector_top_k")
+    if hidden % group or hidden < count * (count + 1):
+        raise ModelFileError(
+            f"{header.path.name} is corrupt: groups of {group} and {count} candidates do not fit {hidden} numbers."
+        )
+
+
+def _check_markov(header: Header, tensors: Mapping[str, Tensor], ids: npt.NDArray[np.int64] | None) -> None:
+    """The two tables, of which localspec reads rows, must be of one rank and of the head's tokens."""
+    tokens = header.count("tokenizer.ggml.tokens")
+    before, after = tensors["markov_w1.weight"].shape, tensors["markov_w2.weight"].shape
+    if len(before) != 2 or len(after) != 2 or before[0] != after[0]:
+        raise ModelFileError(f"{header.path.name} is corrupt: its Markov tables are {list(before)} and {list(after)}.")
+    if before[1] < tokens or after[1] < (tokens if ids is None else len(ids)):
+        raise ModelFileError(f"{header.path.name} is corrupt: its Markov tables have too few tokens.")
 
 
 def load(path: Path, target: Header) -> DFlashHead:
@@ -36,12 +368,8 @@ def load(path: Path, target: Header) -> DFlashHead:
     Args:
         path: a GGUF file of the architecture `dflash`.
         target: of the model whose text is emitted.
-
-    Raises:
-        ModelFileError: damaged, or without something that it needs.
-        PairError: no such head, or made for another model.
     """
-    return DFlashHead(dflash_file.read(path, target))
+    return DFlashHead(read(path, target))
 
 
 class DFlashHead:
@@ -53,22 +381,17 @@ class DFlashHead:
         self._weights = Weights(self.path, HeadModel)
 
     def attach(self, target: Context, branches: int) -> BlockDrafter:
-        """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head.
-
-        Raises:
-            ModelFileError: the file is damaged.
-            ModelError: llama.cpp refuses it, or there is no memory.
-        """
+        """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head."""
         model = self._weights.beside(target.model)
         context = DFlashContext(model, target, self.file.layers, self.file.shape)
-        reading = BlockContext(context, _rows(self.file, context.n_vocab), target.max_leaves)
+        reading = BlockContext(context, _dflash_rows(self.file, context.n_vocab), target.max_leaves)
         return BlockDrafter(reading, target.model.end_tokens, DraftModelSettings(branches), self.name)
 
     def close(self) -> None:
         self._weights.close()
 
 
-def _rows(file: DFlashFile, n_vocab: int) -> BlockRows:
+def _dflash_rows(file: DFlashFile, n_vocab: int) -> BlockRows:
     """The reader of rows for this kind of head."""
     rows = file.shape.rows
     if file.kind == "dflash":
@@ -100,11 +423,7 @@ class BlockContext:
         self._blocks.clear()
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row after the last token of every feed; all -inf where the head has nothing to say.
-
-        Raises:
-            DecodeError: a pass failed; the slots' caches are empty.
-        """
+        """The row after the last token of every feed; all -inf where the head has nothing to say."""
         histories = {feed.slot: feed.tokens for feed in feeds if self._level(feed) is None}
         if histories:
             known = {slot: block.tokens for slot, block in self._blocks.items()}

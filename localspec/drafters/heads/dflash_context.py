@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.drafters.heads.head_batch import HeadBatch
+from localspec.drafters.heads.head_cache import HeadBatch
 from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
@@ -73,9 +73,6 @@ class DFlashContext:
             target: made with a tap of `layers`; must stay open, too.
             layers: whose inputs the head reads, in its own order.
             shape: of its blocks.
-
-        Raises:
-            ModelError: llama.cpp refuses it, or there is no memory.
         """
         assert target.states is not None
         self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
@@ -170,10 +167,6 @@ class DFlashContext:
 
         Returns:
             By slot; slots are left out for which the target's states are not there.
-
-        Raises:
-            UsageError: an unknown slot.
-            DecodeError: a pass failed; the slots' caches are empty.
         """
         ready = [slot for slot in sorted(histories) if self._reach(slot, histories[slot])]
         if not ready:

@@ -18,20 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.drafters.heads import head_cache
-from localspec.drafters.heads.final_state import check_sizes
+from localspec.drafters.heads.head import check_sizes, output_matrix
 from localspec.drafters.heads.head_cache import HeadCache, Row
-from localspec.drafters.heads.output_matrix import output_matrix
 from localspec.drafters.models.best_first import BestFirst
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import FINAL, Tap
-from localspec.models.facts.checkpoint import config_of
+from localspec.models.facts.checkpoint import Tensors, config_of
 from localspec.models.facts.heads import check_forgets
-from localspec.models.facts.tensors import Tensors
 from localspec.native import kernels
-from localspec.native.matrix import Int8Matrix
+from localspec.native.binding import Int8Matrix
 from localspec.types import Float32Array
 
 _PREFIX = "layers.0."
@@ -87,10 +85,6 @@ class Shape:
         return shape
 
     def check(self, tensors: Tensors) -> None:
-        """
-        Raises:
-            ModelFileError: a tensor is missing, or of another shape.
-        """
         hidden, queries, keys = self.hidden, self.heads * self.head_size, self.kv_heads * self.head_size
         tensors.need("embed_tokens.weight", self.vocabulary, hidden)
         tensors.need("fc.weight", hidden, 2 * hidden)
@@ -118,11 +112,7 @@ class EagleHead:
         self._layer: Layer | None = None
 
     def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head.
-
-        Raises:
-            ModelFileError: a file has changed.
-        """
+        """Makes a drafter; all of them share the weights, which are freed with the head."""
         if self._layer is None:
             self._layer = Layer(self.shape, Tensors(self.path), output_matrix(target.model.header))
         context = EagleContext(self._layer, target)
@@ -140,7 +130,6 @@ def load(path: Path, target: Header) -> EagleHead:
         target: of the model whose text is emitted.
 
     Raises:
-        ModelFileError: damaged, without a tensor that it needs, or of an unknown shape.
         PairError: made for another model; the message names the fact that differs.
     """
     shape = Shape.of(path)

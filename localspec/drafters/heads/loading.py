@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.config import EngineSettings
 from localspec.drafters.heads.head import Head
-from localspec.drafters.heads.mtp_context import runs
+from localspec.drafters.heads.mtp import runs
 from localspec.drafters.setup import code_of
 from localspec.engine.interfaces import Drafter, DraftRequest, History, Request
 from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
@@ -20,19 +20,15 @@ from localspec.llama.model import file_sha256
 from localspec.methods import HEADS, OF_ITS_OWN
 from localspec.models.facts import checkpoint
 from localspec.models.facts import heads as formats
-from localspec.models.facts.head_shape import HeadShape, head_shape
 from localspec.models.facts.heads import DraftKind, nextn_layers
+from localspec.models.facts.shape import HeadShape, head_shape
 from localspec.types import Feed, Noise, SamplingParams
 
 _LOG = logging.getLogger("localspec")
 
 
 def kind_of(path: Path) -> DraftKind:
-    """What a file or folder is as a drafter.
-
-    Raises:
-        ModelFileError: missing or damaged.
-    """
+    """What a file or folder is as a drafter."""
     return checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else formats.draft_kind(read_header(path))
 
 
@@ -52,12 +48,7 @@ def apart(draft: Path | None, heads: Sequence[Path]) -> tuple[Path | None, tuple
 
 
 def find(path: Path, target: Header) -> Head:
-    """The head in a file, read by its method's module from headers alone.
-
-    Raises:
-        PairError: no head, none that localspec can draft with, or one for another target; names the fact that differs.
-        ModelFileError: missing or damaged.
-    """
+    """The head in a file, read by its method's module from headers alone."""
     head = _load(_method(path), path, target)
     meant = checkpoint.trained_for(path) if checkpoint.is_checkpoint(path) else formats.trained_for(read_header(path))
     if meant and meant != (found := file_sha256(target.path)):
@@ -110,12 +101,7 @@ def out_of_reach(target: Sequence[Header], head: Sequence[Header]) -> str:
 
 
 def may_have(method: str, settings: EngineSettings) -> bool:
-    """Whether one of the files that settings name could hold a head of this method.
-
-    Raises:
-        PairError, UsageError: one of them is no head, or none that localspec can draft with.
-        ModelFileError: a file is missing or damaged.
-    """
+    """Whether one of the files that settings name could hold a head of this method."""
     if method in [_method(path) for path in settings.heads]:
         return True
     return method == OF_ITS_OWN and nextn_layers(read_header(settings.target)) > 0
@@ -161,9 +147,6 @@ def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int])
 
     Returns:
         Names of those that failed, and why.
-
-    Raises:
-        DecodeError: the target failed.
     """
     failed: dict[str, str] = {}
     if not drafters:
@@ -191,11 +174,7 @@ def identity(head: Head) -> list[Any]:
 
 
 def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
-    """What heads in these files take of memory beside a target.
-
-    Raises:
-        ModelFileError: one is missing or damaged.
-    """
+    """What heads in these files take of memory beside a target."""
     return tuple(head_shape(path, kind_of(path).method, target) for path in paths)
 
 

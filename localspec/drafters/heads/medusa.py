@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.final_state import TAP, FinalState, check_sizes
+from localspec.drafters.heads.head import TAP, FinalState, check_sizes
 from localspec.drafters.models.best_first import BestFirst
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
+from localspec.models.facts.checkpoint import Tensors
 from localspec.models.facts.heads import check_forgets
-from localspec.models.facts.tensors import Tensors
 from localspec.native import kernels
-from localspec.native.matrix import Int8Matrix
+from localspec.native.binding import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows
 
 _TENSOR_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weight")
@@ -39,10 +39,6 @@ def load(path: Path, target: Header) -> MedusaHead:
         path: a folder or a weights file. How many heads it has is taken from the weights: published config.json files
             say too few.
         target: of the model they should guess for.
-
-    Raises:
-        ModelFileError: damaged, or a tensor is missing or of another shape.
-        PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
     """
     check_forgets(target)
     tensors = Tensors(path)
@@ -110,11 +106,7 @@ class MedusaHead:
         self._weights: list[_Weights] = []
 
     def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head.
-
-        Raises:
-            ModelFileError: the file has changed.
-        """
+        """Makes a drafter; all of them share the weights, which are freed with the head."""
         self._weights = self._weights or list(self._read())
         context = MedusaContext(target, self._weights)
         return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)

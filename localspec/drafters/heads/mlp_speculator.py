@@ -15,17 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.final_state import TAP, FinalState, check_sizes
+from localspec.drafters.heads.head import TAP, FinalState, check_sizes
 from localspec.drafters.models.best_first import BestFirst
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
-from localspec.models.facts.checkpoint import config_of
+from localspec.models.facts.checkpoint import Tensors, config_of
 from localspec.models.facts.heads import check_forgets
-from localspec.models.facts.tensors import Tensors
 from localspec.native import kernels
-from localspec.native.matrix import Int8Matrix
+from localspec.native.binding import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 _EPSILON = np.float32(1e-6)
@@ -77,10 +76,6 @@ def load(path: Path, target: Header) -> MlpHead:
     Args:
         path: a folder, or a weights file with its config.json beside it.
         target: of the model it should guess for.
-
-    Raises:
-        ModelFileError: damaged, or a tensor is missing or of another shape.
-        PairError: made for another hidden size or vocabulary, or the target cannot forget what it rejects.
     """
     check_forgets(target)
     shape, tensors = Shape.of(path), Tensors(path)
@@ -125,11 +120,7 @@ class MlpHead:
         self._steps: list[_Step] = []
 
     def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head.
-
-        Raises:
-            ModelFileError: the file has changed.
-        """
+        """Makes a drafter; all of them share the weights, which are freed with the head."""
         self._steps = self._steps or self._read()
         context = MlpContext(target, self.shape, self._steps)
         return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)

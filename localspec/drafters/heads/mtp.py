@@ -2,26 +2,293 @@
 
 They lie in the target's own file, in a companion of it (`mtp-*.gguf`: these layers, the embeddings and the output), or
 in another copy of the whole model. Hidden states, architecture and tokens must be the target's.
+
+Multi-token prediction (MTP, NextN): a layer after the model that guesses on from the target's own states.
+
+Row t of its cache reads token t together with the state after token t - 1 and guesses what follows token t. Where the
+target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
+its row t - 1. Cells that were computed from guessed states give way to true ones as soon as the target has them.
+
+A model may bring several layers (*heads*), one for each depth of the guess: then every head reads what the target
+knows, and the one of depth i reads what was guessed so far anew, as llama.cpp does (common/speculative.cpp).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import ctypes
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
+
+import numpy as np
 
 from localspec import paths
 from localspec.drafters.heads.head import Weights
-from localspec.drafters.heads.mtp_context import MtpContext, runs
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.errors import ModelFileError, PairError
+from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
+from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import SHOWS_NEXTN, Tap
+from localspec.llama.cache.states import NEXTN, NO_TAP, SHOWS_NEXTN, States, Tap
+from localspec.llama.library import lib
+from localspec.llama.library.batch import Batch
+from localspec.llama.library.handle import Handle
+from localspec.llama.library.parameters import context_parameters, most_rows
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, nextn_layers
+from localspec.types import Feed, Float32Array, LogitRows, Tokens
+
+ONE_MTP_LAYER = frozenset(
+    {
+        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen3next",
+    }
+)  # fmt: skip
+"""Architectures whose MTP layer llama.cpp runs if there is exactly one; with more it ends the process."""
+SEVERAL_MTP_LAYERS = frozenset({"hy_v3", "mimo2", "step35"})
+"""Architectures of which llama.cpp runs several MTP layers."""
+_STATES_OF_OUTPUTS = frozenset({"mimo2", "qwen3next", "step35"})
+"""Architectures that return states only for rows with logits; asked for all states, llama.cpp ends the process."""
+
+
+def runs(architecture: str, heads: int) -> bool:
+    """Whether llama.cpp runs so many MTP layers of a model; told to run others, it ends the process."""
+    return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Cells of one slot in the cache, and the states that they were computed from."""
+
+    cells: Cells
+    first: int = 0
+    """First position with a cell: above 0 if the target had no states of earlier positions."""
+    sure: int = 0
+    """Cells before this one were computed from the target's states."""
+    own: dict[int, Float32Array] = field(default_factory=dict)
+    """{position: float32[n_embd], the MTP layer's own state after it}."""
+
+    def cut(self, length: int) -> None:
+        """Forgets cells from position `length` on."""
+        self.cells.length = min(self.cells.length, length)
+        self.sure = min(self.sure, length)
+        self.own = {position: state for position, state in self.own.items() if position < length}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Rows of one slot that a pass computes next."""
+
+    slot: int
+    tokens: Tokens
+    start: int
+    stop: int
+    head: int = 0
+    """Index of the MTP layer that computes the rows. If there are several, all compute true rows."""
+    true: bool = True
+    """Whether all rows read the target's states, not a guess's own."""
+    restart: bool = False
+    """Whether the slot's cache starts anew with these rows."""
+    logits: bool = True
+    """Whether the last row's guess is wanted."""
+
+
+class _StateBatch(Batch):
+    """Rows of a token and a state each."""
+
+    def __init__(self, capacity: int, positions: int, n_vocab: int, width: int) -> None:
+        super().__init__(capacity, positions, n_vocab, 1)
+        self.state: Float32Array = np.zeros((capacity, width), dtype=np.float32)
+        kind = dict(self._struct._fields_)["embd"]
+        self._struct.embd = ctypes.cast(self.state.ctypes.data, kind)
+
+
+class MtpContext:
+    """The cache of a model's MTP layers; a `drafters.draft_model.DraftContext`."""
+
+    def __init__(self, model: Model, target: Context) -> None:
+        """
+        Args:
+            model: loaded with its MTP layers (`Model.load(nextn=True)`); the target's own model, or a companion.
+            target: keeps the states that the layers start from (`Tap(nextn=True)`); must stay open.
+
+        Raises:
+            UsageError: the target keeps no such states, or llama.cpp cannot run the layers.
+        """
+        if target.states is None or not target.states.tap.nextn:
+            raise UsageError("MTP layers need a target that keeps the states they start from.")
+        self._states: States = target.states
+        self._api, self._extension = lib.api(), lib.extension()
+        self.heads = int(self._api.llama_model_n_layer_nextn(model.handle))
+        """Number of MTP layers, each for one depth of a draft; a single one guesses at every depth."""
+        architecture = model.header.architecture
+        if not runs(architecture, self.heads):
+            raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
+        self.settings = replace(target.settings, max_leaves=1, grid_prefill=False, rollback=0)
+        self.n_ctx, self.n_vocab = target.n_ctx, model.n_vocab
+        self._width = int(self._api.llama_model_n_embd_out(model.handle))
+        self._grid = most_rows(self.settings)
+        params = context_parameters(model, self.settings, target.threads, NO_TAP)
+        params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
+        self._handle = Handle(model, params, f"a context of {model.path.name}'s MTP layers")
+        self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, architecture in _STATES_OF_OUTPUTS)
+        self._memory = self._handle.memory
+        capacity = self.n_ctx + 64
+        self._slots = [_Slot(Cells(capacity, 0, "all")) for _ in range(self.settings.n_slots)]
+        self._batch = _StateBatch(self._grid, capacity, self.n_vocab, self._width)
+
+    # -- what a DraftModel asks ---------------------------------------------------------------------------------
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The guess after the last token of every feed, in one pass as a rule.
+
+        Returns:
+            Per feed one row; all -inf where the target's states do not lead there, or where no head reaches so deep.
+        """
+        rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
+        left = dict(enumerate(feeds))
+        while left:
+            steps = {index: self._next(feed.slot, feed.tokens) for index, feed in left.items()}
+            able = {index: step for index, step in steps.items() if step is not None}
+            if not able:
+                break
+            head = min(step.head for step in able.values())
+            now = [(step, index) for index, step in able.items() if step.head == head]
+            now.sort(key=lambda pair: pair[0].slot)
+            self._run([step for step, _ in now])
+            for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
+                if step.stop == len(step.tokens):
+                    rows[index] = _row(self._api.llama_get_logits_ith(self._handle.pointer, row), self.n_vocab)
+                    del left[index]
+            left = {index: feed for index, feed in left.items() if index in able}
+        return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
+
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """One pass over what the target knows of all tokens but the last; how many are cached then."""
+        step = self._next(slot, tokens)
+        stop = 0 if step is None else min(step.stop, len(tokens) - 1)
+        if step is None or not step.true or stop <= step.start:
+            return self.reusable(slot, tokens, prompt_length)
+        self._run([replace(step, stop=stop, logits=False)])
+        return stop
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """Number of leading tokens that need no reading any more; all but the last if there is nothing to read."""
+        step = self._next(slot, tokens)
+        return len(tokens) - 1 if step is None else step.start
+
+    # -- what comes next ----------------------------------------------------------------------------------------
+
+    def _next(self, slot: int, tokens: Tokens) -> _Step | None:
+        """The next rows towards a guess after `tokens`; None = there is nothing to compute them from."""
+        held, count = self._slots[slot], len(tokens)
+        start, stop = self._states.span(slot, tokens, NEXTN)
+        known = min(stop + 1, count) if stop > start else int(count == 1)
+        shared = held.cells.keep(tokens, 0)
+        if shared < held.first:
+            shared = 0
+        end = min(held.sure, shared)
+        if end < known:  # what was guessed, or is missing, can be computed from true states
+            return self._true(slot, tokens, end, known, start)
+        if end == 0:
+            return None
+        reach = next((at for at in range(end - 1, shared) if at not in held.own), shared)
+        if reach < end:  # of the last true row the cell is held, and not what it guessed
+            return self._true(slot, tokens, end - 1, end, start) if end <= known else None
+        if self.heads == 1:
+            return _Step(slot, tokens, reach, reach + 1, true=False)
+        depth = reach + 1 - end
+        return _Step(slot, tokens, end, reach + 1, depth, true=False) if depth < self.heads else None
+
+    def _true(self, slot: int, tokens: Tokens, begin: int, stop: int, start: int) -> _Step | None:
+        """Rows [begin, stop) from the target's states, which are held from `start` on."""
+        restart = False
+        if begin - 1 < start and start > 0:
+            begin, restart = start + 1, True
+        elif begin == 0 or begin <= self._slots[slot].first:
+            restart = True
+        if begin >= stop:
+            return None
+        return _Step(slot, tokens, begin, min(stop, begin + self._grid // self.settings.n_slots), restart=restart)
+
+    # -- passes -------------------------------------------------------------------------------------------------
+
+    def _run(self, steps: Sequence[_Step]) -> None:
+        """One pass over all steps, which are in order of slots and of one head; true rows one pass for each head."""
+        for step in steps:
+            held = self._slots[step.slot]
+            held.cut(step.start if step.true else step.stop - 1)
+            if step.restart:
+                held.cells.put(0, step.tokens[: step.start])
+                held.first = held.sure = step.start
+        rows = 0
+        for step in steps:
+            begin, rows = (
+                rows,
+                self._batch.add_history(step.slot, step.tokens[step.start : step.stop], step.start, rows),
+            )
+            self._batch.state[begin:rows] = self._states_before(step)
+        for row, step in zip(self._last_rows(steps), steps, strict=True):
+            self._batch.output[row] = step.logits
+        true = any(step.true for step in steps)
+        for head in (*range(self.heads - 1, 0, -1), 0) if true else (steps[0].head,):
+            self._pass(steps, rows, head)
+        self._remember(steps)
+
+    def _pass(self, steps: Sequence[_Step], rows: int, head: int) -> None:
+        for step in steps:
+            self._api.llama_memory_seq_rm(self._memory, step.slot, 0 if step.restart else step.start, -1)
+        if self.heads > 1:
+            self._extension.llama_set_nextn_layer_offset(self._handle.pointer, head)
+        try:
+            self._handle.call(self._api.llama_decode, self._batch.of(rows))
+        except (Cancelled, DecodeError):
+            for step in steps:
+                self._slots[step.slot].cut(0)
+                self._api.llama_memory_seq_rm(self._memory, step.slot, 0, -1)
+            raise
+
+    def _states_before(self, step: _Step) -> Float32Array:
+        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
+        if not step.true:
+            own = self._slots[step.slot].own
+            return np.stack([own[position - 1] for position in range(step.start, step.stop)])
+        first = max(step.start, 1)
+        found = self._states.read(step.slot, NEXTN, first - 1, step.stop - 1)
+        return found if step.start else np.concatenate([np.zeros((1, self._width), dtype=np.float32), found])
+
+    @staticmethod
+    def _last_rows(steps: Sequence[_Step]) -> list[int]:
+        """For each step, index of its last row in the batch."""
+        ends = np.cumsum([step.stop - step.start for step in steps])
+        return [int(end) - 1 for end in ends]
+
+    def _remember(self, steps: Sequence[_Step]) -> None:
+        for row, step in zip(self._last_rows(steps), steps, strict=True):
+            held = self._slots[step.slot]
+            held.cells.put(step.start, step.tokens[step.start : step.stop])
+            if step.true:
+                held.sure = step.stop
+                held.own.clear()
+            if step.logits:
+                state = self._extension.llama_get_embeddings_nextn_ith(self._handle.pointer, row)
+                held.own[step.stop - 1] = _row(state, self._width).copy()
+
+    def close(self) -> None:
+        """Frees the cache; a second call does nothing."""
+        self._handle.close()
+
+
+def _row(pointer: Any, count: int) -> Float32Array:
+    """float32[count] of the last pass, a view."""
+    if not pointer:
+        raise DecodeError("llama.cpp does not show what its pass over MTP layers computed.")
+    return np.ctypeslib.as_array(pointer, shape=(count,))
+
 
 _NEEDED_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 """Tensors of every MTP layer, without which llama.cpp ends the process or says nothing of use."""
@@ -56,10 +323,6 @@ class MtpHead:
     def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter with a cache of its own. Layers in the target's own file serve as they are, if the target
         loaded them; others are loaded once, and freed with the head.
-
-        Raises:
-            ModelFileError: the file is damaged.
-            ModelError: llama.cpp refuses it, or there is no memory.
         """
         like = target.model
         model = like if self.own and like.has_nextn else self._weights.beside(like, kernels=like.kernels, nextn=True)
@@ -82,7 +345,6 @@ def load(path: Path, target: Header) -> MtpHead:
         target: of the model whose text is emitted.
 
     Raises:
-        ModelFileError: damaged, or without tensors that an MTP layer needs.
         PairError: no MTP layers, layers that llama.cpp does not run, or made for another model; the message names the
             first fact that differs.
     """

@@ -46,7 +46,6 @@ def load(path: Path, target: Header) -> PardHead:
         target: of the model it should guess for.
 
     Raises:
-        ModelFileError: damaged, or it does not say which token is the mask.
         PairError: it does not share the target's tokenizer, or its passes cannot be taken back.
     """
     header = check_text_model(path)
@@ -106,9 +105,6 @@ class PardHead:
         """Loads the model, on the GPU if the target has layers there, and makes its drafter.
 
         A second drafter shares model and cache with the first; they are freed with the head.
-
-        Raises:
-            ModelError: llama.cpp refuses it, or there is no memory.
         """
         if self._context is None:
             self._context = self._load(target)

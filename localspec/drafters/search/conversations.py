@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from localspec.engine.interfaces import DraftRequest, History
-from localspec.native.counts import ContextCounts
-from localspec.native.suffix import SuffixIndex
+from localspec.native.indexes import ContextCounts, SuffixIndex
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from localspec.drafters.search.prediction import Prediction
 from localspec.drafters.setup import Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
 from localspec.errors import UsageError
-from localspec.native.ngrams import NgramIndex
+from localspec.native.indexes import NgramIndex
 from localspec.types import NO_TOKENS
 
 PREDICTION = "prediction"

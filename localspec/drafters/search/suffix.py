@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from localspec.drafters.search.conversations import Conversations
 from localspec.drafters.setup import Corpus, Setup
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
-from localspec.native.counts import LONGEST
+from localspec.native.indexes import LONGEST
 
 SHORTEST_MATCH = 2
 """Fewest tokens that must match: a match of one token is no evidence."""

@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.errors import Cancelled, UsageError
+from localspec.llama.cache.cells import Layout, checked_layout
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import NO_TAP, Tap
-from localspec.llama.cache.tree import Layout, checked_layout
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
@@ -48,7 +48,6 @@ class ConstantWidth(Context):
 
         Raises:
             UsageError: several leaves, a recurrent model, or a width that does not fit.
-            ModelError: see `Context`.
         """
         if settings.max_leaves > 1 or not model.can_trim:
             raise UsageError("Passes of one width need chains, and a cache that can be trimmed.")
@@ -134,9 +133,6 @@ class ConstantWidth(Context):
     def same_bits(self) -> bool:
         """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after
         the step at 256 cells, in the first slot and in the last. The cache is empty then.
-
-        Raises:
-            DecodeError: llama.cpp failed.
         """
         tokens = np.random.default_rng(1).integers(0, self.n_vocab, self.n_ctx).astype(np.int32)
         for length in (_SHORT_HISTORY, _ATTENTION_BLOCK - self.width, _ATTENTION_BLOCK + 1):

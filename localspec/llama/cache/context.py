@@ -12,14 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, UsageError
-from localspec.llama.cache.cells import Cells, common_prefix
+from localspec.llama.cache.cells import Cells, Layout, checked_layout, common_prefix
 from localspec.llama.cache.states import NO_TAP, Outputs, States, Tap, check_tap
-from localspec.llama.cache.tree import Layout, checked_layout
 from localspec.llama.exact.observe import Observer
 from localspec.llama.exact.step_watch import StepWatch
 from localspec.llama.library import lib
-from localspec.llama.library.abort import abortable
 from localspec.llama.library.batch import Batch, Part, check_pass, split_equal
+from localspec.llama.library.handle import abortable
 from localspec.llama.library.logits import Logits
 from localspec.llama.library.parameters import EXTRA_ROWS, make_handle, most_nodes, most_rows
 from localspec.llama.library.settings import ContextSettings
@@ -57,7 +56,6 @@ class Context:
             keep_states: keep them in `states`; else only the last pass's can be read, from `outputs`.
 
         Raises:
-            ModelError: llama.cpp refuses the settings for this model, or there is no memory.
             UsageError: the model has no such states (see `check_tap`).
         """
         self.settings = settings = settings or ContextSettings()
@@ -137,9 +135,7 @@ class Context:
             most: prompt tokens of the pass, wherever the grid is; None = to the next line of the grid.
 
         Raises:
-            ContextOverflowError: the history is longer than the slot.
             Cancelled: `cancel` said so.
-            UsageError, DecodeError: see `decode`.
         """
         self._check(slot, tokens)
         start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
@@ -167,12 +163,6 @@ class Context:
         Logits are computed for the last history token and each node only. Tokens missing before them are prefilled
         first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass. The next
         call must be `collect`.
-
-        Raises:
-            ContextOverflowError: a history is longer than its slot.
-            UsageError: a draft that does not fit (tokens, parents, leaves, length, rows), an unknown slot, a tree in a
-                context of several slots, a draft for a model whose cache cannot be trimmed.
-            DecodeError: llama.cpp failed; what is uncertain has been dropped from the cache.
         """
         self._launched = []
         parts = [self._prepare(feed) for feed in feeds]
@@ -200,9 +190,6 @@ class Context:
         Returns:
             Per feed, `LogitRows`: the last history token, then each node in draft order. They point to where llama.cpp
             left them and are valid until the next call of this context.
-
-        Raises:
-            DecodeError: its rows cannot be read.
         """
         parts, self._launched = self._launched, []
         for part in parts:  # first: the cells are there even if their rows cannot be read

@@ -69,11 +69,7 @@ def can_save(context: Context) -> bool:
 
 
 def take(context: Context, slot: int = 0) -> SavedCache:
-    """What a slot holds now, in memory of its own. On the thread that uses the context; see `can_save`.
-
-    Raises:
-        MemoryError: there is none for it.
-    """
+    """What a slot holds now, in memory of its own. On the thread that uses the context; see `can_save`."""
     tokens, prompt_length = context.held(slot)
     return SavedCache(tokens.copy(), prompt_length, context.save(slot))
 
@@ -151,11 +147,7 @@ class Front:
 
 
 def front(path: Path) -> Front | None:
-    """What a file says before the state, whatever its key is; None = it is damaged.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """What a file says before the state, whatever its key is; None = it is damaged."""
     with open(path, "rb") as file:
         return _front(file)
 

@@ -315,9 +315,5 @@ class Tapped:
         return min(start, stop), stop
 
     def read(self, slot: int, start: int, stop: int) -> Float32Array:
-        """float32[stop - start, n]: states at these positions, within `span`, one thing tapped after another.
-
-        Raises:
-            UsageError: they are not held, or were not tapped.
-        """
+        """float32[stop - start, n]: states at these positions, within `span`, one thing tapped after another."""
         return np.concatenate([self._states.read(slot, what, start, stop) for what in self._tapped], axis=1)

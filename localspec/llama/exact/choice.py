@@ -20,12 +20,12 @@ from localspec.kept import NOWHERE, Facts
 from localspec.llama.cache.constant_width import GPU_WIDTH, ConstantWidth
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import NO_TAP, Tap
-from localspec.llama.exact import exactness, identity, tiles, wide
+from localspec.llama.exact import exactness, identity, wide
 from localspec.llama.exact import widths as probing
-from localspec.llama.exact.configuration import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
 from localspec.llama.exact.exactness import Exactness
-from localspec.llama.exact.self_check import SelfCheck
+from localspec.llama.exact.limits import SelfCheck
 from localspec.llama.exact.step_watch import StepWatch
+from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 
@@ -231,7 +231,7 @@ def load(
 ) -> Model:
     """`Model.load`, telling `progress` what is loaded; `role` names it there."""
     if kernels == "wide":
-        tiles.turn_off()
+        exactness.turn_off()
 
     named = split_of(Path(path).name).stem if role == "target" else f"the {role} {split_of(Path(path).name).stem}"
     size = sum(part.stat().st_size for part in parts_of(Path(path)) if part.exists())

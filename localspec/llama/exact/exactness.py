@@ -4,22 +4,170 @@ A pass is a graph of operations. Our own matrix products and attention (native/w
 arithmetic whatever the width, and so does llama.cpp in most other operations: they are `PER_ROW`. A model all of whose
 nodes are one or the other is exact at every width, and needs no probe. llama.cpp's own products and attention choose
 their kernels by the width, so one of them makes a model inexact. Nothing is computed to find this out.
+
+The graph of a pass, and which backend computes each of its nodes: asked of llama.cpp's scheduler, without a pass.
+
+`ggml_backend_supports_op` would only say who could. A node that is supported can still go to another backend, and while
+a context is being made no backend is offered attention. So the graph is built and split as for a pass: the scheduler
+then says whom each node was assigned to.
+
+llama.cpp's tiled kernels for K-quants: from eight rows of one matrix or expert on they use another arithmetic.
+
+An environment variable turns them off, and llama.cpp reads it once in a process, at the first product that could be
+tiled. So a process whose first model runs on our kernels leaves them off, and experts have the same bits at every
+width. What the user has set stays.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from localspec.config import LONGEST_DRAFT
+from localspec.errors import ModelError
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import tiles, wide
-from localspec.llama.exact.graph import HADAMARD, Node, nodes
+from localspec.llama.exact import wide
 from localspec.llama.exact.wide import DEVICE_NAME
+from localspec.llama.library import lib
+from localspec.llama.library.bindings import Tensor
+from localspec.llama.library.contention import cpus
+from localspec.llama.library.handle import Handle
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
+
+_POINTER, _TEXT, _U32 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32
+
+
+HADAMARD = "HADAMARD"
+"""Our name of a MUL_MAT that ggml computes as a fast Walsh-Hadamard transform of each row (its hint 1): rotations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operation of a graph."""
+
+    name: str
+    """llama.cpp's name of the node, such as "ffn_moe_logits-0"; the number is the layer."""
+    operation: str
+    """ggml's name of the operation, such as "MUL_MAT", or `HADAMARD`."""
+    backend: str
+    """Device that computes the node: "wide", "CPU" or a GPU's name."""
+    source: str
+    """Name of the first operand, for products the weight."""
+    source_type: str
+    """Number format of the first operand."""
+
+
+def nodes(handle: Handle, rows: int, sequences: int = 1, outputs: int | None = None) -> list[Node]:
+    """The graph that a pass of this shape would run.
+
+    The context must have no pass under way; it goes on as it was. Takes about 0.15 ms a layer.
+
+    Args:
+        handle: of a context.
+        rows: tokens of the pass, over all slots; a multiple of `sequences`.
+        sequences: slots of the context, which share the pass equally; llama.cpp ends the process over another number.
+        outputs: rows with logits; None = all.
+
+    Raises:
+        ModelError: llama.cpp cannot build the graph, mostly for want of memory.
+    """
+    calls = _calls()
+    assert handle.pointer is not None
+    mark = lib.log.mark()
+    lib.api().llama_synchronize(handle.pointer)
+    with wide.switched(handle.wide_rows):
+        graph = calls.reserve(handle.pointer, rows, sequences, rows if outputs is None else outputs)
+        if not graph:
+            reason = lib.log.reason(mark) or "it gave no reason"
+            raise ModelError(f"llama.cpp cannot lay out a pass of {rows} rows: {reason}.", "Use a shorter context.")
+        scheduler = calls.scheduler(handle.pointer)
+        calls.split(scheduler, graph)
+        try:
+            return list(_nodes(calls, scheduler, graph))
+        finally:
+            calls.reset(scheduler)
+
+
+def _nodes(calls: _Calls, scheduler: int, graph: int) -> Iterator[Node]:
+    for index in range(calls.count(graph)):
+        node = calls.node(graph, index)
+        backend = calls.backend_of(scheduler, node)
+        tensor = Tensor.from_address(node)
+        source = tensor.src[0]
+        kind = Tensor.from_address(source).type if source else 0
+        operation = calls.operation(tensor.op).decode()
+        yield Node(
+            calls.name(node).decode("utf-8", "replace"),
+            HADAMARD if operation == "MUL_MAT" and tensor.op_params[1] == 1 else operation,
+            calls.backend_name(backend).decode() if backend else "",
+            calls.name(source).decode("utf-8", "replace") if source else "",
+            calls.type_name(kind).decode() if source else "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Functions that llama.cpp exports and its Python package does not declare."""
+
+    reserve: Any
+    scheduler: Any
+    split: Any
+    backend_of: Any
+    reset: Any
+    count: Any
+    node: Any
+    name: Any
+    operation: Any
+    backend_name: Any
+    type_name: Any
+
+
+@functools.cache
+def _calls() -> _Calls:
+    find = lib.c_function
+    return _Calls(
+        find("_Z19llama_graph_reserveP13llama_contextjjj", _POINTER, _POINTER, _U32, _U32, _U32),
+        find("_ZNK13llama_context9get_schedEv", _POINTER, _POINTER),
+        find("ggml_backend_sched_split_graph", None, _POINTER, _POINTER),
+        find("ggml_backend_sched_get_tensor_backend", _POINTER, _POINTER, _POINTER),
+        find("ggml_backend_sched_reset", None, _POINTER),
+        find("ggml_graph_n_nodes", ctypes.c_int, _POINTER),
+        find("ggml_graph_node", _POINTER, _POINTER, ctypes.c_int),
+        find("ggml_get_name", _TEXT, _POINTER),
+        find("ggml_op_name", _TEXT, ctypes.c_int),
+        find("ggml_backend_name", _TEXT, _POINTER),
+        find("ggml_type_name", _TEXT, ctypes.c_int),
+    )
+
+
+TILES_VARIABLE = "GGML_CPU_TILED_MM"
+TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
+"""ggml's names of the formats that have tiled kernels."""
+_TILES_OFF = "0 (localspec)"
+"""Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
+
+if os.environ.get(TILES_VARIABLE) == _TILES_OFF:
+    del os.environ[TILES_VARIABLE]
+
+
+def turn_off() -> None:
+    """Turns them off for this process, unless a pass has run in it or the user has decided."""
+    if not cpus.begun:
+        os.environ.setdefault(TILES_VARIABLE, _TILES_OFF)
+
+
+def in_use() -> bool:
+    """Whether llama.cpp uses them in this process."""
+    number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
+    return number is not None and int(number[0]) != 0
+
 
 _WIDEST_PASS = 1 + LONGEST_DRAFT
 """Rows of the widest pass of one slot: the last token and the longest draft."""
@@ -66,9 +214,6 @@ def by_construction(context: Context, widest: int) -> Exactness:
     Args:
         context: with the slots, leaves and taps in use; no pass may be under way.
         widest: rows of the widest pass that decodes, over all slots.
-
-    Raises:
-        ModelError: llama.cpp has no memory for one of these passes.
     """
     slots = context.settings.n_slots
     narrow = nodes(context.handle, slots, slots)
@@ -92,14 +237,10 @@ def of_file(path: Path, rollback: int = 0) -> Exactness | None:
 
     Returns:
         None if nothing can be drafted for it, because its cache cannot be trimmed.
-
-    Raises:
-        ModelFileError: llama.cpp cannot load the file.
-        ModelError: it cannot lay out a pass.
     """
     if not wide.available():
         return Exactness(False, False, wide.status().reason)
-    tiles.turn_off()
+    turn_off()
     with Model.load(path, kernels="wide", weights=False) as model:
         context = Context(model, ContextSettings(n_ctx=512, rollback=rollback))
         try:
@@ -134,7 +275,7 @@ def _inexact(graph: Sequence[Node]) -> Iterator[Node]:
 
 def _is_tiled(node: Node) -> bool:
     """Whether llama.cpp computes these experts by other arithmetic where one has many rows (see `tiles`)."""
-    return node.operation == "MUL_MAT_ID" and bool(tiles.TILED_TYPES.fullmatch(node.source_type)) and tiles.in_use()
+    return node.operation == "MUL_MAT_ID" and bool(TILED_TYPES.fullmatch(node.source_type)) and in_use()
 
 
 def _in_words(node: Node) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from localspec import paths
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.llama.exact import tiles, wide
-from localspec.llama.exact.configuration import Kernels
+from localspec.llama.exact import exactness, wide
+from localspec.llama.exact.wide import Kernels
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 from localspec.machine import text_of
@@ -32,7 +32,7 @@ def of_file(path: Path) -> list[str | int]:
 
 def kernels_id(kernels: Kernels) -> list[str | int]:
     """What names kernels on disk: another build of ours may compute other bits."""
-    return ["wide", *wide.identity(), tiles.in_use()] if kernels == "wide" else [kernels]
+    return ["wide", *wide.identity(), exactness.in_use()] if kernels == "wide" else [kernels]
 
 
 def shared_facts(

@@ -1,14 +1,26 @@
-"""What this machine could do at most, measured by our library: reading memory, and int8 arithmetic."""
+"""What this machine could do at most, measured by our library: reading memory, and int8 arithmetic.
+
+Whether our kernels keep their promise in this build, on this CPU: a row has the same bits at every width.
+
+Every type of weights and of caches is tried on random numbers, some milliseconds each. The result is kept, so this
+happens once. If a case fails, models are loaded with llama.cpp's kernels from then on.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from time import perf_counter
+from typing import Any, Final
 
 from localspec import kept
+from localspec.gguf import PACKED, TYPE_NUMBERS
+from localspec.kept import Facts
 from localspec.llama.exact import identity, wide
+from localspec.machine.cpus import default_threads
 
 _MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
 _INT8_TRIES, _INT8_SECONDS = 20, 0.005
@@ -55,11 +67,7 @@ def _key(threads: int) -> list[Any]:
 
 
 def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
-    """Measures both for a moment; with an earlier result, the higher of each counts. None = no memory for it.
-
-    Raises:
-        LocalspecError: our library is not available.
-    """
+    """Measures both for a moment; with an earlier result, the higher of each counts. None = no memory for it."""
     library = wide.library()
     memory = max(float(library.lsw_memory_rate(threads, _MEMORY_SECONDS)) for _ in range(_MEMORY_TRIES))
     int8 = 2 * max(float(library.lsw_int8_rate(0, threads, _INT8_SECONDS)) for _ in range(_INT8_TRIES))
@@ -68,3 +76,77 @@ def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
     if before is not None:
         memory, int8 = max(memory, before.memory_rate), max(int8, before.int8_rate)
     return Limits(memory, int8, time.time())
+
+
+_LOG = logging.getLogger("localspec")
+_CACHES: Final = ("F16", "BF16", "Q8_0")
+_HEAD_SIZES: Final = (64, 96, 128, 256)
+_WIDTH_DEPENDENT: Final = 4
+"""Status that the library returns if bits depend on the width (native/wide/localspec_wide.h)."""
+
+Case = tuple[str, Callable[[], int]]
+"""A name in words, and a call that tries it."""
+
+
+class SelfCheck:
+    """Of this process. Used on one thread at a time."""
+
+    def __init__(self, facts: Facts, threads: int = 0) -> None:
+        """
+        Args:
+            facts: where the result is kept.
+            threads: of the passes; 0 = as many as llama.cpp takes by itself.
+        """
+        self._facts, self._threads = facts, threads or default_threads()
+        self._key: list[Any] = [*wide.identity(), identity.cpu_name(), self._threads]
+        self._left: list[Case] | None = None
+        before = facts.read("kernels", self._key, lambda data: str(data["fault"]))
+        self.fault = before or ""
+        """The case that failed, in words; "" = none has."""
+        self.passed = before == ""
+        """Whether every case has passed on this machine, now or in an earlier run."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to try."""
+        return self.passed or bool(self.fault) or not wide.available()
+
+    def step(self) -> None:
+        """Tries the next case: about 10 ms, on a CPU without vector instructions up to 0.3 s."""
+        if self.over:
+            return
+        self._left = _cases(self._threads) if self._left is None else self._left
+        name, attempt = self._left.pop(0)
+        if attempt() == _WIDTH_DEPENDENT:
+            self.fault = name
+            _LOG.warning(
+                "localspec's kernels compute %s differently at different widths on this CPU. Models are loaded with "
+                "llama.cpp's kernels from now on. Please report it.",
+                name,
+            )
+        self.passed = not self._left and not self.fault
+        if self.over:
+            self._facts.write("kernels", self._key, {"fault": self.fault})
+
+    def run(self, seconds: float) -> None:
+        """Tries what is left, for so many seconds at most; the rest stays for `step`."""
+        end = perf_counter() + seconds
+        while not self.over and perf_counter() < end:
+            self.step()
+
+
+def _cases(threads: int) -> list[Case]:
+    library = wide.library()
+
+    def product(kind: int) -> Callable[[], int]:
+        return lambda: int(library.lsw_check_product(kind, threads))
+
+    def attention(kind: int, size: int) -> Callable[[], int]:
+        return lambda: int(library.lsw_check_attention(kind, size, threads))
+
+    products = [(f"products of {name} weights", product(TYPE_NUMBERS[name])) for name in PACKED]
+    return products + [
+        (f"attention over a {name} cache with heads of {size}", attention(TYPE_NUMBERS[name], size))
+        for name in _CACHES
+        for size in _HEAD_SIZES
+    ]

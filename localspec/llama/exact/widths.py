@@ -4,20 +4,291 @@ A width counts as exact only if every row it computed, at every length tried, ha
 at a time: logits and all intermediate results in an observed context (see `observe`), and then logits in an ordinary
 one, short and long. Chains, trees where the context takes them, and slots sharing a pass where it has several; and what
 follows rejected drafts, where a recurrent state is taken back.
+
+Runs passes of chosen widths at chosen lengths, compares their bits with those of one-row passes, times them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from localspec.errors import Cancelled
-from localspec.llama.exact.passes import Bench
+from localspec.llama.cache.cells import layout
+from localspec.llama.cache.context import Context
+from localspec.llama.exact.observe import Observer
+from localspec.llama.exact.tile import tile
 from localspec.llama.library.parameters import most_nodes
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
+from localspec.types import Feed, LogitRows, Tokens
+
+_SEED_LENGTH = 128
+_TOKENS_AFTER = 32  # tokens after a length that passes may use
+
+
+@dataclass(slots=True)
+class _Row:
+    """What one row of a pass should be, bit for bit."""
+
+    logits: bytes
+    watched: dict[str, bytes]
+
+
+class Bench:
+    """A context full of random tokens, at any length, cheaply."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: ContextSettings,
+        observed: bool,
+        seed: int = 0,
+        state: bytes = b"",
+    ) -> None:
+        """Makes a context and prefills its first tokens, unless another bench's `state` is given.
+
+        Args:
+            model: the target.
+            settings: of the context.
+            observed: compare intermediate results too (slow passes); otherwise logits only.
+            seed: of the random tokens.
+            state: `Bench.state` of a bench with the same model, settings and seed 0 or any other.
+        """
+        self._observer = Observer() if observed else None
+        self.settings = replace(settings, reuse="all", grid_prefill=True)
+        self.context = Context(model, self.settings, self._observer)
+        random = np.random.default_rng(seed)
+        longest = settings.n_ctx + 1
+        pool = _plain_tokens(model)
+        self._tokens: Tokens = random.choice(pool, longest).astype(np.int32)
+        self._tokens[:_SEED_LENGTH] = pool[np.arange(min(_SEED_LENGTH, longest)) * 7919 % len(pool)]
+        self._wrong: Tokens = random.choice(pool, longest).astype(np.int32)
+        self.state = state
+        """The saved cache of the first tokens, which are the same in every bench."""
+        self._kept: tuple[int, bytes | memoryview | None] = 0, None
+        self._references: dict[int, list[_Row]] = {}
+        if not state:
+            self._fill_seed()
+
+    def close(self) -> None:
+        self.context.close()
+
+    def reach(self, length: int) -> int:
+        """Number of tokens after `length` that can be decoded."""
+        return max(0, min(_TOKENS_AFTER, self.settings.n_ctx - length - 1))
+
+    def _fill_seed(self) -> None:
+        count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
+        self._prefill(0, self._tokens[: count + 1], count + 1)
+        self.state = bytes(self.context.save(0))
+
+    def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
+        """The slot holds exactly the first `length` - 1 tokens."""
+        context, tokens = self.context, self._tokens[:length]
+        context.forget(slot, length - 1)
+        if context.cached(slot) == length - 1:
+            return
+        state = tile(self.state, length - 1) if context.can_trim else self._state_at(length)
+        if state is None or not context.restore(slot, state, tokens[:-1], length):
+            self._prefill(slot, tokens, length, cancel)
+            if not context.can_trim:
+                self._kept = length, context.save(slot)
+
+    def _state_at(self, length: int) -> bytes | memoryview | None:
+        """What `go_to` restores before every pass where a pass cannot be dropped whole."""
+        if self._kept[0] != length:
+            self._kept = length, tile(self.state, length - 1)
+        return self._kept[1]
+
+    def _watching(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._observer is None else self._observer.watching()
+
+    def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        with self._watching():
+            return self.context.decode(feeds)
+
+    def _prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
+        with self._watching():
+            self.context.prefill(slot, tokens, prompt_length, cancel)
+
+    # -- bits -----------------------------------------------------------------------------------------------------
+
+    def reference(self, length: int, count: int, cancel: Callable[[], bool] | None = None) -> None:
+        """Decodes `count` tokens one by one after `length` and keeps their rows for comparison."""
+        self.context.forget(0)
+        self.go_to(length, cancel=cancel)
+        rows = []
+        for index in range(count):
+            found = self._decode([Feed(0, self._tokens[: length + index], length)])[0]
+            rows.append(self._row(found, 0, 0))
+        self._references[length] = rows
+
+    def chain_equals(self, length: int, width: int) -> bool:
+        """Whether chains of `width` rows give the reference's bits: one, or one after the other over a step of 256.
+
+        At such a step llama.cpp shows attention more cells. Passes that catch up on tokens are tried too.
+        """
+        expected = self._references[length]
+        self.go_to(length)
+        parents = np.arange(-1, width - 2, dtype=np.int32)
+        steps = length // 256 != (length + len(expected)) // 256
+        for start in range(0, len(expected) - width + 1 if steps else 1, width):
+            end = length + start
+            feed = Feed(0, self._tokens[:end], length, self._tokens[end : end + width - 1], parents)
+            rows = self._decode([feed])[0]
+            if any(self._row(rows, i, i) != expected[start + i] for i in range(width)):
+                return False
+        return self._observer is not None or self._late_row_equals(length, width)  # which compares logits alone
+
+    def _late_row_equals(self, length: int, width: int) -> bool:
+        """Whether the last row of a pass that catches up on `width` - 1 tokens, without their logits, is right."""
+        self.go_to(length)
+        rows = self._decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
+        return rows[0].tobytes() == self._references[length][width - 1].logits
+
+    def rollback_equals(self, length: int, width: int) -> bool:
+        """Whether rows after rejected drafts have the reference's bits, where snapshots of a state bring it back.
+
+        A chain of `width` rows that is wrong from its first node on, one that is from its middle on, then one row.
+        """
+        expected, end = self._references[length], length
+        self.go_to(length)
+        for right, nodes in ((0, width - 1), ((width - 1) // 2, width - 1), (0, 0)):
+            draft = self._wrong[:nodes].copy()
+            draft[:right] = self._tokens[end : end + right]
+            parents = np.arange(-1, nodes - 1, dtype=np.int32)
+            rows = self._decode([Feed(0, self._tokens[:end], length, draft, parents)])[0]
+            if any(self._row(rows, i, i) != expected[end - length + i] for i in range(right + 1)):
+                return False
+            end += right + 1
+        return True
+
+    def tree_equals(self, length: int, width: int) -> bool:
+        """Whether trees of `width` rows, the true chain beside wrong ones, give the reference's bits.
+
+        Beside one, row after row; and, where the context takes it, beside one row and in turn with another chain, as
+        where the likeliest node comes next whichever chain it is in.
+        """
+        if not self._side_equals(length, *beside(width - 1)):
+            return False
+        return self.context.max_leaves < 3 or width < 5 or self._side_equals(length, *in_turn(width - 1))
+
+    def _side_equals(self, length: int, parents: list[int], true: list[int]) -> bool:
+        """Whether these nodes, a chain beside the main one, and the row before them have the reference's bits.
+
+        Also that the next pass does, which takes the accepted siblings along once more.
+        """
+        expected = self._references[length]
+        self.go_to(length)
+        nodes = self._wrong[: len(parents)].copy()
+        nodes[true] = self._tokens[length : length + len(true)]
+        draft = np.array(parents, dtype=np.int32)
+        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, draft)])[0]
+        row_of = {node: 1 + row for row, node in enumerate(layout(parents).order)}
+        places = [(0, 0)] + [(1 + node, row_of[node]) for node in true]
+        same = all(self._row(rows, *place) == expected[depth] for depth, place in enumerate(places))
+        again = self._decode([Feed(0, self._tokens[: length + len(true) + 1], length)])[0]
+        extra = self.context.cached(0) - length - len(true)
+        return same and extra == 1 and again[0].tobytes() == expected[len(true) + 1].logits
+
+    def comb_equals(self, length: int, width: int) -> bool:
+        """Whether the true chain with a wrong leaf beside each node gives the reference's bits.
+
+        As many leaves as the context takes. Also that the next pass does, after the accepted chain.
+        """
+        expected = self._references[length]
+        self.go_to(length)
+        parents = comb(width - 1, self.context.max_leaves)
+        main = layout(parents).order[: layout(parents).main_length]
+        nodes = self._wrong[: width - 1].copy()
+        nodes[main] = self._tokens[length : length + len(main)]
+        draft = np.array(parents, dtype=np.int32)
+        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, draft)])[0]
+        places = [(0, 0)] + [(1 + node, 1 + depth) for depth, node in enumerate(main)]
+        if any(self._row(rows, *place) != expected[depth] for depth, place in enumerate(places)):
+            return False
+        again = self._decode([Feed(0, self._tokens[: length + len(main) + 1], length)])[0]
+        return again[0].tobytes() == expected[len(main) + 1].logits
+
+    def slots_equal(self, length: int, slots: int, rows_each: int, other_length: int = 0) -> bool:
+        """Whether `slots` slots sharing a pass, `rows_each` rows each, all get the reference's bits.
+
+        With `other_length` the first slot is that long instead (a reference must exist for it too).
+        """
+        lengths = [other_length or length] + [length] * (slots - 1)
+        for slot, own in enumerate(lengths):
+            self.context.forget(slot)
+            self.go_to(own, slot)
+        parents = np.arange(-1, rows_each - 2, dtype=np.int32)
+        feeds = [
+            Feed(slot, self._tokens[:own], own, self._tokens[own : own + rows_each - 1], parents)
+            for slot, own in enumerate(lengths)
+        ]
+        results = self._decode(feeds)
+        return all(
+            self._row(rows, i, slot * rows_each + i) == self._references[own][i]
+            for slot, (own, rows) in enumerate(zip(lengths, results, strict=True))
+            for i in range(rows_each)
+        )
+
+    def _row(self, rows: LogitRows, index: int, batch_row: int) -> _Row:
+        watched = {}
+        if self._observer is not None:
+            watched = {name: values[batch_row].tobytes() for name, values in self._observer.rows.items()}
+        return _Row(rows[index].tobytes(), watched)
+
+    # -- cost -----------------------------------------------------------------------------------------------------
+
+    def seconds(self, length: int, width: int) -> float:
+        """Time of one pass of `width` rows whose last history token is number `length`."""
+        self.go_to(length)
+        parents = np.arange(-1, width - 2, dtype=np.int32)
+        draft = self._tokens[length : length + min(width - 1, self.context.most_nodes)]
+        feed = Feed(0, self._tokens[:length], length, draft, parents[: len(draft)])
+        start = time.perf_counter()
+        self._decode([feed])
+        return time.perf_counter() - start
+
+
+def beside(nodes: int) -> tuple[list[int], list[int]]:
+    """Parents of two chains after the same token, of two nodes or more in all, and the nodes of the second one."""
+    main = nodes - nodes // 2
+    return [*range(-1, main - 1), -1, *range(main, nodes - 1)], list(range(main, nodes))
+
+
+def in_turn(nodes: int) -> tuple[list[int], list[int]]:
+    """Parents of a leaf and two chains after the same token, whose nodes take turns, and those of the first chain."""
+    return [-1 if node < 3 else node - 2 for node in range(nodes)], list(range(1, nodes, 2))
+
+
+def comb(nodes: int, leaves: int) -> list[int]:
+    """Parents of a chain with a leaf beside each node (-1, -1, 0, 0, 2, 2, ...), until there are `leaves` of them."""
+    parents: list[int] = []
+    tip, beside = -1, 0
+    while len(parents) < nodes:
+        parent, tip = tip, len(parents)
+        parents.append(parent)
+        if beside < leaves - 1 and len(parents) < nodes:
+            parents.append(parent)
+            beside += 1
+    return parents
+
+
+def _plain_tokens(model: Model) -> npt.NDArray[np.int32]:
+    """Ids of ordinary tokens, so that a probe's text is like any text to the model."""
+    types: Sequence[int] = model.header.token_types
+    if len(types) != model.n_vocab:
+        return np.arange(model.n_vocab, dtype=np.int32)
+    plain = np.flatnonzero(np.array(types) == 1).astype(np.int32)
+    return plain if len(plain) else np.arange(model.n_vocab, dtype=np.int32)
+
 
 Progress = Callable[[float], None]
 """Share done, 0 to 1; may raise to give up."""
@@ -65,9 +336,6 @@ def examine(
         widest: widths 2 to this are examined.
         budget: seconds.
         progress: see `Progress`.
-
-    Raises:
-        ModelError: llama.cpp refuses the settings.
     """
     rows = max(widest + 1, 8)
     clock = Clock(budget)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import UsageError
-from localspec.llama.cache.tree import Layout
+from localspec.llama.cache.cells import Layout
 from localspec.llama.library import lib
 from localspec.types import Feed, Tokens
 
@@ -101,11 +101,7 @@ class Batch:
         return self._struct
 
     def add(self, part: Part, row: int) -> int:
-        """Writes a part's missing tokens and draft from `row` on; returns the row after them.
-
-        Raises:
-            UsageError: a token id outside the vocabulary.
-        """
+        """Writes a part's missing tokens and draft from `row` on; returns the row after them."""
         feed = part.feed
         count, nodes = len(feed.tokens), len(feed.draft_tokens)
         row = self.add_history(feed.slot, feed.tokens[part.start :], part.start, row)
@@ -135,9 +131,6 @@ class Batch:
         """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them.
 
         A slot's sequence id is its number; where trees are possible there is one slot, and its cells carry all ids.
-
-        Raises:
-            UsageError: a token id outside the vocabulary.
         """
         end = row + len(tokens)
         self.token[row:end] = tokens

@@ -1,12 +1,16 @@
-"""One llama_context: made, run and freed in the same way by every cache that sits on one."""
+"""One llama_context: made, run and freed in the same way by every cache that sits on one.
+
+Stopping a pass under way: llama.cpp asks after every node of its graph (on CPUs).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from localspec.errors import ModelError
+from localspec.errors import Cancelled, ModelError
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
@@ -70,9 +74,6 @@ class Handle:
         Args:
             function: `llama_decode` or `llama_encode`.
             batch: a llama_batch.
-
-        Raises:
-            Cancelled, DecodeError: see `lib.raise_for_code`.
         """
         mark = lib.log.total  # `mark` would run code of llama.cpp that is cold between two passes
         wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
@@ -100,3 +101,34 @@ class Handle:
 
     def __del__(self) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def abortable(handle: int | None, cancel: Callable[[], bool] | None) -> Iterator[None]:
+    """While it lasts, passes of the llama_context end with `Cancelled` as soon as `cancel` says so.
+
+    Raises:
+        Whatever `cancel` raised.
+    """
+    if cancel is None:
+        yield
+        return
+    api, raised = lib.api(), list[BaseException]()
+
+    def poll(_: object) -> bool:
+        try:
+            return cancel()
+        except BaseException as error:  # noqa: BLE001 - must not cross C; raised again below
+            raised.append(error)
+            return True
+
+    callback = api.ggml_abort_callback(poll)
+    api.llama_set_abort_callback(handle, callback, None)
+    try:
+        yield
+    except Cancelled:
+        if raised:
+            raise raised[0] from None
+        raise
+    finally:
+        api.llama_set_abort_callback(handle, api.ggml_abort_callback(), None)

@@ -155,11 +155,7 @@ def _load_backends(module: Any) -> None:
 
 
 def backends() -> tuple[str, ...]:
-    """File names of the modules that llama.cpp computes with, such as "libggml-cpu-zen4.so"; () = they are linked in.
-
-    Raises:
-        LocalspecError: llama.cpp's bindings cannot be used (see `api`).
-    """
+    """File names of the modules that llama.cpp computes with, such as "libggml-cpu-zen4.so"; () = linked in."""
     api()
     return tuple(_backends)
 
@@ -173,11 +169,7 @@ def extension() -> Any:
 
 @functools.cache
 def c_function(name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of libllama or of the ggml it is linked with that the bindings do not declare.
-
-    Raises:
-        LocalspecError: this build does not export it.
-    """
+    """A function of libllama or of the ggml it is linked with that the bindings do not declare."""
     return _function(api(), name, restype, *argtypes)
 
 

@@ -26,11 +26,7 @@ class Logits:
         self._first = np.uintp(0)
 
     def collect(self, count: int) -> None:
-        """Waits for the pass that was launched last; its first `count` rows with logits can be read then.
-
-        Raises:
-            DecodeError: the pass has fewer rows.
-        """
+        """Waits for the pass that was launched last; its first `count` rows with logits can be read then."""
         tap, buffer = self._handle.logits_tap, lib.pointer_value(self._api.llama_get_logits(self._handle.pointer))
         self._first = np.uintp(buffer if tap is None else tap.rows(count, buffer))
 

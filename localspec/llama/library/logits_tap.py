@@ -17,8 +17,8 @@ from typing import Any
 
 from localspec.errors import DecodeError, LocalspecError
 from localspec.llama.library import lib
+from localspec.llama.library.bindings import InitParams, Tensor
 from localspec.llama.library.preselection import open_gpu
-from localspec.llama.library.structs import InitParams, Tensor
 from localspec.native.gpu import Gpu
 from localspec.types import Float32Array
 
@@ -34,9 +34,6 @@ class LogitsTap:
         Args:
             params: a llama_context_params, but for its samplers.
             n_vocab: of the model.
-
-        Raises:
-            LocalspecError: this ggml lays its tensors out otherwise than is declared here.
         """
         self._chains: list[Any] = []
         self.gpu: Gpu | None = None

@@ -60,11 +60,7 @@ def context_parameters(model: Model, settings: ContextSettings, threads: int, ta
 
 
 def make_handle(model: Model, settings: ContextSettings, threads: int, tap: Tap, observer: Observer | None) -> Handle:
-    """The llama_context of these settings.
-
-    Raises:
-        ModelError: llama.cpp refuses the settings for this model, or there is no memory.
-    """
+    """The llama_context of these settings."""
     params = context_parameters(model, settings, threads, tap)
     if observer is not None:
         params.cb_eval = observer.callback

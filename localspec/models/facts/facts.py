@@ -11,10 +11,9 @@ from localspec.gguf import Header, packs
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.machine.memory import Place, total_ram
 from localspec.methods import TABLE, Need
-from localspec.models.facts.context_length import default_context
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
 from localspec.models.facts.pairing import template_marks
-from localspec.models.facts.shape import shape_of
+from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.facts.vocabulary import doubt_of, vocabulary
 from localspec.models.memory.fit import FitSettings, plan
 
@@ -96,9 +95,6 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         parts: headers of its files, see `localspec.gguf.split.read_parts`.
         settings: how it would run; `context` adds a length to the table of memory.
         places: what memory there is.
-
-    Raises:
-        ModelFileError: a header no model has.
     """
     header, shape = parts[0], shape_of(parts)
     whole = any(part.tensors for part in parts)

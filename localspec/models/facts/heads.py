@@ -108,11 +108,7 @@ def trained_for(header: Header) -> str:
 
 
 def reads(header: Header) -> str:
-    """What a head in a GGUF file takes from its target, in words; "" where the file does not list layers.
-
-    Raises:
-        ModelFileError: the file has changed since its header was read.
-    """
+    """What a head in a GGUF file takes from its target, in words; "" where the file does not list layers."""
     own = f"{header.architecture}."
     layers = [str(layer) for layer in header.array(f"{own}target_layers")]
     if not layers:
@@ -136,9 +132,6 @@ def nextn_layers(header: Header | Sequence[Header]) -> int:
 
     Args:
         header: of the model, whose other files are read where it says that there are some; or those of all files.
-
-    Raises:
-        ModelFileError: another file is missing or damaged.
     """
     first = header if isinstance(header, Header) else header[0]
     count = first.number("nextn_predict_layers")

@@ -72,7 +72,6 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
     Raises:
         PairError: it does not; the message names the first difference.
-        ModelFileError: a file's tokenizer is damaged, or it has changed since its header was read.
     """
     found = match(target, draft, cross_tokenizer=cross_tokenizer)
     if not found.fits:
@@ -87,9 +86,6 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
         target: of the model whose text is emitted.
         draft: of the one that should guess.
         cross_tokenizer: whether it may do so with another tokenizer.
-
-    Raises:
-        ModelFileError: a file's tokenizer is damaged, or it has changed since its header was read.
     """
     kind = draft_kind(draft)
     subject = f"{draft.path.name} cannot draft for {target.path.name}"

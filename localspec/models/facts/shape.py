@@ -2,6 +2,13 @@
 
 Which layers keep keys and values, and how wide they are, is taken from the tensors rather than from architecture
 names, so hybrids, per-layer head counts and layers that share a cache need no table. Split files: pass all headers.
+
+How many tokens a conversation can hold, where nothing is asked for.
+
+A cache may come to take memory for all of them. The answer must not change from one start to the next, because
+saved caches depend on it; so it follows from the files and from all the memory there is, not from what is free.
+
+What trained heads take of memory beside their target, as far as their files tell: never less than they will.
 """
 
 from __future__ import annotations
@@ -9,11 +16,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from localspec.errors import ModelFileError
 from localspec.gguf import Header, Tensor
+from localspec.gguf.split import read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
+from localspec.methods import OF_ITS_OWN, ROWS
+from localspec.models.facts import checkpoint
+from localspec.models.facts.heads import nextn_layers
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _MOST_LAYERS = 4096
@@ -209,3 +221,122 @@ def _state(header: Header, parts: dict[str, Tensor]) -> int:
     if any(name.startswith("shortconv.") for name in parts):
         return width * max(_per_layer(header, "shortconv.l_cache", 0) - 1, 0)
     return 0
+
+
+LONGEST_DEFAULT = 32_768
+"""Tokens at most: enough for a long chat with files in it."""
+LEAST_DEFAULT = 8_192
+"""Tokens at least, where weights and cache fit memory at all."""
+FALLBACK_LENGTH = 2_048
+"""Tokens where not even that fits."""
+MEMORY_DIVISOR = 8
+"""Caches take at most this part of memory, or what `LEAST_DEFAULT` takes."""
+PROCESS_BYTES = 512 << 20
+"""Bytes that Python and llama.cpp need besides weights and caches (`fit.MARGINS`)."""
+_CELL_STEP = 256
+"""llama.cpp makes caches of whole multiples of this."""
+
+
+def default_context(
+    target: ModelShape, draft: ModelShape | None = None, slots: int = 1, total_bytes: int = 0, element: float = 2.0
+) -> int:
+    """Tokens a slot can hold, at most as many as the target was trained for.
+
+    Args:
+        target: its shape.
+        draft: that of its draft model; None = there is none.
+        slots: each has a cache of its own.
+        total_bytes: all memory of the machine; 0 = unknown.
+        element: bytes of an element of the target's cache (the draft's have 2).
+    """
+    token = slots * _token_bytes(target, draft, element)
+    found = LONGEST_DEFAULT
+    if token and total_bytes:
+        found = min(LONGEST_DEFAULT, int(total_bytes / MEMORY_DIVISOR / token))
+        if found < LEAST_DEFAULT:
+            weights = target.weight_bytes + (draft.weight_bytes if draft is not None else 0)
+            fits = weights + LEAST_DEFAULT * token + PROCESS_BYTES <= total_bytes
+            found = LEAST_DEFAULT if fits else max(FALLBACK_LENGTH, found)
+    return min(found // _CELL_STEP * _CELL_STEP, target.train_context or LEAST_DEFAULT)
+
+
+def is_small(
+    n_ctx: int, target: ModelShape, draft: ModelShape | None, slots: int, total_bytes: int, element: float = 2.0
+) -> bool:
+    """Whether caches of so many slots take no more memory than `default_context` gives to caches.
+
+    Args:
+        n_ctx: tokens a slot can hold.
+        target, draft, slots, total_bytes, element: as for `default_context`.
+    """
+    return slots * n_ctx * _token_bytes(target, draft, element) <= total_bytes / MEMORY_DIVISOR
+
+
+def _token_bytes(target: ModelShape, draft: ModelShape | None, element: float) -> float:
+    """Of a token in the caches of both."""
+    return element * _elements(target) + (2.0 * _elements(draft) if draft is not None else 0.0)
+
+
+def _elements(shape: ModelShape) -> int:
+    """Of keys and values that a token leaves in the cache."""
+    return sum(layer.key + layer.value for layer in shape.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """One head."""
+
+    model: ModelShape | None = None
+    """What llama.cpp runs, in a context of its own; None = localspec computes it."""
+    weights: int = 0
+    """Bytes of the matrices that localspec computes with."""
+    token_bytes: int = 0
+    """Kept of each token of a slot: the target's hidden states in F16, and keys and values that localspec keeps."""
+    all_rows: bool = False
+    """Whether the target computes logits of whole prompts for it."""
+
+
+def head_shape(path: Path, method: str, target: Header) -> HeadShape:
+    """Of a file or folder.
+
+    Args:
+        path: of the head.
+        method: one of `methods.HEADS`.
+        target: of the model it goes with.
+    """
+    if not checkpoint.is_checkpoint(path):
+        return gguf_head(read_parts(path), method, target)
+    weights, width = sum(file.stat().st_size for file in checkpoint.weights_of(path)), _width(target)
+    if method != "eagle":
+        return HeadShape(None, weights, _state_bytes(method, target))
+    weights += target.count("tokenizer.ggml.tokens") * (width + 4)  # the target's output matrix in 8 bits
+    return HeadShape(None, weights, _state_bytes(method, target) + 2 * 4 * width, all_rows=True)
+
+
+def gguf_head(parts: Sequence[Header], method: str, target: Header) -> HeadShape:
+    """Of the headers of a GGUF file, the first part first; see `head_shape`."""
+    listed = len(parts[0].array(f"{parts[0].architecture}.target_layers"))
+    states = _state_bytes(method, target, listed)
+    return HeadShape(shape_of(parts, nextn=nextn_layers(parts) > 0), token_bytes=states)
+
+
+def own_heads(target: Header | Sequence[Header]) -> tuple[HeadShape, ...]:
+    """Of the target's own layers of multi-token prediction, if it has some: their weights are the target's."""
+    parts = [target] if isinstance(target, Header) else target
+    if not nextn_layers(parts):
+        return ()
+    head = gguf_head(parts, OF_ITS_OWN, parts[0])
+    assert head.model is not None
+    layers = tuple(replace(layer, weights=0) for layer in head.model.layers)
+    return (replace(head, model=replace(head.model, layers=layers, input_bytes=0, output_bytes=0)),)
+
+
+def _state_bytes(method: str, target: Header, listed: int = 0) -> int:
+    """`listed`: layers whose inputs the head's file says that it reads."""
+    states = 0 if method in ROWS and ROWS[method].needs == "tokenizer" else 1
+    return 2 * (listed or states) * _width(target)
+
+
+def _width(target: Header) -> int:
+    """Elements of a hidden state."""
+    return max(0, target.number("embedding_length"), target.number("embedding_length_out"))

@@ -70,11 +70,7 @@ def doubt_of(header: Header) -> str:
 
 
 def vocabulary(header: Header) -> Vocabulary:
-    """The tokenizer of a file.
-
-    Raises:
-        ModelFileError: the file has changed since its header was read.
-    """
+    """The tokenizer of a file."""
     model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
     kind, tokens = KINDS.get(model, model), header.token_bytes
     bos, eos = _BOS_EOS.get(kind, (None, None)) if model != "gemma4" else (None, None)

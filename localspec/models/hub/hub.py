@@ -2,6 +2,8 @@
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE mean what they mean to huggingface_hub. Every failure is a
 `DownloadError` with one sentence and what to do about it.
+
+What the environment says of the way to a server: its proxies and certificates, and what is wrong with them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import hashlib
 import logging
 import os
 import re
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
-import httpx2 as httpx  # what huggingface_hub itself speaks with
+import httpx2 as httpx
 from huggingface_hub import HfApi, constants, errors, get_session, get_token, hf_hub_url
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status
@@ -26,7 +30,48 @@ from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_ra
 from localspec import __version__, paths
 from localspec.errors import DownloadError, LocalspecError, UsageError, reason
 from localspec.models.hub.names import RemoteFile, Url, check_file_name, is_plain_path
-from localspec.models.hub.proxies import certificates, check_proxies
+
+_KINDS = ("http", "https", "all")
+"""Of HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, which clients heed."""
+
+
+def check_proxies() -> None:
+    """Refuses proxies that no client can be made with, wherever it goes.
+
+    Raises:
+        UsageError: says which variable holds one. An address may have a password, which is not repeated.
+    """
+    for kind, address in getproxies().items():
+        if kind not in _KINDS or not address:
+            continue
+        try:
+            httpx.HTTPTransport(False, trust_env=False, proxy=address if "://" in address else f"http://{address}")
+        except ImportError:
+            raise _unfit(kind, address, "it needs the package socksio", "Try: pip install socksio") from None
+        except (ValueError, httpx.InvalidURL):
+            hint = "It must look like http://HOST:PORT; without one, unset it."
+            raise _unfit(kind, address, "it is no address of an HTTP or SOCKS5 proxy", hint) from None
+
+
+def _unfit(kind: str, address: str, why: str, hint: str) -> UsageError:
+    head, _, host = address.rpartition("@")
+    shown = f"{head.partition('://')[0]}://...@{host}" if head else address
+    return UsageError(f"The proxy {shown!r} of {kind.upper()}_PROXY cannot be used: {why}.", hint)
+
+
+def certificates() -> ssl.SSLContext:
+    """The certificates that a server's own is checked with: the system's, or those of SSL_CERT_FILE or SSL_CERT_DIR.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:
+        name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
+        which = f"{name} ({os.environ[name]})" if name else "of the system"
+        raise UsageError(f"The certificates {which} cannot be read: {reason(error)}.") from None
+
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
@@ -74,11 +119,7 @@ class Hub:
     def __init__(
         self, *, endpoint: str | None = None, cache: Path | None = None, offline: bool = False, token: str | None = None
     ) -> None:
-        """None = what the environment says.
-
-        Raises:
-            UsageError: there is no home folder for the cache.
-        """
+        """None = what the environment says."""
         self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
         if cache is None and not any(os.environ.get(name) for name in _CACHE_VARIABLES):
             paths.home()  # without one the library would take a folder below where we are
@@ -263,11 +304,7 @@ class Hub:
         raise AssertionError("the last wait is None")
 
     def check_way(self) -> None:
-        """Refuses proxies and certificates of the environment that cannot be used, before the library meets them.
-
-        Raises:
-            UsageError: says which.
-        """
+        """Refuses proxies and certificates of the environment that cannot be used, before the library meets them."""
         if not self._way_checked:
             check_proxies()
             certificates()

@@ -76,11 +76,7 @@ def first_offers(store: Store | None = None, rate: Rate | None = None) -> list[O
 
 
 def recommended(rate: Rate | None = None) -> list[Offer]:
-    """What to recommend on this machine as it is now, whatever is installed.
-
-    Raises:
-        UsageError: the user's catalogue cannot be read.
-    """
+    """What to recommend on this machine as it is now, whatever is installed."""
     return offers(Catalog.load(), ram(), _free_disk(), rate)
 
 

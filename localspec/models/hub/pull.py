@@ -16,17 +16,13 @@ from localspec.gguf import Header, read_header
 from localspec.machine.memory import Place, ram, total_ram
 from localspec.methods import HEADS
 from localspec.models.facts import pairing
-from localspec.models.facts.context_length import default_context
-from localspec.models.facts.head_shape import gguf_head
 from localspec.models.facts.heads import draft_kind
-from localspec.models.facts.shape import shape_of
+from localspec.models.facts.shape import default_context, gguf_head, shape_of
 from localspec.models.hub import names, sidecar
-from localspec.models.hub.download import fetch_all
+from localspec.models.hub.download import Fetched, Report, fetch_all
 from localspec.models.hub.hub import Hub, Listing
 from localspec.models.hub.names import Choice, Url
-from localspec.models.hub.part import Part, Wish, chosen, part_of, wish_for
-from localspec.models.hub.sidecar import Finding, Reach
-from localspec.models.hub.transfer import Fetched, Report
+from localspec.models.hub.sidecar import Finding, Part, Reach, Wish, chosen, part_of, wish_for
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 from localspec.models.memory import fit
@@ -65,12 +61,7 @@ class Plan:
 def wishes(
     text: str, hub: Hub, *, draft: str = "", role: str = "target", revision: str = "", catalog: Catalog | None = None
 ) -> list[Wish]:
-    """What `localspec pull TEXT` asks for: a pair or model of the catalogue, `user/repo[:quant]`, or an address.
-
-    Raises:
-        UsageError: a revision for something that has none.
-        ModelError: no such name, or it is shipped with localspec.
-    """
+    """What `localspec pull TEXT` asks for: a pair or model of the catalogue, `user/repo[:quant]`, or an address."""
     catalog = Catalog.load() if catalog is None else catalog
     pair = catalog.pairs.get(text)
     if pair is not None:
@@ -122,11 +113,6 @@ def make_plan(
         catalog: where a drafter is looked for, after the target's own file and repository, if a target is all that is
             wanted; None = none is looked for.
         reach: says which heads cannot be run; those are not taken.
-
-    Raises:
-        DownloadError: the hub cannot be reached or refuses.
-        ModelError: no such file, or not one that generates text.
-        PairError: target and draft do not share a tokenizer.
     """
     places = places or [ram()]
     plan = _fitting(wanted, hub, store, context, places, cross_tokenizer)
@@ -254,11 +240,6 @@ def install(
         report: called with progress, from several threads.
         stop: ends it when set.
         load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
-
-    Raises:
-        DownloadError: it could not be fetched, or has the wrong bytes.
-        ModelFileError: it came as promised and is no sound GGUF file.
-        Cancelled: `stop` was set.
     """
     check_disk(plan)
     transfers = [transfer for part in plan.parts for transfer in part.transfers]

@@ -178,11 +178,7 @@ class Catalog:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Catalog:
-        """Reads a catalogue file; None = the shipped one, with the user's own over it if there is one.
-
-        Raises:
-            UsageError: not TOML, an unknown or missing key, a bad value, or a pair of unknown models; says which.
-        """
+        """Reads a catalogue file; None = the shipped one, with the user's own over it if there is one."""
         if path is not None:
             return _checked(_read(path), path)
         found, own = _read(paths.models_toml()), paths.config_dir() / "models.toml"

@@ -46,9 +46,6 @@ def find_kept(store: Store) -> list[Kept]:
     """Models of other programs that can answer or draft here, by program and name; each file once.
 
     Files that cannot be read, and such as only encode texts or pictures, are left out.
-
-    Raises:
-        UsageError: there is no home folder.
     """
     installed = {
         paths.real(file.path): entry.name for entry in store.entries() for file in entry.files if file.path.exists()

@@ -155,11 +155,7 @@ class Store:
         return self.folder / "models"
 
     def entries(self) -> list[Entry]:
-        """Everything installed, by name; `Entry.fault` says what cannot be used.
-
-        Raises:
-            ModelError: the index is damaged, or of a newer localspec.
-        """
+        """Everything installed, by name; `Entry.fault` says what cannot be used."""
         if not self.path.exists():
             return []
         with self._open() as database:

@@ -21,9 +21,7 @@ from localspec.gguf import TENSOR_TYPES, TYPE_NUMBERS, Header
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.spread import spread_of
 from localspec.machine.memory import Place, total_ram
-from localspec.models.facts.context_length import default_context
-from localspec.models.facts.head_shape import HeadShape, own_heads
-from localspec.models.facts.shape import ModelShape, shape_of
+from localspec.models.facts.shape import HeadShape, ModelShape, default_context, own_heads, shape_of
 
 MIB = 1 << 20
 MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
@@ -76,12 +74,7 @@ class FitSettings:
             raise UsageError(f"slots is {self.slots}; it must be 1 or more.")
 
     def shape(self, target: Headers) -> ModelShape:
-        """The target's, with its tensors on the devices that overrides give them.
-
-        Raises:
-            ModelFileError: layer numbers that no model has.
-            UsageError: an override that has no device, or is no regular expression.
-        """
+        """The target's, with its tensors on the devices that overrides give them."""
         return shape_of(target, spread=spread_of("layer", self.override_tensor, self.cpu_moe))
 
 
@@ -157,9 +150,6 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
         target, draft: a header, or the headers of all parts of a split file, the first part first.
         settings: as they will run.
         places: the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory.
-
-    Raises:
-        ModelFileError: a header that no model has.
     """
     main, small = settings.shape(target), None if draft is None else shape_of(draft)
     return _plan(main, small, _decided(main, small, _with_own_head(settings, target), places), places)

@@ -30,8 +30,7 @@ from localspec import paths, sqlite
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
 from localspec.models.facts.vocabulary import vocabulary
-from localspec.native.counts import ContextCounts
-from localspec.native.suffix import SuffixIndex
+from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
 
 _LOG = logging.getLogger("localspec")
@@ -49,11 +48,7 @@ def folder() -> Path:
 
 
 def file_of(header: Header, megabytes: float) -> CorpusFile:
-    """The file of all models with this tokenizer.
-
-    Raises:
-        ModelFileError: the model's file has changed since its header was read.
-    """
+    """The file of all models with this tokenizer."""
     words = vocabulary(header)
     digest = hashlib.sha256(f"{words.kind} {words.pre} {words.size} {words.merge_count}\n".encode())
     for token in words.tokens:

@@ -12,8 +12,7 @@ from typing import Any
 
 from localspec.kept import Facts
 from localspec.planning.acceptance import Table
-from localspec.planning.costs import kept_from_json
-from localspec.planning.draft_costs import DraftCosts
+from localspec.planning.costs import DraftCosts, kept_from_json
 from localspec.planning.knowledge import Knowledge
 
 _HALF_LIFE = 30 * 24 * 3600.0

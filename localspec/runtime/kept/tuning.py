@@ -94,11 +94,7 @@ def forget(target: Path, draft: Path | None) -> bool:
 
 
 def _key(target: Path, draft: Path | None) -> list[Any]:
-    """Size and time of change of each file, and the machine.
-
-    Raises:
-        OSError: a file is not there.
-    """
+    """Size and time of change of each file, and the machine."""
     found = [path.stat() for path in (target, draft) if path is not None]
     return [[[one.st_size, one.st_mtime_ns] for one in found], _machine()]
 

@@ -36,11 +36,9 @@ def gpus(servers: str | None = None) -> list[Place]:
 
     Args:
         servers: other machines whose devices count, as `EngineSettings.rpc`; those of no others do.
-
-    Raises:
-        LocalspecError: see `llama.rpc.connect`.
     """
-    from localspec.llama.library import lib, rpc
+    from localspec.llama.library import devices as rpc
+    from localspec.llama.library import lib
 
     asked = rpc.connect(servers)
     try:
@@ -66,8 +64,5 @@ def places(servers: str | None = None) -> list[Place]:
 
     Args:
         servers: as for `gpus`.
-
-    Raises:
-        LocalspecError: as `gpus`.
     """
     return [ram(), *gpu.used(gpus(servers))]

@@ -8,8 +8,7 @@ from dataclasses import replace
 from localspec.engine.loop import Loop
 from localspec.errors import DeviceError, LocalspecError
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.loading import load_apart
-from localspec.runtime.loops import make_loop
+from localspec.runtime.loading import load_apart, make_loop
 from localspec.runtime.memory.placement import Placement, number, on_cpu
 
 _LOG = logging.getLogger("localspec")

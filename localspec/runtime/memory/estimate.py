@@ -13,8 +13,7 @@ from localspec.llama.cache.constant_width import GPU_WIDTH
 from localspec.llama.exact.limits import Limits
 from localspec.llama.model import Model
 from localspec.models.facts.shape import ModelShape
-from localspec.planning.costs import PassCosts
-from localspec.planning.draft_costs import DraftCosts
+from localspec.planning.costs import DraftCosts, PassCosts
 
 Kernels = Literal["wide", "llama", "gpu"]
 """Who computes passes: our kernels, llama.cpp's on the CPU, or a GPU that has all of the model."""

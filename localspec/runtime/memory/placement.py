@@ -2,6 +2,9 @@
 
 The numbers follow from files, settings, devices and all their memory (`models.fit.layers`), not from what is free. A
 machine without a GPU is done at once: nothing is read, written or said.
+
+Whether a second conversation can be answered beside the first at no cost to it: a context of two slots has to be as
+good for one conversation as a context of one slot.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from localspec import kept
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
+from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact.configuration import CACHE_NAMES, DEFAULT_CACHE
 from localspec.llama.exact.identity import of_file
-from localspec.llama.library import device_list
+from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE
+from localspec.llama.library import devices
 from localspec.machine.memory import Place, ram
+from localspec.models.facts.heads import keeps_state
+from localspec.models.facts.shape import MEMORY_DIVISOR
 from localspec.models.memory import fit
 from localspec.models.memory import gpu as gpus
 from localspec.models.memory.fit import FitSettings
@@ -52,8 +58,6 @@ def place(settings: EngineSettings) -> Placement:
 
     Raises:
         UsageError: layers were asked for, and llama.cpp has no GPU; or no such main GPU.
-        LocalspecError: a server of `rpc` cannot be used (see `llama.rpc`).
-        ModelFileError: a header that no model has.
     """
     listed = listed_gpus(settings.rpc)
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
@@ -172,11 +176,7 @@ def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
 
 
 def spread(settings: EngineSettings) -> Spread:
-    """How the target's tensors go to devices.
-
-    Raises:
-        UsageError: see `spread_of`.
-    """
+    """How the target's tensors go to devices."""
     return spread_of(settings.split_mode, settings.override_tensor, settings.cpu_moe)
 
 
@@ -232,7 +232,7 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
     """
     if device is not None:
         known = {one.name: one for one in listed}
-        parts = device_list.read(device)
+        parts = devices.read(device)
         return [replace(known[name], part=part) for name, part in parts.items() if name in known]
     worth = gpus.used(listed)
     return worth or ([one for one in listed if not gpus.is_software(one)] if asked else [])
@@ -273,3 +273,30 @@ def _key(settings: EngineSettings, places: Sequence[Place]) -> dict[str, Any]:
         "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],
         "settings": [str(getattr(settings, name)) for name in _ASKED],
     }
+
+
+CHUNKS = "of a prompt that it knows the model would reuse whole chunks only"
+
+
+def objection(settings: EngineSettings, header: Header, *, heads: bool, ours: bool, small: bool) -> str:
+    """Why there is no second slot, in words; "" = nothing is known that speaks against it.
+
+    It follows from files, settings and all the memory there is, not from what is free: a saved cache of a chat serves
+    contexts of the same number of slots only.
+
+    Args:
+        settings: with one slot.
+        header: the target's.
+        heads: whether there are heads for the target.
+        ours: whether our kernels compute all layers of the target.
+        small: whether two caches take no more memory than one may (`context_length.is_small`).
+    """
+    if settings.branches > 1:
+        return "drafts are trees"
+    if keeps_state(header):
+        return "it could not draft, since some layers are recurrent"
+    if heads:
+        return "its heads would need a second cache, too"
+    if not ours:
+        return CHUNKS
+    return "" if small else f"a second cache would take more than 1/{MEMORY_DIVISOR} of the memory with the first"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from localspec.chat.reply.reply import Content, Part
-from localspec.engine.request import Event, FinishReason, TokenLogProb
+from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.errors import LocalspecError
 from localspec.runtime.generation import Generation
 from localspec.server.http.errors import ApiError, from_localspec

@@ -14,12 +14,11 @@ from starlette.responses import Response
 from localspec.chat.reply.dialect import Turn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.engine.request import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat_fields import ChatFields
 from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared
-from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     AnswerMessage,
@@ -33,6 +32,8 @@ from localspec.server.chat.shapes import (
     FinishWord,
     Function,
     FunctionDelta,
+    PromptProgress,
+    Reading,
     Usage,
     chat_log_probs,
     extra,

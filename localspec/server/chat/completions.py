@@ -13,15 +13,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from localspec.engine.request import Event, TokenLogProb
+from localspec.engine.slot import Event, TokenLogProb
 from localspec.llama.model import Model
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import GenerationFields
-from localspec.server.chat.options import options_of
-from localspec.server.chat.prepare import Asked, bound, check_length, check_text, prepared
+from localspec.server.chat.prepare import Asked, bound, check_length, check_text, options_of, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     FinishWord,
@@ -119,11 +118,7 @@ def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> li
 async def scored(
     request: Request, service: Service, lease: Lease, fields: CompletionFields, asked: Sequence[Asked]
 ) -> list[list[TokenLogProb]]:
-    """Log-probabilities of every prompt's tokens but its first, while the answers are generated.
-
-    Raises:
-        ApiError: 503, before anything is awaited if too many wait, or the server is ending; 499, the client has left.
-    """
+    """Log-probabilities of every prompt's tokens but its first, while the answers are generated."""
     score, top = lease.engine.score, fields.logprobs or 0
     with service.reading_texts():
         async with leaving(request) as left:

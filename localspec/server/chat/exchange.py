@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from localspec.chat.reply.reply import Part
-from localspec.engine.request import Event, FinishReason, TokenLogProb
+from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.llama.model import Model
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
@@ -35,20 +35,12 @@ class Answering:
         self._choice = choice
 
     async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:
-        """What each pass brings, to the end; None whenever `silence` seconds brought nothing.
-
-        Raises:
-            ApiError: the answer failed, or the server ends.
-        """
+        """What each pass brings, to the end; None whenever `silence` seconds brought nothing."""
         async for arrival in self.answers.events(silence):
             yield None if arrival is None else self._choice.take(arrival.event)
 
     async def events(self, silence: float | None = None) -> AsyncIterator[Event | None]:
-        """The same as the engine tells it.
-
-        Raises:
-            ApiError: the answer failed, or the server ends.
-        """
+        """The same as the engine tells it."""
         async for arrival in self.answers.events(silence):
             if arrival is not None:
                 self._choice.take(arrival.event)
@@ -86,9 +78,6 @@ class Exchange(Answering):
             fields: the conversation.
             lease: on the model that is to answer, taken over; None = on the one that the fields name.
             said: tokens that the conversation goes on from.
-
-        Raises:
-            ApiError: it cannot be answered.
         """
         lease = lease or await service.lease(fields.model)
         turn, asked = await prepared(lease, partial(chat_asked, fields, said=said))

@@ -9,7 +9,7 @@ from typing import Any
 from localspec import __version__
 from localspec.gguf.split import read_parts
 from localspec.models.facts.vocabulary import vocabulary
-from localspec.runtime.facts import ModelFacts
+from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Pool
 from localspec.types import SamplingParams
 
@@ -29,11 +29,7 @@ def props_of(name: str, facts: ModelFacts) -> dict[str, Any]:
 
 
 def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
-    """Of a model that was never in memory, as its file tells it; a context of 0 is not known before it is loaded.
-
-    Raises:
-        ModelFileError: its file cannot be read.
-    """
+    """Of a model that was never in memory, as its file tells it; a context of 0 is not known before it is loaded."""
     files = pool.files(name)
     header = read_parts(files.target)[0]
     words = vocabulary(header)

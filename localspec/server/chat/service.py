@@ -25,7 +25,7 @@ from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
 from localspec.server.chat.props import props_of
-from localspec.server.http import log
+from localspec.server.http import meter
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.http.meter import Counting, Meter
 from localspec.server.http.reading import IgnoredNames
@@ -218,13 +218,13 @@ class Service:
         numbers = dict(zip(generations, self._numbers, strict=False))
         for generation, number in numbers.items():
             self._running[number] = lease.name, generation
-            log.answer_asked(lease.name, generation)
+            meter.answer_asked(lease.name, generation)
 
         def ended(generation: Generation) -> None:
             self.live[lease.name] -= 1
             del self._running[numbers[generation]]
             self.counting.answered(lease.name, numbers[generation], generation)
-            log.answer_ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
+            meter.answer_ended(lease.name, generation, left=answers.closed, stopped=self.stopped)
 
         def over() -> None:
             self._answers.discard(answers)
@@ -318,9 +318,6 @@ class Service:
             tokens: of the text.
             work: `Engine.embed` or `Engine.score`, to be given what says whether the result is not wanted any more.
             left: is done when the client has left.
-
-        Raises:
-            ApiError: 499, the client has left; 503, the server is ending.
         """
         async with self._turn_to_read(left):
             start = perf_counter()

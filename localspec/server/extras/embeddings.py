@@ -122,9 +122,6 @@ async def vectors(
         request: of the client.
         lease: on the model, kept by the caller.
         texts: makes the tokens, on a worker thread.
-
-    Raises:
-        ApiError: 400, what `texts` refuses; 503, too many wait; 499, the client has left.
     """
     service: Service = request.app.state.service
     with service.reading_texts():

@@ -13,13 +13,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from localspec.gguf.split import read_parts
-from localspec.runtime.facts import ModelFacts
+from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.extras.lm_studio import Facts, facts_of
 from localspec.server.http.errors import ApiError, invalid, unknown_model
 from localspec.server.http.route import JsonRoute
-from localspec.server.ollama.names import stamp
+from localspec.server.ollama.models import stamp
 
 ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)
 _ANTHROPIC = "anthropic-version"

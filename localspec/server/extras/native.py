@@ -12,16 +12,24 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
-from localspec.engine.request import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason
 from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import GenerationFields
 from localspec.server.chat.completions import MOST_PROMPTS, MOST_TOP, CompletionFields
 from localspec.server.chat.exchange import Continuation
 from localspec.server.chat.fields import MOST_ITEMS, Body
 from localspec.server.chat.prepare import prepared
-from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import Extra, Timings, TokenLogProbs, chat_log_probs, extra, timings
+from localspec.server.chat.shapes import (
+    Extra,
+    PromptProgress,
+    Reading,
+    Timings,
+    TokenLogProbs,
+    chat_log_probs,
+    extra,
+    timings,
+)
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
 from localspec.server.http.route import JsonRoute, ModelRoute

@@ -19,22 +19,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
+from localspec.server import messages
 from localspec.server.chat import chat, completions
 from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, lm_studio, models, native, text
-from localspec.server.front.front import Front
-from localspec.server.front.processes import Processes
+from localspec.server.front import Front, Processes
 from localspec.server.http import monitoring
 from localspec.server.http.errors import ApiError, error_response, from_localspec, from_validation
 from localspec.server.http.guard import Guard
-from localspec.server.http.log import AccessLog
-from localspec.server.http.meter import Counting
+from localspec.server.http.meter import AccessLog, Counting
 from localspec.server.http.reading import HEADER
 from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, ServerSettings
 from localspec.server.http.streaming import told
-from localspec.server.messages import messages
 from localspec.server.ollama import answers as ollama_answers
-from localspec.server.ollama import embed as ollama_embed
 from localspec.server.ollama import models as ollama_models
 from localspec.server.ollama import page
 from localspec.server.ollama import pull as ollama_pull
@@ -57,7 +54,6 @@ OWN_ROUTERS = (
     lm_studio.ROUTER,
     text.ROUTER,
     ollama_answers.ROUTER,
-    ollama_embed.ROUTER,
     ollama_models.ROUTER,
     ollama_pull.ROUTER,
     page.ROUTER,

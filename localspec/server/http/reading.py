@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from localspec.server.http.errors import invalid
-from localspec.server.http.log import LOG
+from localspec.server.http.meter import LOG
 
 HEADER = "Localspec-Ignored-Fields"
 """Header of a response: names of the request's fields that were ignored."""
@@ -76,11 +76,7 @@ class Reading:
         self._ignored: dict[str, None] = {}
 
     def taken(self, data: dict[Any, Any], kind: type[BaseModel]) -> dict[Any, Any]:
-        """The fields of an object that `kind` is to validate.
-
-        Raises:
-            ApiError: 400, an unknown field would change the answer.
-        """
+        """The fields of an object that `kind` is to validate."""
         if self._strict:
             return data
         known, kept = _names(kind), {}

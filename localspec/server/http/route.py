@@ -73,11 +73,7 @@ class _Request(Request):
         self._kind, self._reading = kind, reading
 
     async def json(self) -> Any:
-        """The body, validated, which FastAPI takes as it is.
-
-        Raises:
-            ApiError: 400, it is no JSON, or a field is wrong; 413, there are too many values.
-        """
+        """The body, validated, which FastAPI takes as it is."""
         body = await self.body()
         if len(body) <= LARGE_BODY:
             return self._read(body)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from localspec.server.chat.answers import Answers
 from localspec.server.http.errors import ApiError, client_gone, error_body
-from localspec.server.http.log import LOG
+from localspec.server.http.meter import LOG
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -24,7 +24,7 @@ from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import ApiError, from_localspec, invalid
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import leaving, told
-from localspec.server.ollama.names import LINES, NDJSON, REFUSED, error_body, spellings
+from localspec.server.ollama.models import LINES, NDJSON, REFUSED, error_body, spellings
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute, responses=REFUSED)
 _SECONDS = 0.25
@@ -96,11 +96,7 @@ class _Pull:
             yield json.dumps(error_body(told(error))) + "\n"
 
     async def states(self, left: asyncio.Future[None] | None = None) -> AsyncIterator[State]:
-        """What is done, as it is done; the last state again after some silence.
-
-        Raises:
-            ApiError: it failed, or the server ends.
-        """
+        """What is done, as it is done; the last state again after some silence."""
         state: State = {"status": "pulling manifest"}
         yield state
         if not self.done:

@@ -8,41 +8,93 @@ It sends a body of /v1/chat/completions with one more field, the object `localsp
     room    tokens that must be free after the prompt, else it is refused; null = as it may be. The first event of one
             that is not says in `taken` how many tokens the prompt has
     drafter, max_draft_tokens, chat, recall, remember: see `Options`
+
+In front of the application: requests that prove with a secret that they come from the program itself.
+
+Everybody else finds the application alone, where there are no such paths and fields.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from anyio import to_thread
+from anyio import Lock, to_thread
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.chat.reply.reply import Parser
 from localspec.chat.reply.thinking import apart
 from localspec.chat.turn import Message
 from localspec.checks import inside
-from localspec.engine.request import Event
-from localspec.errors import ContextOverflowError, told
+from localspec.engine.slot import Event
+from localspec.errors import ContextOverflowError, LocalspecError, told
 from localspec.options import Options
 from localspec.remote.answerer import POSTS_PER_SECOND
 from localspec.remote.steps import Teller
+from localspec.runner.place import HEADER
 from localspec.runtime.asked import Asked
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.sampling import SamplingParams
 from localspec.server.chat.answers import FINISH_WORDS, Joined
 from localspec.server.http.streaming import DONE, EventStream
-from localspec.server.own.own import Route
 from localspec.settings import settings_of
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
+
+
+Route: TypeAlias = Callable[[Request], Awaitable[Response]]
+Make: TypeAlias = Callable[[], Awaitable[ASGIApp]]
+
+
+class Own:
+    """ASGI: answers what is on `routes` by itself, and hands the rest on."""
+
+    def __init__(
+        self, secret: str, routes: Mapping[tuple[str, str], Route], make: Callable[[], Awaitable[ASGIApp]]
+    ) -> None:
+        """
+        Args:
+            secret: known by the program alone.
+            routes: by method and path.
+            make: the application of all others, when the first of them comes: it takes a second.
+        """
+        self._secret = secret.encode()
+        self._routes, self._make = routes, make
+        self._app: ASGIApp | None = None
+        self._one = Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get((scope["method"], scope["path"])) if self._is_own(scope) else None
+        if route is None:
+            await (await self.made())(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await route(request)
+        except LocalspecError as error:
+            response = JSONResponse({"error": told(error)}, 400)
+        await response(scope, receive, send)
+
+    def _is_own(self, scope: Scope) -> bool:
+        given = Headers(scope=scope).get(HEADER, "")
+        return hmac.compare_digest(given.encode("latin-1"), self._secret)
+
+    async def made(self) -> ASGIApp:
+        async with self._one:
+            if self._app is None:
+                self._app = await self._make()
+            return self._app
+
 
 _OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
 _Result = TypeVar("_Result")
@@ -197,11 +249,7 @@ class _Running:
 
 
 def asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
-    """What a body asks of a model.
-
-    Raises:
-        LocalspecError: as `Asked`.
-    """
+    """What a body asks of a model."""
     messages = [Message(one["role"], one["content"]) for one in body["messages"]]
     thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
     more = body["localspec"]

@@ -18,11 +18,10 @@ from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.exact.choice import Progress
 from localspec.runner.host import Use
 from localspec.runner.place import Place
-from localspec.runtime.facts import ModelFacts
+from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
-from localspec.server.own.answer import OwnAnswers
+from localspec.server.own.answer import Own, OwnAnswers
 from localspec.server.own.life import facts_of, state_of
-from localspec.server.own.own import Own
 from localspec.server.own.serve import Server
 
 if TYPE_CHECKING:

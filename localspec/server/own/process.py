@@ -19,7 +19,7 @@ from localspec.chat.prompt.template import environment
 from localspec.errors import LocalspecError, told
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
-from localspec.runner import tape
+from localspec.runner import child
 from localspec.runner.place import Place, key_of
 from localspec.runtime.pool import Pool
 from localspec.server.own.life import Life
@@ -37,7 +37,7 @@ def run() -> int:
         sys.stderr.write("localspec: Only localspec itself starts this. `localspec serve` is for everybody.\n")
         return 2
     _live_with(load["parent"])
-    lib.log.echo = tape.write
+    lib.log.echo = child.write
     settings = load["settings"]
     try:
         pool = Pool(

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.remote.steps import figures_out
 from localspec.runtime.generation import Generation
+from localspec.server.own.answer import Route
 from localspec.server.own.life import Life
-from localspec.server.own.own import Route
 
 if TYPE_CHECKING:
     from localspec.server.chat.service import Service
@@ -62,7 +62,7 @@ class Public:
     async def make(self) -> ASGIApp:
         """The application."""
         from localspec.server.http.app import create_app  # takes a second
-        from localspec.server.http.log import LOG
+        from localspec.server.http.meter import LOG
         from localspec.server.http.settings import ServerSettings
 
         LOG.setLevel(logging.INFO)  # the program in front chooses

@@ -18,10 +18,8 @@ import uvicorn
 from anyio import to_thread
 from starlette.types import ASGIApp
 
-from localspec.server.own.answer import OwnAnswers
-from localspec.server.own.life import Life
-from localspec.server.own.listeners import Listeners
-from localspec.server.own.own import Own
+from localspec.server.own.answer import Own, OwnAnswers
+from localspec.server.own.life import Life, Listeners
 from localspec.server.own.public import Public
 
 if TYPE_CHECKING:

@@ -18,9 +18,16 @@ from localspec.server.chat.chat import STREAMED
 from localspec.server.chat.chat_fields import CalledFunction, CallField, ChatMessage
 from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.prepare import prompt_length
-from localspec.server.chat.progress import PromptProgress, Reading
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs, extra, reasoning_tokens, timings
+from localspec.server.chat.shapes import (
+    PromptProgress,
+    Reading,
+    TokenLogProbs,
+    chat_log_probs,
+    extra,
+    reasoning_tokens,
+    timings,
+)
 from localspec.server.http.errors import ApiError
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, told, whole
@@ -94,11 +101,7 @@ class ResponseMemory:
         return found[0]
 
     def forget(self, key: str) -> None:
-        """Drops an answer.
-
-        Raises:
-            ApiError: 404, it is not remembered.
-        """
+        """Drops an answer."""
         self.find(key, "response_id")
         self._bytes -= self._kept.pop(key)[1]
 

@@ -17,23 +17,21 @@ from textual.widgets._toast import ToastRack  # has no public name
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.plain_text import counted_lines, one_line, plain_text
 from localspec.errors import LocalspecError
-from localspec.models.installed import chosen
+from localspec.models.installed import installed
 from localspec.remote.answerer import Answerer
 from localspec.tui.screens import compacting
 from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Posts, Prefilled
 from localspec.tui.talk.session import Session
 from localspec.tui.text.typesetting import code_blocks, code_head
-from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import Choice, say
 from localspec.tui.widgets.editor import edited
+from localspec.tui.widgets.hints import Unsaved
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane
-from localspec.tui.widgets.registry import SCREENS, VIEWS, commands
-from localspec.tui.widgets.unsaved import Unsaved
+from localspec.tui.widgets.registry import SCREENS, VIEWS, bind, commands
 from localspec.tui.widgets.welcome import Welcome
 
 _STATUS_SECONDS = 0.5
@@ -321,7 +319,7 @@ class ChatScreen(Screen[None]):
         if pane is not None:
             self.session.archive.set_model(pane.chat_id, target)
         try:
-            chosen.choose(target, draft)
+            installed.choose(target, draft)
         except LocalspecError as error:
             say(self, str(error), problem=True)
         return True
@@ -448,16 +446,16 @@ class ChatScreen(Screen[None]):
     def action_regenerate(self) -> None:
         """Answers again: the focused answer's question, the focused question, or the last one."""
         pane = self.front
-        chosen = self.focused.message if isinstance(self.focused, Bubble) else None
+        installed = self.focused.message if isinstance(self.focused, Bubble) else None
         path = pane.path
-        if chosen is None:
-            chosen = next((message for message in reversed(path) if message.role == "user"), None)
-        if chosen is None:
+        if installed is None:
+            installed = next((message for message in reversed(path) if message.role == "user"), None)
+        if installed is None:
             say(self, "There is nothing to answer yet.", problem=True)
-        elif chosen.role == "user":
-            pane.ask(again=chosen.id)
-        elif chosen.parent_id is not None:
-            pane.ask(again=chosen.parent_id)
+        elif installed.role == "user":
+            pane.ask(again=installed.id)
+        elif installed.parent_id is not None:
+            pane.ask(again=installed.parent_id)
 
     def action_go_on(self) -> None:
         path = self.front.path

@@ -9,8 +9,7 @@ from dataclasses import replace
 from localspec.errors import LocalspecError, UsageError
 from localspec.remote.answerer import Question
 from localspec.tui.talk.conversation import Window, fit, last_turn, question_of, room, summary_question, window
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import Choice, say
 from localspec.tui.widgets.hints import short
 from localspec.tui.widgets.pane import ChatPane
 

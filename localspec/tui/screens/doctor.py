@@ -13,13 +13,13 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import pictured
-from localspec.checks.finding import Finding
+from localspec.checks.doctor import Finding
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import Answerer
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.widgets.bindings import bind
-from localspec.tui.widgets.corner import say
+from localspec.tui.widgets.dialogs import say
+from localspec.tui.widgets.registry import bind
 
 _LAST_WORDS = 3
 """Lines that are shown of what a process wrote before it died."""

@@ -11,8 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.tui.screens.page import Page
-from localspec.tui.widgets.bindings import keys_file, known, shown
-from localspec.tui.widgets.registry import SCREENS, commands, load
+from localspec.tui.widgets.registry import SCREENS, commands, keys_file, known, load, shown
 
 _AROUND = 6
 """Columns left and right of the text: the margin and the scroll bar."""

@@ -20,10 +20,9 @@ from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
 from localspec.tui.talk import exchange
-from localspec.tui.widgets.bindings import CLOSE, bind
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Line
+from localspec.tui.widgets.dialogs import Line, say
 from localspec.tui.widgets.hints import short
+from localspec.tui.widgets.registry import CLOSE, bind
 
 _MOST_SHOWN = 100
 

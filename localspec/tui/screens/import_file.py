@@ -19,10 +19,10 @@ from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Store
 from localspec.paths import typed
 from localspec.tui.text.plots import amount, bar
-from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.dialogs import Dialog
 from localspec.tui.widgets.errands import call_while_running
 from localspec.tui.widgets.form import PathInput, Tick, dropped
+from localspec.tui.widgets.registry import bind
 
 
 class ImportScreen(Dialog[str | None]):

@@ -24,16 +24,14 @@ from localspec.models.installed.store import Removal, Store
 from localspec.runtime.memory import places
 from localspec.runtime.offered import pace, recommended_names
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.find_model import FindModelScreen
 from localspec.tui.screens.import_file import ImportScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.screens.pull import PullScreen, usual_hub
+from localspec.tui.screens.pull import FindModelScreen, PullScreen, usual_hub
 from localspec.tui.screens.shelf import Item, Speeds, judged, shelf, timed
 from localspec.tui.text.plots import amount
-from localspec.tui.widgets.bindings import bind
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import Choice, say
 from localspec.tui.widgets.errands import call_while_running
+from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub

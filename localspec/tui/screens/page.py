@@ -10,7 +10,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.widgets.bindings import CLOSE
+from localspec.tui.widgets.registry import CLOSE
 
 
 class Page(Screen[None]):

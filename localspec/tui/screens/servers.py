@@ -10,12 +10,11 @@ from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
 from localspec.remote import search
-from localspec.remote.served import ServedAnswerer
+from localspec.remote.answerer import ServedAnswerer
 from localspec.remote.server import key_for, port_here
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.posts import Posts
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import Choice, say
 from localspec.tui.widgets.errands import Errands
 from localspec.tui.widgets.pane import ChatPane
 
@@ -32,7 +31,6 @@ def choose_model(screen: ChatScreen, name: str) -> None:
 
     Raises:
         UsageError: nothing is called so; or models.toml cannot be read.
-        ModelError, ModelFileError: a model of this machine is called so, and it cannot be used.
     """
     answerer = screen.session.answerer
     named = Catalog.load().endpoints

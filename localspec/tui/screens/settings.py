@@ -23,10 +23,9 @@ from localspec.settings import Setting, settings_of
 from localspec.tui.screens.page import Page
 from localspec.tui.talk.conversation import checked
 from localspec.tui.talk.preferences import Preferences
-from localspec.tui.widgets.bindings import CLOSE, bind
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Choice, Line
+from localspec.tui.widgets.dialogs import Choice, Line, say
 from localspec.tui.widgets.form import Form
+from localspec.tui.widgets.registry import CLOSE, bind
 from localspec.tui.widgets.themes import DARK
 from localspec.types import SamplingParams
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from localspec.chat.prompt.completion import NO_TEMPLATE
+from localspec.chat.prompt.prompt import NO_TEMPLATE
 from localspec.engine.stats import kept_comparison
 from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
 from localspec.machine.memory import Place, total_ram
 from localspec.methods import FROM_FILES
-from localspec.models.facts.context_length import default_context
-from localspec.models.facts.shape import shape_of
+from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.hub.offer import estimate, needed_bytes, offer_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft, title_of, twins
@@ -109,9 +108,6 @@ def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Ite
         catalog: what is known by name.
         store: what is installed.
         first: names that are recommended, best first.
-
-    Raises:
-        LocalspecError: the index of models is damaged.
     """
     entries = {entry.name: entry for entry in store.entries()}
     items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in FROM_FILES]

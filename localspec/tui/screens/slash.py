@@ -10,8 +10,7 @@ from localspec.errors import UsageError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.compacting import set_window
 from localspec.tui.talk import exchange
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Line
+from localspec.tui.widgets.dialogs import Line, say
 
 
 class SlashCommands:
@@ -21,11 +20,7 @@ class SlashCommands:
         self._screen, self._archive = screen, screen.session.archive
 
     async def run(self, name: str, rest: str) -> None:
-        """Runs a command of `registry.OWN`.
-
-        Raises:
-            LocalspecError: what is wrong with it.
-        """
+        """Runs a command of `registry.OWN`."""
         do: Callable[[str], object] = getattr(self, name + "_" * iskeyword(name))
         result = do(rest)
         if isawaitable(result):

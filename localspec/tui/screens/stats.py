@@ -19,10 +19,9 @@ from localspec.engine.stats import RequestStats, kept_comparison, number
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.text.origin_lines import kind_of, ordered
-from localspec.tui.text.passes import Pass, read_passes
+from localspec.tui.text.origin_lines import Pass, kind_of, ordered, read_passes
 from localspec.tui.text.plots import bar, duration, graph
-from localspec.tui.widgets.bindings import bind
+from localspec.tui.widgets.registry import bind
 
 
 class StatsScreen(Page):
@@ -91,11 +90,7 @@ class StatsScreen(Page):
 
 
 def count(archive: Archive, chat: int | None) -> tuple[Figures, list[Position]]:
-    """Figures of a chat and acceptance by position from its passes, or of all chats (None), whose passes are too many.
-
-    Raises:
-        LocalspecError: the archive cannot be read.
-    """
+    """Figures of a chat and acceptance by position from its passes, or of all chats (None): too many passes."""
     stats: list[Mapping[str, Any]] = archive.stats(chat)
     figures = Figures.of(stats)
     if chat is None:

@@ -20,11 +20,10 @@ from localspec.chat.plain_text import one_line
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.page import Page
-from localspec.tui.text.origin_lines import kind_of
-from localspec.tui.text.passes import Guess, Pass, read_passes
+from localspec.tui.text.origin_lines import Guess, Pass, kind_of, read_passes
 from localspec.tui.text.plots import bar, columns, duration
-from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.origin_view import OriginView
+from localspec.tui.widgets.registry import bind
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Replay speeds: 1 is as fast as it was."""

@@ -21,21 +21,20 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from localspec.chat.plain_text import one_line, plain_text
-from localspec.chat.prompt.completion import note
+from localspec.chat.prompt.prompt import note
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.slash import SlashCommands
 from localspec.tui.shell.net import Net, handlers_caught
 from localspec.tui.talk.posts import AnswerEnded, LoadFailed, Loading, ModelReady, Posts
 from localspec.tui.talk.session import Session
-from localspec.tui.widgets import bindings
-from localspec.tui.widgets.bindings import bind
-from localspec.tui.widgets.corner import say
+from localspec.tui.widgets import registry
+from localspec.tui.widgets.dialogs import say
 from localspec.tui.widgets.errands import call_soon
+from localspec.tui.widgets.hints import does_not_last, may_leave
 from localspec.tui.widgets.pane import ChatPane
-from localspec.tui.widgets.registry import SCREENS, load
+from localspec.tui.widgets.registry import SCREENS, bind, load
 from localspec.tui.widgets.themes import DARK, THEMES
-from localspec.tui.widgets.unsaved import does_not_last, may_leave
 
 _HERE = Path(__file__).parent
 _GARBAGE = (5_000, 5, 1_000_000)
@@ -119,7 +118,7 @@ class ChatApp(App[int]):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # Windows, or another by the environment
             return found
-        from localspec.tui.shell.terminal import Terminal
+        from localspec.tui.shell.net import Terminal
 
         return Terminal
 
@@ -308,7 +307,7 @@ class ChatApp(App[int]):
 
     def _take_keys(self) -> None:
         try:
-            keys = bindings.read_keys()
+            keys = registry.read_keys()
         except LocalspecError as error:
             say(self, str(error), problem=True)
             return
@@ -320,14 +319,14 @@ class ChatApp(App[int]):
     def _check_keys(self, keys: dict[str, str]) -> None:
         for row in SCREENS:
             load(row.home)
-        unknown = sorted(set(keys) - set(bindings.known()))
+        unknown = sorted(set(keys) - set(registry.known()))
         if unknown:
-            text = f"{bindings.keys_file()} names {unknown[0]!r}, and no key has that name; F1 lists the names."
+            text = f"{registry.keys_file()} names {unknown[0]!r}, and no key has that name; F1 lists the names."
             self.call_from_thread(say, self, text, True)
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         names = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
-        text = f"Keys of {bindings.keys_file().name} are in use already, by {names}; the new use wins."
+        text = f"Keys of {registry.keys_file().name} are in use already, by {names}; the new use wins."
         if text not in self._said_clashes:
             self._said_clashes.add(text)
             say(self, text, problem=True)

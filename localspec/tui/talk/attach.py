@@ -25,11 +25,7 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 
 
 def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
-    """The files a message mentions as `@path` or `@"path with spaces"`; other words after an @ are only words.
-
-    Raises:
-        UsageError: a mentioned file exists and cannot be attached; says which and why.
-    """
+    """The files a message mentions as `@path` or `@"path with spaces"`; other words after an @ are only words."""
     folder = Path.cwd() if folder is None else folder
     found: dict[str, Attachment] = {}
     for mention in _MENTION.findall(text):

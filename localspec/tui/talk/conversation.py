@@ -35,9 +35,6 @@ def question_of(
     """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
 
     With `thought_out` as well, its thinking ends where it is. `private`: nothing of it is kept.
-
-    Raises:
-        UsageError: a parameter of the chat has an impossible value.
     """
     prefix = reasoning = ""
     if go_on and path and path[-1].role == "assistant":
@@ -64,11 +61,7 @@ def question_of(
 
 
 def checked(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters without what is not set.
-
-    Raises:
-        UsageError: an impossible value; says which.
-    """
+    """Parameters without what is not set."""
     sampling_params(params)
     for name in ("seed", "max_tokens", "max_draft_tokens"):
         LIMITS[name].check(params.get(name))

@@ -32,11 +32,7 @@ def target(title: str, file: str) -> tuple[Path, Kind]:
 
 
 def export(archive: Archive, chat: Chat, file: str) -> Coroutine[Any, Any, str]:
-    """Writes a chat to a file that does not exist yet; the result says where.
-
-    Raises:
-        UsageError: the name's ending is none of `KINDS`; once awaited: it cannot be written.
-    """
+    """Writes a chat to a file that does not exist yet; the result says where."""
     path, kind = target(chat.title or "chat", file)
     return asyncio.to_thread(_write, archive, chat, path, kind)
 
@@ -58,7 +54,6 @@ def import_(archive: Archive, file: str) -> Coroutine[Any, Any, str]:
 
     Raises:
         UsageError: no file is named.
-        LocalspecError: once awaited: it cannot be read.
     """
     if not file:
         raise UsageError("Name the file to take in.", "/import FILE: own JSON, or ChatGPT's conversations.json or zip.")

@@ -21,9 +21,8 @@ from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.remote.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.answer_text import AnswerText
-from localspec.tui.widgets.bindings import bind
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.registry import VIEWS, load
+from localspec.tui.widgets.registry import VIEWS, bind, load
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""

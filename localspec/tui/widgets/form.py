@@ -22,7 +22,7 @@ from textual.widgets import Checkbox, Input, Static
 
 from localspec.paths import typed
 from localspec.settings import Setting
-from localspec.tui.widgets.bindings import bind
+from localspec.tui.widgets.registry import bind
 
 
 class Tick(Checkbox):
@@ -108,11 +108,7 @@ class Form(Vertical):
             yield Row(setting.label, setting.doc, field)
 
     def values(self) -> dict[str, Any]:
-        """What is set and differs from the default.
-
-        Raises:
-            UsageError: something is no value; says which.
-        """
+        """What is set and differs from the default."""
         found: dict[str, Any] = {}
         for setting, field in self._fields:
             value = _read(setting, field)

@@ -1,24 +1,39 @@
-"""Lines above the input that offer something: the model that answered in this chat before, or a summary of the chat."""
+"""Lines above the input that offer something: the model that answered in this chat before, or a summary of the chat.
+
+Prompts that wait for the end of an answer: a list above the input, the next one first.
+
+While the archive cannot be written: a line that stays, and a question before the chat is left. All that is in memory
+only is saved as soon as there is room.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual import work
+from textual.app import App
+from textual.binding import BindingType
 from textual.content import Content
-from textual.widgets import Static
+from textual.message import Message as TextualMessage
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
 from localspec import paths
-from localspec.chat.plain_text import one_line
-from localspec.engine.request import FinishReason
+from localspec.chat.archive.archive import Archive
+from localspec.chat.plain_text import one_line, plain_text
+from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
 from localspec.remote.answerer import Answer, Answerer, Question
 from localspec.tui.talk.conversation import Fit
 from localspec.tui.talk.inbox import Inbox
 from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.widgets.composer import Prompt
+from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
     from localspec.remote.answerer import Facts
@@ -116,11 +131,7 @@ class Compactor(Hint):
             self.tell(self._offer)
 
     async def write(self, answerer: Answerer, question: Question) -> str | None:
-        """Asks a question and collects the answer; None = it was stopped.
-
-        Raises:
-            LocalspecError: what went wrong.
-        """
+        """Asks a question and collects the answer; None = it was stopped."""
         done = self._done = asyncio.Event()
         self._parts, self._error, self._stopped = [], None, False
         self.tell("Esc stops the summary, which is being written")
@@ -165,3 +176,151 @@ class Compactor(Hint):
         if event.answer is self._answer and self._done is not None and not self._stopped:
             self._error = event.error if event.finish is FinishReason.ERROR else None
             self._done.set()
+
+
+class Queue(OptionList):
+    """Shown while prompts wait. Posts `Taken` when one is to be edited."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("queue.edit", "enter", "take", "Edit", "Take this queued prompt back into the input", show=True),
+        bind("queue.remove", "delete", "remove", "Remove", "Remove this queued prompt", show=True),
+    ]
+
+    class Taken(TextualMessage):
+        """A prompt has left the queue and belongs into the input."""
+
+        def __init__(self, prompt: Prompt) -> None:
+            super().__init__()
+            self.prompt = prompt
+
+    class Emptied(TextualMessage):
+        """The last prompt has left the queue."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True)
+        self.display = False
+        self.prompts: list[Prompt] = []
+        """In the order in which they are sent. Change them by the methods only."""
+        self._place: int | None = None
+        """Where the prompt goes that was taken last, once it comes back; None = to the end."""
+
+    def add(self, prompt: Prompt) -> None:
+        """Adds a prompt at the end; one that was taken to be edited goes back to its place."""
+        self.prompts.insert(len(self.prompts) if self._place is None else self._place, prompt)
+        self._place = None
+        self._draw()
+
+    def pop(self, place: int = 0) -> Prompt:
+        """Takes out the prompt at a place; the next one by default."""
+        prompt = self.prompts.pop(place)
+        if self._place is not None and place < self._place:
+            self._place -= 1
+        self._draw()
+        return prompt
+
+    def pop_all(self) -> list[Prompt]:
+        """Empties the queue."""
+        prompts, self.prompts = self.prompts, []
+        self._place = None
+        self._draw()
+        return prompts
+
+    def take_last(self) -> bool:
+        """Takes the last prompt back into the input; False = there is none."""
+        if self.prompts:
+            self._take(len(self.prompts) - 1)
+            return True
+        return False
+
+    def forget_place(self) -> None:
+        """What was taken to be edited does not come back."""
+        self._place = None
+
+    def action_take(self) -> None:
+        if self.highlighted is not None:
+            self._take(self.highlighted)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click on a prompt takes it back into the input."""
+        event.stop()
+        self._take(event.option_index)
+
+    def action_remove(self) -> None:
+        if self.highlighted is not None:
+            self.pop(self.highlighted)
+
+    def _take(self, place: int) -> None:
+        prompt = self.pop(place)
+        self._place = place
+        self.post_message(self.Taken(prompt))
+
+    def _draw(self) -> None:
+        marked = self.highlighted
+        if not self.prompts and self.has_focus:
+            self.post_message(self.Emptied())
+        self.set_options(Option(_line(number, prompt)) for number, prompt in enumerate(self.prompts, 1))
+        self.display = bool(self.prompts)
+        if self.prompts:
+            self.highlighted = min(marked or 0, len(self.prompts) - 1)
+
+
+def _line(number: int, prompt: Prompt) -> Content:
+    first, *others = plain_text(prompt.text).split("\n")
+    more = [f"{len(others)} more lines"] if others else []
+    more += [plain_text(attached.name) for attached in prompt.attachments]
+    return Content.assemble(
+        (f"queued {number}  ", "$text-muted"), first, (f"  + {', '.join(more)}" if more else "", "$text-muted")
+    )
+
+
+_TRY_SECONDS = 5.0
+"""How often it is tried to save what is in memory only: a person who has made room does not wait long."""
+_QUESTION = "The chats of this session are kept in memory only, and are lost when localspec ends. Leave?"
+_ANSWERS = (
+    ("stay", "Stay", "/export FILE writes the chat in front to a file; it may be on another disk."),
+    ("leave", "Leave", "What was written since then is lost."),
+)
+
+
+class Unsaved(Static):
+    """Shown as long as what is written does not last, with the reason."""
+
+    DEFAULT_CSS = "Unsaved { height: auto; padding: 0 2; color: $text-warning; display: none; }"
+
+    class Saved(TextualMessage):
+        """All that was in memory only lasts now."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(markup=False)
+        self._archive = archive
+
+    def on_mount(self) -> None:
+        self.set_interval(_TRY_SECONDS, self._try)
+
+    def _try(self) -> None:
+        if self.display:
+            self._save_back()
+
+    @work(thread=True, exclusive=True, group="save-back")
+    def _save_back(self) -> None:
+        if self._archive.save_back():
+            self.post_message(self.Saved())
+
+    def tell(self) -> None:
+        """Looks at the archive; does nothing else while all is well."""
+        wanted = does_not_last(self._archive)
+        if wanted != self.display:
+            self.update(Content(plain_text(self._archive.notice)))
+            self.display = wanted
+
+
+def does_not_last(archive: Archive) -> bool:
+    """Whether what is written is kept in memory only, and should not be."""
+    return archive.file is not None and not archive.persistent
+
+
+async def may_leave(app: App[Any], archive: Archive) -> bool:
+    """Saves what would be lost if that can be done by now; else asks whether it may be lost."""
+    if await asyncio.to_thread(archive.save_back):
+        return True
+    return await app.push_screen_wait(Choice(_QUESTION, _ANSWERS)) == "leave"

@@ -20,7 +20,7 @@ from localspec.tui.text.origin_lines import kind_of
 from localspec.tui.text.plots import bar, columns
 
 if TYPE_CHECKING:
-    from localspec.engine.request import PassRecord
+    from localspec.engine.slot import PassRecord
     from localspec.engine.stats import RequestStats
 
 

@@ -24,12 +24,24 @@ from textual.widgets import Static
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.archive.passes import Replay
 from localspec.chat.plain_text import plain_text
-from localspec.engine.request import PassRecord
+from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import AnswerPart
 from localspec.tui.talk.session import Session
-from localspec.tui.text.origin_lines import REJECTED, Cell, Line, OriginLines, kind_of, ordered, sign_line, strength
-from localspec.tui.text.passes import Pass, PassReader, joined, read_passes
+from localspec.tui.text.origin_lines import (
+    REJECTED,
+    Cell,
+    Line,
+    OriginLines,
+    Pass,
+    PassReader,
+    joined,
+    kind_of,
+    ordered,
+    read_passes,
+    sign_line,
+    strength,
+)
 
 Mode = Literal["colour", "signs"]
 MODES: tuple[Mode, ...] = ("colour", "signs")

@@ -18,7 +18,7 @@ from localspec.chat.archive.answer import AnswerWriter
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
 from localspec.chat.plain_text import plain_text
 from localspec.chat.turn import Message
-from localspec.engine.request import FinishReason
+from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
@@ -29,13 +29,10 @@ from localspec.tui.talk.inbox import Inbox
 from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled, Taken
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.completion import Completion, Suggestions
-from localspec.tui.widgets.composer import Composer, Prompt, joined
-from localspec.tui.widgets.corner import say
-from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.hints import Compactor, OwnModel
+from localspec.tui.widgets.composer import Completion, Composer, Prompt, Suggestions, joined
+from localspec.tui.widgets.dialogs import Choice, say
+from localspec.tui.widgets.hints import Compactor, OwnModel, Queue
 from localspec.tui.widgets.meter import Live
-from localspec.tui.widgets.queue import Queue
 from localspec.tui.widgets.transcript import Transcript
 
 _STOP_SECONDS = 0.02
@@ -291,11 +288,7 @@ class ChatPane(TabPane):
                 yield one
 
     async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
-        """The files of the folders that a message mentions, if the user wants them; None = do not send it.
-
-        Raises:
-            LocalspecError: a folder has nothing to attach, or too much.
-        """
+        """The files of the folders that a message mentions, if the user wants them; None = do not send it."""
         found: tuple[Attachment, ...] = ()
         for name in attach.folders(text):
             files = await asyncio.to_thread(attach.attached_below, typed(name), name)

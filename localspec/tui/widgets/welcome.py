@@ -6,11 +6,11 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.plain_text import plain_text
-from localspec.chat.prompt.completion import note
+from localspec.chat.prompt.prompt import note
 from localspec.remote.answerer import Facts
 from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.talk.session import Session
-from localspec.tui.widgets.bindings import known, shown
+from localspec.tui.widgets.registry import known, shown
 
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.drafters.cut.export import export
-from localspec.drafters.cut.layers import Weights, cut_layers, read_shape
-from localspec.drafters.cut.part import Part, choose
+from localspec.drafters.cut import Part, Weights, choose, cut_layers, export, read_shape
 from localspec.gguf import Header, read_header
 from localspec.models.facts.pairing import TRAINED_FOR
 

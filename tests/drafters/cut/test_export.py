@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
-from localspec.drafters.cut import export as exporting
-from localspec.drafters.cut.export import export
-from localspec.drafters.cut.part import Part
+from localspec.drafters import cut as exporting
+from localspec.drafters.cut import Part, export
 from localspec.errors import LocalspecError
 from localspec.gguf import Header, read_header
 from localspec.models.facts.pairing import match

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.cut.layers import Weights, cut_layers, read_shape
+from localspec.drafters.cut import Weights, cut_layers, read_shape
 from localspec.errors import ModelError
 from localspec.gguf import Header, read_header
 from tests.llama import architectures

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.drafters.cut.part import Part, choose
+from localspec.drafters.cut import Part, choose
 from localspec.errors import ModelError
 from localspec.gguf import Header, read_header
 from localspec.llama.model import Model

@@ -1,4 +1,11 @@
-"""Suffix decoding in C."""
+"""A tree of guesses, as C hands it over.
+
+Counts of what followed one to four tokens, in C.
+
+Prompt lookup in C.
+
+Suffix decoding in C.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,213 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.guess import GuessBuffer
 from localspec.native.kernels import KERNELS
-from localspec.native.library import MOST_FOLLOWED, FollowedStruct
-from localspec.types import NO_TOKENS, Float32Array, Float64Array, Tokens
+from localspec.native.library import MOST_FOLLOWED, FollowedStruct, GuessStruct
+from localspec.types import NO_TOKENS, Float32Array, Float64Array, Noise, Tokens
+
+
+class Guess(NamedTuple):
+    """A tree of guesses, best first."""
+
+    tokens: Tokens
+    parents: Tokens
+    confidence: Float32Array
+    """Chance of each, given its parent."""
+
+
+NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
+
+
+class GuessBuffer:
+    """Memory for one tree, which C writes to `address`."""
+
+    def __init__(self, found: GuessStruct | FollowedStruct | None = None) -> None:
+        """`found`: where it is written; None = in memory of its own."""
+        self._struct = found = found or GuessStruct()
+        self.address = ctypes.addressof(found)
+        self._views = (
+            np.frombuffer(found.tokens, dtype=np.int32),
+            np.frombuffer(found.parents, dtype=np.int32),
+            np.frombuffer(found.confidence, dtype=np.float32),
+        )
+
+    def taken(self) -> Guess:
+        """A copy of what is there."""
+        nodes: int = self._struct.nodes
+        if not nodes:
+            return NO_GUESS
+        tokens, parents, confidence = self._views
+        return Guess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
+
+
+LONGEST = 4
+"""Tokens of a context at most (`native/counts.c`)."""
+
+
+class ContextCounts:
+    """Knows what followed the last one to four tokens, and how often: of one conversation, or of many sequences.
+
+    64 bytes a context, 16 MB at most; where it is full, what is rarest fades. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lib, self._length = KERNELS.library, 0
+        self._found = GuessBuffer()
+        self._open()
+
+    def _open(self) -> None:
+        handle = ctypes.c_void_p()
+        status = self._lib.ls_counts_new(ctypes.addressof(handle))
+        if status:
+            raise KernelError(f"no counts of contexts (status {status}).")
+        self._handle = handle.value
+        self._free = weakref.finalize(self, self._lib.ls_counts_free, self._handle)
+
+    def add(self, tokens: Tokens) -> None:
+        """Counts a sequence, int32[n] tokens of 0 or more. Raises KernelError if there is no memory."""
+        self._count(tokens, 1)
+
+    def remove(self, tokens: Tokens) -> None:
+        """Takes out a sequence that was added: nothing of it is left."""
+        self._count(tokens, -1)
+
+    def _count(self, tokens: Tokens, times: int) -> None:
+        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
+        status = self._lib.ls_counts_add(self._handle, tokens.ctypes.data, len(tokens), times)
+        if status:
+            raise KernelError(f"{len(tokens)} tokens could not be counted (status {status}).")
+
+    def guess(
+        self,
+        tokens: Tokens,
+        unchanged: int,
+        temperature: float,
+        noise: Noise,
+        max_nodes: int,
+        max_depth: int,
+        breadth: int = 1,
+        past: ContextCounts | None = None,
+    ) -> Guess:
+        """Makes int32[n] `tokens` the only sequence, then says what follows their last one to four, here and in `past`.
+
+        Args:
+            tokens: a conversation, whole.
+            unchanged: the first so many are not looked at.
+            temperature: 0 or more; above 0 the noise (Purpose.SAMPLE) ranks guesses, as the target will rank them.
+            noise: of the request.
+            max_nodes: of the tree; 64 at most.
+            max_depth: most guesses in a row.
+            breadth: most guesses after a token, from 1 (a chain) to 8.
+            past: other answers.
+
+        Raises:
+            KernelError: a number is out of range, or no memory.
+        """
+        if not (0 <= unchanged <= len(tokens) and max_nodes >= 0 and max_depth >= 0 and temperature >= 0.0):
+            raise KernelError(
+                f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}, at {temperature}."
+            )
+        tokens, scratch = np.ascontiguousarray(tokens, dtype=np.int32), KERNELS.scratch()
+        length, unchanged = len(tokens), min(unchanged, self._length)
+        scratch.put_noise(noise)
+        status = self._lib.suited(length - unchanged).ls_counts_guess(
+            self._handle,
+            None if past is None else past._handle,
+            scratch.workspace,
+            unchanged,
+            tokens.ctypes.data,
+            length,
+            temperature,
+            scratch.noise_address,
+            min(max_nodes, MOST_FOLLOWED),
+            min(max_depth, MOST_FOLLOWED),
+            breadth,
+            self._found.address,
+        )
+        if status:
+            raise KernelError(f"nothing can be guessed after {length} tokens (status {status}).")
+        self._length = length
+        return self._found.taken()
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing, and what is asked later sees empty counts."""
+        self._free()
+        self._open()
+        self._length = 0
+
+
+_AT_HAND = 64
+"""Tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup."""
+_TOKENS = 8
+"""Bytes before the tokens in this buffer."""
+
+
+class NgramIndex:
+    """Knows where the last n tokens of a history (min_ngram <= n <= max_ngram) stood before.
+
+    Memory and time per new token do not depend on the length of the history.
+    """
+
+    def __init__(self, min_ngram: int, max_ngram: int) -> None:
+        """Raises KernelError unless 1 <= min_ngram <= max_ngram <= 64."""
+        if not 1 <= min_ngram <= max_ngram <= 64:
+            raise KernelError(f"n-grams of {min_ngram} to {max_ngram} tokens; 1 <= min <= max <= 64 is needed.")
+        self._lib = KERNELS.library
+        self._sizes = (min_ngram, max_ngram)
+        self._buffer = np.zeros(2 + _AT_HAND, dtype=np.int32)  # found, match, then tokens in or out
+        self._address = self._buffer.ctypes.data
+        self._open()
+
+    def _open(self) -> None:
+        handle = ctypes.c_void_p()
+        status = self._lib.ls_ngram_new(*self._sizes, ctypes.addressof(handle))
+        if status:
+            raise KernelError(f"no n-gram index for {self._sizes} tokens (status {status}).")
+        self._handle = handle.value
+        self._free = weakref.finalize(self, self._lib.ls_ngram_free, self._handle)
+        self._length = 0
+
+    def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
+        """Makes the index that of int32[n] `tokens`, the whole history: truncates to the common prefix, appends.
+
+        The first `unchanged` tokens are not looked at: the caller knows that they are those of the last call.
+        """
+        if not 0 <= unchanged <= len(tokens):
+            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
+        unchanged = min(unchanged, self._length)
+        count, address = len(tokens) - unchanged, self._address + _TOKENS
+        if count <= _AT_HAND:
+            self._buffer[2 : 2 + count] = tokens[unchanged:]
+        else:
+            tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
+            address = tail.ctypes.data
+        status = self._lib.suited(count).ls_ngram_sync(self._handle, unchanged, address, count)
+        if status:
+            raise KernelError(f"the n-gram index could not take {len(tokens)} tokens (status {status}).")
+        self._length = len(tokens)
+
+    def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
+        """What followed the longest matching suffix where it stood last before, and the length of the match.
+
+        int32[max_tokens]; a copy that reaches the end of the history goes on with what it has copied. Empty and 0
+        if nothing matches.
+        """
+        if max_tokens < 0:
+            raise KernelError(f"{max_tokens} tokens were asked for.")
+        if max_tokens > len(self._buffer) - 2:
+            self._buffer = np.zeros(2 + max_tokens, dtype=np.int32)
+            self._address = self._buffer.ctypes.data
+        at = self._address
+        status = self._lib.brief.ls_ngram_lookup(self._handle, max_tokens, at + _TOKENS, at, at + 4)
+        if status:
+            raise KernelError(f"the n-gram index cannot look up {max_tokens} tokens (status {status}).")
+        found, match = self._buffer[:2].tolist()
+        return self._buffer[2 : 2 + found].copy(), match
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing, and a later sync starts anew."""
+        self._free()
+        self._open()
 
 
 class Continuation(NamedTuple):

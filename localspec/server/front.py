@@ -1,6 +1,8 @@
 """Hands requests on to the processes that have the models, and what these answer to the clients, as it is.
 
 A process may die at any time. Who waits for its answer then gets an error in the form of the API that was asked.
+
+Models in processes of their own, for a server's pool: started, and what they count.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,16 +23,77 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from localspec.engine.slot import FinishReason
+from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
-from localspec.runner.child import Child
+from localspec.llama.exact.choice import Progress
+from localspec.remote.steps import figures_in
+from localspec.runner.child import Child, Load
 from localspec.runner.host import Use
-from localspec.runtime.pool import Lease
+from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
+from localspec.server.http.meter import Meter
 from localspec.server.http.route import LARGE_BODY, MOST_VALUES, separators
+from localspec.server.http.settings import ServerSettings
 from localspec.server.http.streaming import DONE, leaving
 from localspec.server.ollama.body import KeptAlive
-from localspec.server.ollama.names import NDJSON, free, named
+from localspec.server.ollama.models import NDJSON, free, named
+
+
+class Processes:
+    """Of one server. `make` is for its `Pool`."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._public = replace(
+            settings, behind=True, host="127.0.0.1", ssl_cert=None, ssl_key=None, api_keys=(), cors_origins=()
+        )
+        self.meter: Meter | None = None
+        """Where is counted; None = nothing is answered yet."""
+        self._begun: tuple[Load, Child] | None = None
+
+    def begin(self, pool: Pool) -> None:
+        """Starts the process of the default model, for which `make` is about to be asked."""
+        name = pool.default
+        load = self._load(name, pool.files(name), pool.settings_of(pool.files(name)))
+        self._begun = load, self._child(name, load)
+
+    def give_up(self) -> None:
+        """Ends what was begun and never asked for."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun[1].close(at_once=True)
+
+    def make(self, name: str, files: Files, settings: dict[str, Any], progress: Progress) -> Child:
+        """A process that has a model, once it answers."""
+        load = self._load(name, files, settings)
+        if self._begun is not None and self._begun[0] == load:
+            child, self._begun = self._begun[1], None
+        else:
+            child = self._child(name, load)
+        child.wait(progress)
+        return child
+
+    def _load(self, name: str, files: Files, settings: dict[str, Any]) -> Load:
+        return Load.of(files.target, files.draft, files.heads, settings, called=name, public=self._public)
+
+    def _child(self, name: str, load: Load) -> Child:
+        return Child(load, hear=partial(self._count, name))
+
+    def _count(self, name: str, event: str, news: dict[str, Any]) -> None:
+        """What `Telling` tells."""
+        if self.meter is None:
+            return
+        if event == "answered":
+            stats = RequestStats()
+            figures_in(stats, news["figures"])
+            stats.gaps = news["gaps"]
+            self.meter.add(name, news["number"], FinishReason(news["finish"]), stats, news["read"])
+        elif event == "read":
+            self.meter.read(name, news["tokens"], news["seconds"])
+        elif event == "refused":
+            self.meter.refused()
+
 
 _HOST = "http://localspec"
 _TOLD_SECONDS = 2.0
@@ -94,9 +158,6 @@ class Front:
         Args:
             request: of a client.
             handle: answers what needs no model.
-
-        Raises:
-            ApiError: as `Service.lease`; 503, the process is gone; 499, the client is.
         """
         body, path = await request.body(), request.url.path
         if not _is_ollama(path):

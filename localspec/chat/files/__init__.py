@@ -1,1 +1,0 @@
-"""Chats as files: export and import."""

@@ -1,1 +1,0 @@
-"""`serve` in front of the processes that have its models."""
