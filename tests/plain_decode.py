@@ -24,7 +24,7 @@ def decode(
     package = "llama_cpp" if importlib.util.find_spec("llama_cpp") else "localspec_llama"
     api: Any = importlib.import_module(f"{package}.llama_cpp")
     params = api.llama_model_default_params()
-    params.use_extra_bufts = repack
+    params.use_extra_bufts = repack and b"AMX_INT8 = 1" not in api.llama_print_system_info()  # GCC 12's crash
     model: Any = api.llama_model_load_from_file(str(path).encode(), params)
     vocab: Any = api.llama_model_get_vocab(model)
     options = api.llama_context_default_params()

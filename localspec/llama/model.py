@@ -113,7 +113,8 @@ class Model:
                 ("CUDA0", "CUDA0=3,CUDA1=1"); None = all it has, the CPU alone when `gpu_layers` is 0.
             spread: how tensors go to these devices; its mode counts where layers are on a GPU.
             kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
-                "repacked" lets llama.cpp reorder them (its `use_extra_bufts`), "plain" leaves them as they are.
+                "repacked" lets llama.cpp reorder them (its `use_extra_bufts`; not where that means AMX), "plain" leaves
+                them as they are.
             use_mmap: map the file instead of reading it.
             nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
             weights: False = lay it out without memory, to look at the graphs of its passes; it cannot compute.
@@ -427,7 +428,7 @@ def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool
     api = lib.api()
     params = api.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
-    params.use_extra_bufts = kernels != "plain"  # for what wide does not take, too
+    params.use_extra_bufts = kernels != "plain" and not lib.multiplies_with_amx()  # for what wide does not take, too
     params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap and weights else api.LLAMA_LOAD_MODE_NONE
     params.no_alloc = not weights
     return params

@@ -86,6 +86,17 @@ def test_weights_unpacked_unmapped_and_on_a_named_device(tiny_target: Path) -> N
         Model.load(tiny_target, device="TPU9")
 
 
+def test_amx_kernels_of_llama_cpp_are_not_used(tiny_target: Path, tmp_path: Path) -> None:
+    """They may crash. Builds for other CPUs have none of them."""
+    quantize(tiny_target, tmp_path / "q8_0.gguf", "Q8_0", threads=1)
+    mark = lib.log.mark()
+    with Model.load(tmp_path / "q8_0.gguf", kernels="repacked") as loaded:
+        context = Context(loaded, ContextSettings(n_ctx=64, threads=1))
+        context.decode([Feed(0, np.arange(5, 40, dtype=np.int32), 1)])
+        context.close()
+    assert not [line for _, line in lib.log.since(mark) if "AMX model buffer" in line]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -223,6 +223,15 @@ def info() -> Info:
     )
 
 
+def multiplies_with_amx() -> bool:
+    """Whether this build of llama.cpp has AMX kernels, which are the first of its extra buffers.
+
+    Compiled by GCC 12 they crash (general protection fault at `ldtilecfg`, ggml-org/llama.cpp#20824): that compiler's
+    `_tile_loadconfig` names 8 of the configuration's 64 bytes, so it drops the stores of the others.
+    """
+    return b"AMX_INT8 = 1" in api().llama_print_system_info()
+
+
 _KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
 
 
