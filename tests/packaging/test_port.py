@@ -108,7 +108,9 @@ def test_all_that_is_copied_is_compared(scripts: dict[str, ModuleType]) -> None:
     named = [copies.their_constant(name) for name in layout.declared_constants(header)]
     assert {"GGML_OP_FLASH_ATTN_EXT", "GGML_STATUS_ALLOC_FAILED", "GGML_BACKEND_API_VERSION"} <= set(named)
     text = (ROOT / copies.STRUCTS).read_text(encoding="utf-8")
-    assert set(re.findall(r"^class (\w+)\(ctypes.Structure\)", text, re.MULTILINE)) == {ours.__name__ for ours, _ in copies.PYTHON.values()}
+    assert set(re.findall(r"^class (\w+)\(ctypes.Structure\)", text, re.MULTILINE)) == {
+        ours.__name__ for ours, _ in copies.PYTHON.values()
+    }
 
 
 def test_no_other_file_of_llama_declares_a_struct() -> None:
