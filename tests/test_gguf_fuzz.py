@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import ModelError, ModelFileError
 from localspec.gguf import Header, read_header, read_header_from
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.facts.facts import describe
 from localspec.models.facts.pairing import match
 from localspec.models.memory.fit import FitSettings, choose

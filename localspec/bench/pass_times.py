@@ -21,13 +21,13 @@ from localspec.bench.report import Table
 from localspec.errors import UsageError
 from localspec.gguf import Header, Tensor, read_header
 from localspec.llama.exact import wide
-from localspec.llama.exact.limits import Limits, measure_limits
+from localspec.llama.exact.facts import Limits, measure_limits
 from localspec.llama.exact.wide import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.exact.widths import Bench
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.machine.cpus import default_threads
+from localspec.machine import default_threads
 from localspec.models.facts.heads import check_target
 
 # What a pass has to read and to compute, from a model file's header alone.

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from localspec import __version__, kept, paths
+from localspec import __version__, kept, machine, paths
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
-from localspec.llama.exact import limits, wide
+from localspec.llama.exact import wide
+from localspec.llama.exact.facts import read_limits
 from localspec.llama.library import bindings, lib
-from localspec.llama.library.preselection import ordinal_of
+from localspec.llama.library.taps import ordinal_of
 from localspec.llama.model import Model
-from localspec.machine import ROOT, cpus, maps, text_of
-from localspec.machine.memory import Place, ram, taken
+from localspec.machine import ROOT, Place, ram, taken, text_of
 from localspec.models.facts import facts
 from localspec.models.memory import gpu
 from localspec.native.kernels import KERNELS
@@ -36,7 +36,6 @@ from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept import tuning
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def examine_layers(loaded: Loaded) -> Iterator[Finding]:
     if loaded.draft_model is not None:
         words += f"; draft model: {_where(loaded.draft_model)}"
     free = replace(loaded.settings, gpu_layers="auto", draft_gpu_layers="auto", device=None, draft_device=None)
-    if (found := placement.measured(free)) is not None:
+    if (found := memory.measured(free)) is not None:
         words += f"; while answering {found.words}"
     if loaded.gpu_fault:
         yield Finding("layers", f"{words}; the GPU failed: {loaded.gpu_fault}", "Try the GPU again.", "--gpu-layers -1")
@@ -172,7 +171,7 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     yield _wide_kernels(with_wide)
     yield from examine_openmp()  # once all that uses it is loaded
     yield from examine_devices(info)
-    yield Finding("threads", f"{cpus.default_threads()} (of {os.cpu_count()} logical CPUs)")
+    yield Finding("threads", f"{machine.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _folder("data", paths.data_dir())
     yield _folder("cache", paths.cache_dir())
 
@@ -181,7 +180,7 @@ def examine_openmp(root: Path = ROOT) -> Iterator[Finding]:
     """Which OpenMP runtime is loaded in this process, with advice if there are several: the threads of each compete for
     the cores with those of the others. Nothing where none is known (only Linux tells).
     """
-    found = sorted(file for file in maps.files(root) if _OPENMP.fullmatch(Path(file).name))
+    found = sorted(file for file in machine.mapped_files(root) if _OPENMP.fullmatch(Path(file).name))
     advice = (
         f"{len(found)} OpenMP runtimes in one process make decoding two to three times slower; "
         "reinstall localspec and localspec-llama (or llama-cpp-python) so that both use the same one."
@@ -196,15 +195,15 @@ def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float |
     Args:
         model_bytes: size of the files in use; 0 = unknown.
         root: where the system's files are.
-        load: as `cpus.load`; None = as it is now.
+        load: as `machine.load`; None = as it is now.
     """
-    load, count = cpus.load() if load is None else load, os.cpu_count() or 1
+    load, count = machine.load() if load is None else load, os.cpu_count() or 1
     if load is not None:
         value = f"{load:.1f} programs want to run on {count} CPUs (mean of the last minute, this one included)"
         crowded = load > _CROWDED_LOAD_PER_CPU * count
         yield Finding("load", value, "Other programs take the CPUs; end them, or use fewer threads." if crowded else "")
     yield _memory(ram(root), model_bytes)
-    if cpus.on_battery(root):
+    if machine.on_battery(root):
         yield Finding("power", "on battery", "Laptops compute slower on battery; plug it in.")
     clock = root / "sys/devices/system/cpu/cpu0/cpufreq"
     governor, driver = text_of(clock / "scaling_governor"), text_of(clock / "scaling_driver")
@@ -344,7 +343,7 @@ def _source(engine: Engine) -> str:
     if widths:
         return f"measured at widths {', '.join(map(str, widths))}, the rest estimated"
     ours = engine.loaded.model.kernels == "wide"
-    known = limits.read(engine.loaded.context.threads) if ours else None
+    known = read_limits(engine.loaded.context.threads) if ours else None
     return f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
 
 

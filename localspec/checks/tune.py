@@ -24,8 +24,7 @@ from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import wide
-from localspec.machine.cpus import allowed, default_threads
-from localspec.machine.memory import available_bytes
+from localspec.machine import allowed, available_bytes, default_threads
 
 ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
 

@@ -7,7 +7,7 @@ import ctypes
 import functools
 import hashlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from localspec.llama.exact import wide
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library import devices, lib
 from localspec.llama.special_tokens import FewestTokens, PromptTokenizer, SpecialToken, breakers, special_tokens
-from localspec.machine import maps
+from localspec.machine import give_back
 from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
 _MOST_LAYERS = 512
@@ -115,7 +115,6 @@ class Model:
             kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
                 "repacked" lets llama.cpp reorder them (its `use_extra_bufts`; not where that means AMX), "plain" leaves
                 them as they are.
-            use_mmap: map the file instead of reading it.
             nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
             weights: False = lay it out without memory, to look at the graphs of its passes; it cannot compute.
             progress: called with 0.0 to 1.0; returning False cancels.
@@ -131,7 +130,8 @@ class Model:
             raise ModelError(f"there are no wide kernels here: {wide.status().reason}", "Use --no-wide.")
         api, mark = lib.api(), lib.log.mark()
         params = _parameters(gpu_layers, kernels, use_mmap, weights)
-        params.load_mtp = nextn and _has_nextn(header)
+        parts = read_parts(header.path) if nextn and header.number("nextn_predict_layers") else []
+        params.load_mtp = any(".nextn." in tensor.name for part in parts for tensor in part.tensors)
         arrays = devices.put(params, spread, device, gpu_layers)
         watch = _Progress(progress, parts_of(header.path) if kernels != "plain" or gpu_layers else [])
         params.progress_callback = callback = api.llama_progress_callback(watch)
@@ -144,7 +144,9 @@ class Model:
             raise watch.error
         if not handle:
             reason = lib.log.reason(mark) or "it gave no reason"
-            raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", _hint(reason))
+            newer = "Its architecture is newer than this llama.cpp, or is not a language model's."
+            hint = newer if "unknown model architecture" in reason else ""
+            raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", hint)
         model = cls(handle, header, gpu_layers, kernels, device, bool(params.load_mtp), spread)
         try:
             model._check_decoder()
@@ -174,13 +176,8 @@ class Model:
     # -- text and tokens ----------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
-        """int32[n] tokens of `text`.
-
-        Args:
-            text: any string.
-            special: read the text of special tokens ("<|im_end|>") as those tokens instead of as characters.
-            add_bos: put `bos` first, if the model has one.
-        """
+        """int32[n] tokens of `text`. `special`: the text of special tokens ("<|im_end|>") is read as those tokens;
+        `add_bos`: `bos` comes first, if the model has one."""
         data = text.encode("utf-8", "replace")
         tokenize = self._api.llama_tokenize
         room = len(data) + 8
@@ -332,7 +329,7 @@ class _Progress:
         try:
             if share >= self._due or share == 1.0:
                 self._due = share + _STEP
-                maps.give_back(self._copied)
+                give_back(self._copied)
                 if self.look is not None:
                     self.look()
             if self._inner is not None and self._inner(share) is False:
@@ -343,11 +340,8 @@ class _Progress:
 
 
 def check_text_model(path: str | Path) -> Header:
-    """Reads a file's header and says no to what cannot generate text; llama.cpp is not involved.
-
-    Raises:
-        ModelFileError: damaged, or a projector, adapter, embedding model, ...
-    """
+    """Reads a file's header; llama.cpp is not involved. Raises ModelFileError: damaged, or it cannot generate text (a
+    projector, adapter, embedding model, ...)."""
     header = read_header(path)
     architecture, kind = header.architecture, header.text("general.type")
     if not architecture:
@@ -378,7 +372,10 @@ def _check_what_aborts(header: Header) -> None:
     for key, value in header.metadata.items():
         if key.endswith("_epsilon") and isinstance(value, float) and not 0.0 <= value < 1.0:
             raise ModelFileError(f"{header.path} is corrupt: {key} is {value}.")
-    for heads, shared in _head_counts(header):
+    heads_of, shared_of = header.numbers("attention.head_count"), header.numbers("attention.head_count_kv")
+    layers = max(len(heads_of), len(shared_of))  # of each layer where layers differ; 0 = not stated, or no attention
+    heads_of, shared_of = (one * (layers if len(one) == 1 else 1) for one in (heads_of, shared_of))
+    for heads, shared in zip(heads_of, shared_of, strict=False):
         if heads > 0 and shared > 0 and heads % shared:
             raise ModelFileError(f"{header.path} is corrupt: {heads} heads cannot share {shared} keys and values.")
     experts, used = header.number("expert_count"), header.number("expert_used_count")
@@ -389,19 +386,6 @@ def _check_what_aborts(header: Header) -> None:
         raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
     if experts and not listed:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
-
-
-def _head_counts(header: Header) -> Iterator[tuple[int, int]]:
-    """(heads, keys and values that they share), of each layer where layers differ; 0 = not stated, or no attention."""
-    heads, shared = header.numbers("attention.head_count"), header.numbers("attention.head_count_kv")
-    layers = max(len(heads), len(shared))
-    return zip(heads * (layers if len(heads) == 1 else 1), shared * (layers if len(shared) == 1 else 1), strict=False)
-
-
-def _has_nextn(header: Header) -> bool:
-    """Whether a model's files hold multi-token-prediction layers."""
-    parts = read_parts(header.path) if header.number("nextn_predict_layers") else []
-    return any(".nextn." in tensor.name for part in parts for tensor in part.tensors)
 
 
 def file_sha256(path: Path) -> str:
@@ -432,9 +416,3 @@ def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool
     params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap and weights else api.LLAMA_LOAD_MODE_NONE
     params.no_alloc = not weights
     return params
-
-
-def _hint(reason: str) -> str:
-    if "unknown model architecture" in reason:
-        return "Its architecture is newer than this llama.cpp, or is not a language model's."
-    return ""

@@ -1,15 +1,12 @@
-"""The special tokens of a vocabulary: where they stand in a text, and tokens of prompts in which not all of them count.
+"""The special tokens of a vocabulary: where they stand in a text, and tokens of prompts in which not all of them count;
+texts that break DRY's repetitions, as tokens; how few tokens a text can have, told from its bytes.
 
 llama.cpp reads control tokens in all of a text or in none of it, and user-defined ones always. A prompt has what its
 template wrote, and what people wrote. So it is cut here at the control tokens that count, as llama.cpp would cut it,
 and what is between them becomes tokens without control tokens.
 
-Texts that break DRY's repetitions, as tokens of a vocabulary.
-
-How few tokens a text can have, told from its bytes, before llama.cpp makes tokens of it.
-
 For every special token that llama.cpp finds it walks the list of what it has found, from the start: its steps grow with
-the square of their number, and megabytes take minutes. Code that takes texts from strangers asks here first.
+the square of their number, and megabytes take minutes. Code that takes texts from strangers asks `FewestTokens` first.
 """
 
 from __future__ import annotations
@@ -56,13 +53,7 @@ class SpecialToken(NamedTuple):
 
 def special_tokens(api: Any, vocab: Any, header: Header, ends: Iterable[int]) -> tuple[SpecialToken, ...]:
     """Those of a vocabulary, in the order of their numbers; one that is no UTF-8 stands in no text, and is left out.
-
-    Args:
-        api: llama.cpp's functions.
-        vocab: llama.cpp's pointer to the vocabulary.
-        header: of the model's file.
-        ends: tokens that end an answer.
-    """
+    `ends`: tokens that end an answer."""
     control = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
     special = control | api.LLAMA_TOKEN_ATTR_USER_DEFINED
     kind_of, text_of = api.llama_vocab_get_attr, api.llama_vocab_get_text
@@ -125,12 +116,7 @@ class PromptTokenizer:
     """Makes tokens of prompts. Thread-safe."""
 
     def __init__(self, specials: Sequence[SpecialToken], tokenize: Tokenize, has_lead: bool) -> None:
-        """
-        Args:
-            specials: of the vocabulary.
-            tokenize: gives the tokens of a text.
-            has_lead: it adds a space before a text.
-        """
+        """`has_lead`: `tokenize` adds a space before a text."""
         self._specials = {special.text: special for special in specials if special.text.strip(SPACE + "\u2581")}
         self._spellings = Spellings(self._specials)
         self._control = np.array([special.token for special in specials if special.control], dtype=np.int32)
@@ -207,13 +193,8 @@ _LONGEST_TAIL = 20
 
 
 def breakers(pieces: Sequence[bytes], texts: Sequence[str], tokenize: Callable[[str], Tokens]) -> Breakers:
-    """Every way to begin one of the texts: a token that holds it, or that ends with its beginning, and then the rest.
-
-    Args:
-        pieces: what each token of the vocabulary stands for.
-        texts: none of them empty.
-        tokenize: a text as tokens, without special ones.
-    """
+    """Every way to begin one of the texts, none of them empty: a token that holds it, or that ends with its beginning,
+    and then the rest. `pieces`: what each token stands for; `tokenize` makes no special ones."""
     found: set[tuple[int, ...]] = set()
     for text in texts:
         data = text.encode("utf-8", "replace")
@@ -236,24 +217,16 @@ class FewestTokens:
     """For the tokenizer of one model. Thread-safe."""
 
     def __init__(self, texts: Sequence[bytes], control: Sequence[bytes], user_defined: Sequence[bytes]) -> None:
-        """
-        Args:
-            texts: of all tokens, as the vocabulary writes them, which is never shorter than what they stand for.
-            control: of those among them that are found only where special tokens are read as such.
-            user_defined: of those that are found in every text.
-        """
+        """`texts` of all tokens, as the vocabulary writes them, which is never shorter than what they stand for;
+        `control` and `user_defined` of the special ones among them, found where special tokens are read as such, and
+        in every text."""
         self._longest = max(map(len, texts), default=1)
         self._everywhere = _longest_first(user_defined)
         self._marked = _longest_first([*control, *user_defined])
 
     def of(self, text: str, most: int, *, special: bool) -> int:
-        """A text has this many tokens or more. No token is longer than the longest, and no two special ones are one.
-
-        Args:
-            text: any string.
-            most: tokens that would be too many if there were one more; what is beyond is not counted.
-            special: special tokens are read as such.
-        """
+        """A text has this many tokens or more: none is longer than the longest, and no two special ones are one. What
+        is beyond `most` is not counted. `special`: special tokens are read as such."""
         data = text.encode("utf-8", "replace")
         by_length = -(-len(data) // self._longest)
         specials = self._marked if special else self._everywhere

@@ -64,13 +64,11 @@ class Gpu:
         """Finds the driver, loads the kernel and runs its self-test on the device.
 
         Args:
-            ordinal: CUDA's number of the device, from 0 on, or METAL.
-            driver: library of the driver; None = the system's.
-            library: the C library; None = the one that is installed.
+            ordinal: CUDA's number of the device, or METAL.
+            driver, library: files of the GPU's driver and of the C library; None = the system's, the installed one.
 
         Raises:
-            KernelError: why this device cannot serve, in a sentence. The sentence is empty where the machine has no
-                driver.
+            KernelError: why this device cannot serve; empty where the machine has no driver.
         """
         self._lib: Library = open_library(library)
         handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
@@ -95,19 +93,15 @@ class Gpu:
         self._close()
 
     def lists(self, logits: int, rows: int, request: ListRequest, positions: UInt32Array) -> Lists:
-        """The entries of rows that `request` asks for.
-
-        Args:
-            logits: address in the device's memory of float32[rows, n_vocab]; no pass may be writing there.
-            rows: 1 or more.
-            request: for a vocabulary of n_vocab.
-            positions: uint32[rows], of the token that each row draws.
-        """
+        """The entries of rows that `request` asks for. `logits` is the address on the device of float32[rows, n_vocab],
+        where no pass may be writing; `positions` are uint32[rows], of the token that each row draws."""
+        if not self._close.alive:
+            raise KernelError("this GPU is closed.")
         found = np.zeros(rows, dtype=np.uint32)
         tokens = np.empty((rows, LIST_ROOM), dtype=np.int32)
         values = np.empty((rows, LIST_ROOM), dtype=np.float32)
         status = self._lib.ls_gpu_lists(
-            self._open_handle(),
+            self._handle,
             logits,
             rows,
             *request.addresses(),
@@ -116,19 +110,11 @@ class Gpu:
             tokens.ctypes.data,
             values.ctypes.data,
         )
-        self._check(status)
-        return Lists(found.astype(np.int32), tokens, values)
-
-    def _open_handle(self) -> int:
-        if not self._close.alive:
-            raise KernelError("this GPU is closed.")
-        return self._handle
-
-    def _check(self, status: int) -> None:
         if status:
             said = self._lib.ls_gpu_reason(self._handle).decode(errors="replace")
             self.failure = f"{said} Rows are verified on the CPU."
             raise KernelError(said, "Rows are verified on the CPU.")
+        return Lists(found.astype(np.int32), tokens, values)
 
 
 # Rows of logits in a GPU's memory, and a verdict that needs only the entries of them that can win.
@@ -140,10 +126,8 @@ _ROW = np.dtype([("logits", np.uintp), ("n", np.int32), ("tokens", np.uintp), ("
 
 
 class DeviceRows(LogitRows):
-    """Rows of logits in a device's memory. A row is copied to the host when something reads it, and once.
-
-    Valid until the next pass of the context that made them.
-    """
+    """Rows of logits in a device's memory, until the next pass. A row is copied to the host when something reads it,
+    once."""
 
     __slots__ = ("_fetch", "_here", "addresses", "gpu")
 
@@ -155,14 +139,8 @@ class DeviceRows(LogitRows):
         gpu: Gpu | None = None,
         keep: object = None,
     ) -> None:
-        """
-        Args:
-            addresses: uintp[n], of each row's first float32 in the device's memory.
-            n_vocab: numbers in a row.
-            fetch: copies from there.
-            gpu: what preselects on this device; None = rows are always copied whole.
-            keep: owns the device's memory.
-        """
+        """`addresses`: uintp[n] on the device; `fetch` copies from there; `keep` owns that memory; `gpu` preselects,
+        None = rows are always copied whole."""
         super().__init__([], n_vocab, keep)
         self.addresses = np.asarray(addresses, dtype=np.uintp)
         self.gpu = gpu
@@ -203,15 +181,9 @@ def verify_rows(
     """ls_verify on rows of a device: by lists of their best entries, and by whole rows where C asks for those.
 
     Args:
-        lib: the C library.
-        workspace: of this thread.
-        rows: of the last pass.
         count: 1 + the nodes of the draft.
         call: the arguments of ls_list_request from n_vocab to rule.
         out: the addresses of `accepted`, `n_accepted` and `next_token`.
-
-    Returns:
-        The ls_status of ls_verify.
     """
     table = np.zeros(count, dtype=_ROW)
     lists = _lists(lib, workspace, rows, count, call)

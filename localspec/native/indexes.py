@@ -1,11 +1,4 @@
-"""A tree of guesses, as C hands it over.
-
-Counts of what followed one to four tokens, in C.
-
-Prompt lookup in C.
-
-Suffix decoding in C.
-"""
+"""What drafters search, in C: n-grams of a conversation, suffixes of many sequences, counts of what followed."""
 
 from __future__ import annotations
 
@@ -56,28 +49,45 @@ class GuessBuffer:
         return Guess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
 
 
+class _Index:
+    """Memory of the C library, from `ls_KIND_new` to `ls_KIND_free`."""
+
+    def __init__(self, kind: str, sizes: tuple[int, ...], lacking: str) -> None:
+        """`lacking`: what there is not, in words, where there is no memory."""
+        self._lib = KERNELS.library
+        self._new, self._end = getattr(self._lib, f"ls_{kind}_new"), getattr(self._lib, f"ls_{kind}_free")
+        self._sizes, self._lacking = sizes, lacking
+        self._open()
+
+    def _open(self) -> None:
+        handle = ctypes.c_void_p()
+        status = self._new(*self._sizes, ctypes.addressof(handle))
+        if status:
+            raise KernelError(f"{self._lacking} (status {status}).")
+        self._handle = handle.value
+        self._free = weakref.finalize(self, self._end, self._handle)
+        self._length = 0
+        """Tokens of the sequence that was looked at last."""
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing, and what is asked later begins with an empty one."""
+        self._free()
+        self._open()
+
+
 LONGEST = 4
 """Tokens of a context at most (`native/counts.c`)."""
 
 
-class ContextCounts:
+class ContextCounts(_Index):
     """Knows what followed the last one to four tokens, and how often: of one conversation, or of many sequences.
 
     64 bytes a context, 16 MB at most; where it is full, what is rarest fades. Not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._lib, self._length = KERNELS.library, 0
+        super().__init__("counts", (), "no counts of contexts")
         self._found = GuessBuffer()
-        self._open()
-
-    def _open(self) -> None:
-        handle = ctypes.c_void_p()
-        status = self._lib.ls_counts_new(ctypes.addressof(handle))
-        if status:
-            raise KernelError(f"no counts of contexts (status {status}).")
-        self._handle = handle.value
-        self._free = weakref.finalize(self, self._lib.ls_counts_free, self._handle)
 
     def add(self, tokens: Tokens) -> None:
         """Counts a sequence, int32[n] tokens of 0 or more. Raises KernelError if there is no memory."""
@@ -107,12 +117,9 @@ class ContextCounts:
         """Makes int32[n] `tokens` the only sequence, then says what follows their last one to four, here and in `past`.
 
         Args:
-            tokens: a conversation, whole.
-            unchanged: the first so many are not looked at.
-            temperature: 0 or more; above 0 the noise (Purpose.SAMPLE) ranks guesses, as the target will rank them.
-            noise: of the request.
+            unchanged: the first so many tokens are not looked at.
+            temperature: above 0 the noise (Purpose.SAMPLE) ranks guesses, as the target will rank them.
             max_nodes: of the tree; 64 at most.
-            max_depth: most guesses in a row.
             breadth: most guesses after a token, from 1 (a chain) to 8.
             past: other answers.
 
@@ -145,12 +152,6 @@ class ContextCounts:
         self._length = length
         return self._found.taken()
 
-    def close(self) -> None:
-        """Frees the memory; a second call does nothing, and what is asked later sees empty counts."""
-        self._free()
-        self._open()
-        self._length = 0
-
 
 _AT_HAND = 64
 """Tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup."""
@@ -158,30 +159,17 @@ _TOKENS = 8
 """Bytes before the tokens in this buffer."""
 
 
-class NgramIndex:
-    """Knows where the last n tokens of a history (min_ngram <= n <= max_ngram) stood before.
-
-    Memory and time per new token do not depend on the length of the history.
-    """
+class NgramIndex(_Index):
+    """Knows where the last n tokens of a history (min_ngram <= n <= max_ngram) stood before. Memory and time per new
+    token do not depend on the length of the history."""
 
     def __init__(self, min_ngram: int, max_ngram: int) -> None:
         """Raises KernelError unless 1 <= min_ngram <= max_ngram <= 64."""
         if not 1 <= min_ngram <= max_ngram <= 64:
             raise KernelError(f"n-grams of {min_ngram} to {max_ngram} tokens; 1 <= min <= max <= 64 is needed.")
-        self._lib = KERNELS.library
-        self._sizes = (min_ngram, max_ngram)
+        super().__init__("ngram", (min_ngram, max_ngram), f"no n-gram index for {(min_ngram, max_ngram)} tokens")
         self._buffer = np.zeros(2 + _AT_HAND, dtype=np.int32)  # found, match, then tokens in or out
         self._address = self._buffer.ctypes.data
-        self._open()
-
-    def _open(self) -> None:
-        handle = ctypes.c_void_p()
-        status = self._lib.ls_ngram_new(*self._sizes, ctypes.addressof(handle))
-        if status:
-            raise KernelError(f"no n-gram index for {self._sizes} tokens (status {status}).")
-        self._handle = handle.value
-        self._free = weakref.finalize(self, self._lib.ls_ngram_free, self._handle)
-        self._length = 0
 
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
         """Makes the index that of int32[n] `tokens`, the whole history: truncates to the common prefix, appends.
@@ -219,11 +207,6 @@ class NgramIndex:
             raise KernelError(f"the n-gram index cannot look up {max_tokens} tokens (status {status}).")
         found, match = self._buffer[:2].tolist()
         return self._buffer[2 : 2 + found].copy(), match
-
-    def close(self) -> None:
-        """Frees the memory; a second call does nothing, and a later sync starts anew."""
-        self._free()
-        self._open()
 
 
 class Continuation(NamedTuple):
@@ -263,7 +246,7 @@ NOTHING = Continuation(NO_TOKENS, NO_TOKENS, np.empty(0), 0.0, 0, -1)
 NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
 
 
-class SuffixIndex:
+class SuffixIndex(_Index):
     """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more).
 
     A token comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe.
@@ -273,7 +256,8 @@ class SuffixIndex:
         """`depth`: longest match that is told from longer ones. Raises KernelError unless it is 1 to 64."""
         if not 1 <= depth <= 64:
             raise KernelError(f"a suffix index {depth} tokens deep; it must be 1 to 64.")
-        self._lib, self._depth = KERNELS.library, depth
+        super().__init__("suffix", (depth,), f"no suffix index {depth} tokens deep")
+        self._depth = depth
         self._tokens, self._parents = (np.zeros(MOST_FOLLOWED, dtype=np.int32) for _ in range(2))
         self._chances, self._score = np.zeros(MOST_FOLLOWED), np.zeros(1)
         self._found = np.zeros(3, dtype=np.int32)
@@ -281,23 +265,10 @@ class SuffixIndex:
         self._addresses = tuple(array.ctypes.data for array in outputs)
         self._followed = FollowedStruct()
         self._tree = GuessBuffer(self._followed)
-        self._open()
-
-    def _open(self) -> None:
-        handle = ctypes.c_void_p()
-        status = self._lib.ls_suffix_new(self._depth, ctypes.addressof(handle))
-        if status:
-            raise KernelError(f"no suffix index {self._depth} tokens deep (status {status}).")
-        self._handle = handle.value
-        self._free = weakref.finalize(self, self._lib.ls_suffix_free, self._handle)
-        self._length = 0
 
     def add(self, sequences: Sequence[Tokens]) -> int:
-        """Adds int32[n] sequences, called by the number returned and those after it.
-
-        Raises:
-            KernelError: a negative token, or no memory.
-        """
+        """Adds int32[n] sequences, called by the number returned and those after it. Raises KernelError: a negative
+        token, or no memory."""
         tokens = np.ascontiguousarray(np.concatenate(sequences) if len(sequences) else NO_TOKENS, dtype=np.int32)
         lengths = np.array([len(one) for one in sequences], dtype=np.int64)
         address = self._found.ctypes.data
@@ -333,12 +304,9 @@ class SuffixIndex:
         """What followed the longest end of int32[n] `context`: at most 64 nodes, best first; a chain unless `tree`.
 
         The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
-        the one seen last wins.
+        the one seen last wins. Of the context only the last `depth` tokens matter.
 
         Args:
-            context: all that matters of it is its end, `depth` tokens.
-            max_nodes: of the guess.
-            max_depth: most tokens in a row.
             tree: best first by the product of chances; else the most likely token each time.
             runs_on: what reaches the end of its sequence goes on with what is guessed; for an index of one sequence,
                 whose end the context is.
@@ -378,11 +346,7 @@ class SuffixIndex:
         """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses after them.
 
         Args:
-            tokens: a conversation, whole; the newest sequence.
-            unchanged: the first so many are not looked at.
             max_nodes: of the guess; 0 = only `sync`.
-            max_depth: most tokens in a row.
-            tree: as in `guess`.
             other: searched, too, and preferred where it promises more; its sequences do not run on.
             least: tokens that must match there.
 
@@ -412,8 +376,3 @@ class SuffixIndex:
         if not found.nodes:
             return NOTHING_FOLLOWED
         return Followed(*self._tree.taken(), found.match, found.sequence)
-
-    def close(self) -> None:
-        """Frees the memory; a second call does nothing, and what is asked later sees an empty index."""
-        self._free()
-        self._open()

@@ -1,11 +1,354 @@
-"""The kernels of the C library as functions, on the best instruction set of this CPU: `kernels.verify(...)`.
+"""The kernels of the C library as functions, on the best instruction set of this CPU: `kernels.verify(...)`. Importing
+this module opens the library, or fails with a KernelError that says what to do.
 
-Importing this module opens the library. Without the library the import fails with a KernelError that says what to do.
+Rows may be written while a call lasts (logit bias and penalties are applied in place) and hold what they held when it
+returns. Arguments are checked here, once.
 """
 
 from __future__ import annotations
 
-from localspec.native.binding import NativeKernels
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import KernelError
+from localspec.native.gpu import DeviceRows, verify_rows
+from localspec.native.library import (
+    BAD_ARGUMENT,
+    BAD_DRAFT,
+    BAD_TREE,
+    NO_MEMORY,
+    NO_SUPPORT,
+    NOT_FINITE,
+    Numbers,
+    Scratch,
+)
+from localspec.types import Float32Array, Float64Array, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
+
+_AT_ONCE = 4096
+"""Rows that are rounded at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Matrix:
+    """A matrix in a byte a weight: entry (i, k) is `values[i, k] * scales[i]`."""
+
+    values: npt.NDArray[np.int8]
+    """int8[rows, columns], C-contiguous."""
+    scales: Float32Array
+    """float32[rows]."""
+
+    @staticmethod
+    def of(weights: npt.NDArray[np.floating]) -> Int8Matrix:
+        """float[rows, columns], rounded; a row is 0 where it holds nothing else."""
+        return Int8Matrix.in_parts(weights.shape, lambda start, stop: weights[start:stop])
+
+    @staticmethod
+    def in_parts(shape: tuple[int, ...], read: Callable[[int, int], npt.NDArray[np.floating]]) -> Int8Matrix:
+        """The same of weights that are read in parts, so that a large matrix takes little beside itself: `read(start,
+        stop)` gives float[stop - start, columns]."""
+        values, scales = np.empty(shape, dtype=np.int8), np.empty(shape[0], dtype=np.float32)
+        for start in range(0, shape[0], _AT_ONCE):
+            part = np.asarray(read(start, min(start + _AT_ONCE, shape[0])), dtype=np.float32)
+            top = np.abs(part).max(axis=1)
+            scales[start : start + len(part)] = top / np.float32(127)
+            values[start : start + len(part)] = np.rint(part * (127.0 / np.where(top > 0, top, 1.0))[:, None])
+        return Int8Matrix(values, scales)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return len(self.values), self.values.shape[1]
+
+    def rows(self, ids: npt.NDArray[np.integer]) -> Float32Array:
+        """float32[n, columns] of these rows: an embedding."""
+        return np.asarray(self.values[ids] * self.scales[ids, None], dtype=np.float32)
+
+
+NO_NOISE = Noise(0)
+"""For distributions that do not depend on noise."""
+_MOST_INPUTS = 64
+"""LS_MOST_INPUTS."""
+_WORK_PER_THREAD = 1 << 23
+"""Products of weights; below that, waking a thread costs more than it takes off."""
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """For products that are worth several threads."""
+    return ThreadPoolExecutor(thread_name_prefix="localspec-product")
+
+
+class NativeKernels(Numbers):
+    """The kernels on one instruction set."""
+
+    def _error(self, scratch: Scratch, status: int, rows: LogitRows, index: int) -> KernelError:
+        address = scratch.results_address
+        self.library.ls_fault(scratch.workspace, address, address + 4)
+        row, token = int(scratch.results[0]), int(scratch.results[1])
+        row = index if row < 0 else row
+        if status == NOT_FINITE:
+            return KernelError(f"row {row} of the logits holds NaN or +inf for token {token}.")
+        if status == NO_SUPPORT:
+            return KernelError(f"row {row} of the logits excludes every token: nothing is left to sample.")
+        if status == BAD_TREE:
+            node, parent = row - 1, int(scratch.parents[row - 1])
+            fault = ": the block rule takes chains only" if -1 <= parent < node else "; parents come before children"
+            return KernelError(f"draft node {node} has parent {parent}{fault}.")
+        if status == BAD_DRAFT:
+            return KernelError(f"draft node {row - 1} is token {token}, to which its own draft_probs give 0.")
+        reason = {NO_MEMORY: "out of memory", BAD_ARGUMENT: "an argument is out of range"}.get(
+            status, f"status {status}"
+        )
+        return KernelError(f"the C library failed: {reason}.")
+
+    # One row
+
+    def sample(
+        self,
+        rows: LogitRows,
+        index: int,
+        sampling: SamplingParams,
+        window: Tokens,
+        noise: Noise,
+        position: int,
+        count: int = 1,
+    ) -> tuple[Tokens, Float32Array]:
+        """The `count` best tokens by log probability + Gumbel noise (Purpose.SAMPLE), best first, ties to the lower id.
+
+        One is an exact sample (Gumbel-max), more are samples without replacement in the order in which they were drawn
+        (Gumbel-top-k, Kool et al. 2019). At temperature 0 the most likely ones; of the other settings only bias,
+        penalties and top-k apply then.
+
+        Args:
+            rows: logits as the model left them; only rows[index] is touched.
+            window: int32[m], the tokens before this row's; as many of the last as the settings say count.
+            position: absolute position of the token that is drawn.
+
+        Returns:
+            int32[k] ids and float32[k] probabilities after the transform (at temperature 0: softmax over the top-k at
+            temperature 1), k <= count: fewer when the support is smaller.
+
+        Raises:
+            KernelError: NaN or +inf in the row, every token excluded, or `index` or `count` out of range.
+        """
+        _check_row(rows, index)
+        if count < 1:
+            raise KernelError(f"{count} tokens were asked for; 1 is the least.")
+        scratch = self.scratch()
+        packed = scratch.pack(sampling)
+        count = min(count, rows.n_vocab)
+        scratch.grow(count)  # first: it would lose the window
+        n_window = scratch.put_window(window, packed.lookback)
+        scratch.put_noise(noise)
+        status = self.library.ls_sample(
+            scratch.workspace,
+            rows.pointer(index),
+            rows.n_vocab,
+            packed.address,
+            scratch.window_address,
+            n_window,
+            scratch.noise_address,
+            position & 0xFFFFFFFF,
+            count,
+            scratch.picked_address,
+            scratch.probs_address,
+            scratch.results_address,
+        )
+        if status:
+            raise self._error(scratch, status, rows, index)
+        found = int(scratch.results[0])
+        return scratch.picked[:found].copy(), scratch.probs[:found].copy()
+
+    def distribution(
+        self,
+        rows: LogitRows,
+        index: int,
+        sampling: SamplingParams,
+        window: Tokens,
+        noise: Noise = NO_NOISE,
+        position: int = 0,
+    ) -> SparseProbs:
+        """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`.
+
+        `noise` and `position` say whether XTC takes tokens out here; nothing else depends on them.
+        """
+        _check_row(rows, index)
+        scratch = self.scratch()
+        packed = scratch.pack(sampling)
+        n_window = scratch.put_window(window, packed.lookback)
+        scratch.put_noise(noise)
+        room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
+        tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
+        status = self.library.ls_distribution(
+            scratch.workspace,
+            rows.pointer(index),
+            rows.n_vocab,
+            packed.address,
+            scratch.window_address,
+            n_window,
+            scratch.noise_address,
+            position & 0xFFFFFFFF,
+            tokens.ctypes.data,
+            probs.ctypes.data,
+            scratch.results_address,
+        )
+        if status:
+            raise self._error(scratch, status, rows, index)
+        found = int(scratch.results[0])
+        return SparseProbs(tokens[:found].copy(), probs[:found].copy())
+
+    def log_probs(self, rows: LogitRows, index: int, tokens: Tokens | Sequence[int]) -> Float64Array:
+        """float64[n], log-softmax of the raw rows[index] at int32[n] ids; -inf for an excluded token. Raises
+        KernelError as `sample`, and for an id out of range."""
+        _check_row(rows, index)
+        ids = np.ascontiguousarray(tokens, dtype=np.int32)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < rows.n_vocab:
+            raise KernelError(f"token ids {ids.min()} to {ids.max()} do not fit a vocabulary of {rows.n_vocab}.")
+        scratch = self.scratch()
+        out = np.empty(len(ids))
+        status = self.library.ls_log_probs(
+            scratch.workspace, rows.pointer(index), rows.n_vocab, ids.ctypes.data, len(ids), out.ctypes.data
+        )
+        if status:
+            raise self._error(scratch, status, rows, index)
+        return out
+
+    def top_log_probs(self, rows: LogitRows, index: int, count: int) -> tuple[Tokens, Float64Array]:
+        """int32[k] most likely ids of the raw rows[index], best first, and their log-softmax, float64[k]; k <= count.
+        Raises KernelError as `sample`."""
+        _check_row(rows, index)
+        if count < 1:
+            raise KernelError(f"{count} tokens were asked for; 1 is the least.")
+        scratch = self.scratch()
+        count = min(count, rows.n_vocab)
+        tokens, out = np.empty(count, dtype=np.int32), np.empty(count)
+        status = self.library.ls_top_log_probs(
+            scratch.workspace,
+            rows.pointer(index),
+            rows.n_vocab,
+            count,
+            tokens.ctypes.data,
+            out.ctypes.data,
+            scratch.results_address,
+        )
+        if status:
+            raise self._error(scratch, status, rows, index)
+        found = int(scratch.results[0])
+        return tokens[:found].copy(), out[:found].copy()
+
+    # Verification
+
+    def verify(
+        self,
+        rows: LogitRows,
+        tokens: Tokens,
+        parents: Tokens,
+        probs: tuple[SparseProbs, ...] | None,
+        sampling: SamplingParams,
+        window: Tokens,
+        noise: Noise,
+        position: int,
+        rule: Rule,
+    ) -> tuple[Tokens, int]:
+        """What the target says to a draft: which nodes it would have said itself, and its own token after them.
+
+        *coupled* draws the target's token of each row with the noise that plain decoding would use and follows the
+        child that equals it. *rejection* accepts a child with probability min(1, target_probs / draft_probs), else
+        takes what is left of target_probs to the next sibling (Leviathan et al. 2023, Chen et al. 2023). *block*
+        decides about a chain as a whole (Sun et al. 2024).
+
+        Args:
+            rows: row 0 follows the history, row 1 + i follows node i. Rows off the path are not touched (*block*: rows
+                after the accepted prefix may be).
+            tokens: int32[n] draft nodes; siblings are distinct.
+            parents: int32[n], -1 is the history's last token; parents before children, siblings in trial order.
+            probs: what each token was drawn from, given that its earlier siblings were not it; None for deterministic
+                guesses. *coupled* ignores it.
+            window: int32[m], the whole history.
+            noise: for *rejection* and *block* its `round` is the history length.
+            position: of the token drawn from row 0, that is, the history length.
+
+        Returns:
+            int32[a] accepted nodes along the path, and the next token.
+        """
+        n = len(tokens)
+        if len(parents) != n or len(rows) <= n or (probs is not None and len(probs) != n):
+            given = "no" if probs is None else len(probs)
+            raise KernelError(
+                f"a draft of {n} tokens came with {len(parents)} parents, {given} probs and {len(rows)} rows."
+            )
+        scratch = self.scratch()
+        packed = scratch.pack(sampling)
+        scratch.grow(n)  # first: it would lose the window
+        n_window = scratch.put_window(window, packed.lookback)
+        scratch.put_draft(tokens, parents, probs if rule else None)
+        scratch.put_noise(noise)
+        context = (packed.address, scratch.window_address, n_window, scratch.noise_address, position & 0xFFFFFFFF)
+        call = (rows.n_vocab, scratch.draft_address, *context, rule)
+        out = (scratch.picked_address, scratch.results_address, scratch.results_address + 4)
+        if isinstance(rows, DeviceRows):
+            status = verify_rows(self.library, scratch.workspace, rows, n + 1, call, out)
+        else:
+            scratch.pointers[: n + 1] = rows.pointers[: n + 1]
+            status = self.library.ls_verify(scratch.workspace, scratch.pointers_address, *call, *out)
+        if status:
+            raise self._error(scratch, status, rows, 0)
+        accepted, next_token = scratch.results[:2].tolist()
+        return scratch.picked[:accepted].copy(), next_token
+
+    # Drafter heads
+
+    def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
+        """float32[n, rows]: the matrix times each of float32[n, columns] inputs.
+
+        An input is rounded to 15 bits beside its largest entry; sums are exact integers. One that holds NaN or inf
+        gives NaN. At most so many threads take part, as far as the matrix is worth them; the bits are the same.
+
+        Raises:
+            KernelError: the inputs have another number of columns.
+        """
+        if inputs.ndim != 2 or inputs.shape[1] != matrix.shape[1] or inputs.dtype != np.float32:
+            given = f"{inputs.dtype}{list(inputs.shape)}"
+            raise KernelError(f"inputs are {given}; the matrix has {matrix.shape[1]} columns.")
+        rows, columns = matrix.shape
+        threads = min(threads, rows * columns * len(inputs) // _WORK_PER_THREAD)
+        if threads < 2:
+            return self._product(matrix, inputs, 0, rows)
+        edges = [rows * part // threads for part in range(threads + 1)]
+        first = [_pool().submit(self._product, matrix, inputs, *edges[part : part + 2]) for part in range(1, threads)]
+        mine = self._product(matrix, inputs, *edges[:2])
+        return np.concatenate([mine, *(one.result() for one in first)], axis=1)
+
+    def _product(self, matrix: Int8Matrix, inputs: Float32Array, begin: int, end: int) -> Float32Array:
+        """Of the rows from `begin` to `end`."""
+        columns, scratch = matrix.shape[1], self.scratch()
+        out = np.empty((len(inputs), end - begin), dtype=np.float32)
+        for start in range(0, len(inputs), _MOST_INPUTS):
+            part = np.ascontiguousarray(inputs[start : start + _MOST_INPUTS])
+            status = self.library.ls_matvec(
+                scratch.workspace,
+                matrix.values.ctypes.data + begin * columns,
+                matrix.scales.ctypes.data + 4 * begin,
+                end - begin,
+                columns,
+                part.ctypes.data,
+                len(part),
+                out[start:].ctypes.data,
+            )
+            if status:
+                raise KernelError(f"a product of {end - begin} x {columns} weights failed (status {status}).")
+        return out
+
+
+def _check_row(rows: LogitRows, index: int) -> None:
+    if not 0 <= index < len(rows):
+        raise KernelError(f"row {index} was asked for; there are {len(rows)}.")
+
 
 KERNELS = NativeKernels()
 

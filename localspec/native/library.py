@@ -1,4 +1,5 @@
-"""The library built from native/: where it is, its functions and its structs."""
+"""The library built from native/: where it is, its functions and structs, what a thread keeps between calls, and what
+it computes of numbers alone: noise, log and exp, the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -6,14 +7,26 @@ import ctypes
 import os
 import sys
 import sysconfig
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import localspec
 from localspec.errors import KernelError
-from localspec.types import NO_BREAKERS, ModelSampling, Noise, SamplingParams
+from localspec.types import (
+    NO_BREAKERS,
+    Float64Array,
+    ModelSampling,
+    Noise,
+    Purpose,
+    SamplingParams,
+    SparseProbs,
+    Tokens,
+)
 
 ABI_VERSION = 6
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
@@ -172,32 +185,17 @@ class PackedSampling:
         with np.errstate(over="ignore"):
             self.bias_values = np.array([bias for _, bias in biases], dtype=np.float64).astype(np.float32)
         self.breakers = breakers = params.breakers if isinstance(params, ModelSampling) else NO_BREAKERS
+        names = [field[0] for field in SamplingStruct._fields_ if hasattr(params, field[0])]
+        given = {name: getattr(params, name) for name in names}
         self.struct = SamplingStruct(
-            params.temperature,
-            params.top_p,
-            params.min_p,
-            params.typical_p,
-            params.top_n_sigma,
-            params.xtc_probability,
-            params.xtc_threshold,
-            params.dynatemp_range,
-            params.dynatemp_exponent,
-            params.dry_multiplier,
-            params.dry_base,
-            params.repeat_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-            min(params.penalty_last_n, 2**31 - 1),
-            min(params.top_k, 2**31 - 1),
-            min(params.dry_allowed_length, 2**31 - 1),
-            min(params.dry_penalty_last_n, 2**31 - 1),
-            len(breakers.heads),
-            breakers.heads.ctypes.data,
-            breakers.offsets.ctypes.data,
-            breakers.tails.ctypes.data,
-            len(biases),
-            self.bias_tokens.ctypes.data,
-            self.bias_values.ctypes.data,
+            **{name: min(value, 2**31 - 1) if isinstance(value, int) else value for name, value in given.items()},
+            n_breaks=len(breakers.heads),
+            break_heads=breakers.heads.ctypes.data,
+            break_offsets=breakers.offsets.ctypes.data,
+            break_tails=breakers.tails.ctypes.data,
+            n_bias=len(biases),
+            bias_tokens=self.bias_tokens.ctypes.data,
+            bias_values=self.bias_values.ctypes.data,
         )
         self.address = ctypes.addressof(self.struct)
         lookbacks = [params.dry_penalty_last_n if params.dry_multiplier else 0]
@@ -219,11 +217,7 @@ class Library(ctypes.CDLL):
 
 
 def open_library(path: Path | None = None) -> Library:
-    """Loads and declares a library; None = the one that is installed.
-
-    Raises:
-        KernelError: there is none, it cannot be loaded, or it is of another version.
-    """
+    """Loads and declares a library; None = the one that is installed. Raises KernelError: none, or not this version."""
     path = find_library() if path is None else path
     if path is None:
         raise KernelError(f"localspec's C library {FILE_NAME} is missing.", _ADVICE)
@@ -239,3 +233,152 @@ def open_library(path: Path | None = None) -> Library:
     if lib.ls_abi_version() != ABI_VERSION:
         raise KernelError(f"the C library {path} has ABI {lib.ls_abi_version()}, not {ABI_VERSION}.", _ADVICE)
     return lib
+
+
+class Scratch:
+    """Buffers of one thread, with their addresses."""
+
+    def __init__(self, lib: ctypes.CDLL, isa: int) -> None:
+        handle = ctypes.c_void_p()
+        status = lib.ls_workspace_new(isa, ctypes.addressof(handle))
+        if status:
+            raise KernelError(f"the C library cannot serve instruction set {isa} here (status {status}).")
+        self.workspace = int(handle.value or 0)
+        self._free = weakref.finalize(self, lib.ls_workspace_free, self.workspace)
+        self.noise = NoiseStruct()
+        self.noise_address = ctypes.addressof(self.noise)
+        self.draft = DraftStruct()
+        self.draft_address = ctypes.addressof(self.draft)
+        self._draft_probs: tuple[npt.NDArray[Any], ...] = ()
+        self.results = np.zeros(4, dtype=np.int32)
+        self.results_address = self.results.ctypes.data
+        self._packed: dict[int, PackedSampling] = {}
+        """By id of the parameters, which they keep: a hash of all fields takes longer than a small verdict."""
+        self.room = 0
+        self.grow(64)
+
+    def grow(self, count: int) -> None:
+        """Room for `count` draft nodes, window tokens or results."""
+        if count <= self.room:
+            return
+        self.room = 2 * count
+        self.pointers = np.zeros(self.room + 1, dtype=np.uintp)
+        self.tokens = np.zeros(self.room, dtype=np.int32)
+        self.parents = np.zeros(self.room, dtype=np.int32)
+        self.window = np.zeros(self.room, dtype=np.int32)
+        self.picked = np.zeros(self.room, dtype=np.int32)
+        self.probs = np.zeros(self.room, dtype=np.float32)
+        self.draft.tokens = self.tokens.ctypes.data
+        self.draft.parents = self.parents.ctypes.data
+        self.pointers_address = self.pointers.ctypes.data
+        self.window_address = self.window.ctypes.data
+        self.picked_address = self.picked.ctypes.data
+        self.probs_address = self.probs.ctypes.data
+
+    def pack(self, params: SamplingParams) -> PackedSampling:
+        found = self._packed.get(id(params))
+        if found is None:
+            if len(self._packed) >= 256:
+                self._packed.clear()
+            found = self._packed[id(params)] = PackedSampling(params)
+        return found
+
+    def put_noise(self, noise: Noise) -> None:
+        self.noise.seed = noise.seed
+        self.noise.stream = noise.stream & 0xFFFFFFFF
+        self.noise.round = noise.round & 0x3FFFFFFF
+
+    def put_draft(self, tokens: Tokens, parents: Tokens, probs: tuple[SparseProbs, ...] | None) -> None:
+        """Copies the nodes, for which there is room; keeps what they were drawn from until the next draft."""
+        n = len(tokens)
+        self.draft.n = n
+        self.tokens[:n] = tokens
+        self.parents[:n] = parents
+        self.draft.offsets = None
+        if n and probs is not None:
+            offsets = np.zeros(n + 1, dtype=np.int64)
+            np.cumsum([len(p.tokens) for p in probs], out=offsets[1:])
+            q_tokens = np.concatenate([p.tokens for p in probs]).astype(np.int32, copy=False)
+            q_probs = np.concatenate([p.probs for p in probs]).astype(np.float64, copy=False)
+            self._draft_probs = (offsets, q_tokens, q_probs)
+            self.draft.offsets, self.draft.q_tokens, self.draft.q_probs = (
+                array.ctypes.data for array in self._draft_probs
+            )
+
+    def put_window(self, window: Tokens, lookback: int) -> int:
+        """Copies the tokens that matter; returns how many."""
+        if lookback == 0:
+            return 0
+        tail = window if lookback < 0 else window[-lookback:]
+        self.grow(len(tail))
+        self.window[: len(tail)] = tail
+        return len(tail)
+
+
+class Numbers:
+    """The open C library on one instruction set, and what it computes of numbers alone."""
+
+    def __init__(self, isa: str = "best") -> None:
+        """`isa`: one of ISAS; "best" lets the CPU decide."""
+        self.library = open_library()
+        self._isa = ISAS[isa]
+        self._local = threading.local()
+        self.isa: str = self.library.ls_isa_name(self.library.ls_workspace_isa(self.scratch().workspace)).decode()
+        """The instruction set in use."""
+        self.cpu_features: str = self.library.ls_cpu_features().decode()
+        """What the dispatcher saw, e.g. "x86-64 avx2 avx512"."""
+
+    def scratch(self) -> Scratch:
+        """Buffers of the thread that calls."""
+        scratch: Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = Scratch(self.library, self._isa)
+        return scratch
+
+    def philox4x32_10(self, counter: npt.NDArray[np.uint32], key: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """uint32[4] random words for a uint32[4] counter and a uint32[2] key (Salmon et al. 2011)."""
+        words = np.ascontiguousarray(counter, dtype=np.uint32)
+        keys = np.ascontiguousarray(key, dtype=np.uint32)
+        out = np.empty(4, dtype=np.uint32)
+        self.library.ls_philox4x32_10(words.ctypes.data, keys.ctypes.data, out.ctypes.data)
+        return out
+
+    def uniform(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
+        """float64[n] in (0, 1), one per token id: (x + 0.5) / 2^32, x the first Philox word."""
+        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
+        out = np.empty(len(tokens))
+        struct = noise_struct(noise)
+        self.library.ls_uniform(
+            ctypes.addressof(struct), purpose, position & 0xFFFFFFFF, tokens.ctypes.data, len(tokens), out.ctypes.data
+        )
+        return out
+
+    def gumbel(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
+        """float64[n] = -log(-log(uniform)), with our own log."""
+        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
+        out = np.empty(len(tokens))
+        struct = noise_struct(noise)
+        self.library.suited(len(tokens)).ls_gumbel(
+            self.scratch().workspace,
+            ctypes.addressof(struct),
+            purpose,
+            position & 0xFFFFFFFF,
+            tokens.ctypes.data,
+            len(tokens),
+            out.ctypes.data,
+        )
+        return out
+
+    def log(self, x: Float64Array) -> Float64Array:
+        """Natural logarithm of positive normal float64[n]."""
+        x = np.ascontiguousarray(x, dtype=np.float64)
+        out = np.empty_like(x)
+        self.library.ls_log(self.scratch().workspace, x.ctypes.data, x.size, out.ctypes.data)
+        return out
+
+    def exp(self, x: Float64Array) -> Float64Array:
+        """e^x of float64[n] <= 700; exactly 0 below -690."""
+        x = np.ascontiguousarray(x, dtype=np.float64)
+        out = np.empty_like(x)
+        self.library.ls_exp(self.scratch().workspace, x.ctypes.data, x.size, out.ctypes.data)
+        return out

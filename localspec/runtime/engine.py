@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from localspec.chat.prompt.prompt import MOST_TOKENS, continued
 from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.reply.reply import Parser, Verbatim
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters.heads.loading import apart
@@ -21,7 +23,6 @@ from localspec.engine.slot import TokenLogProb
 from localspec.errors import LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
-from localspec.llama.cache.embedder import HiddenStates
 from localspec.llama.exact.choice import Progress
 from localspec.methods import HEADS, PLAIN
 from localspec.options import Options
@@ -30,12 +31,13 @@ from localspec.runtime.kept import corpus
 from localspec.runtime.kept import tuning as tunings
 from localspec.runtime.loaded import Loaded, ModelFacts
 from localspec.runtime.loading import check_drafter, leaves, load_apart, make_loop
-from localspec.runtime.readings import Readings
+from localspec.runtime.readings import HiddenStates, Readings
 from localspec.runtime.worker import Worker
 from localspec.types import NO_TOKENS, Float32Array, Prompt, Rule, Tokens
 
 if TYPE_CHECKING:
     from localspec.chat.reply.dialect import Dialect
+
 
 _Result = TypeVar("_Result")
 
@@ -130,10 +132,8 @@ class Engine:
         return self.template.render(messages, beginning=beginning, **variables)
 
     def prompt_tokens(self, prompt: Prompt | str) -> Tokens:
-        """The tokens of what `template.prompt` gave, or of a text of such a kind, in which all marks count.
-
-        The template may have put the begin-of-sequence token there already.
-        """
+        """The tokens of what `template.prompt` gave, which may have the begin-of-sequence token already, or of a text
+        of such a kind, in which all marks count."""
         prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
         model = self.loaded.model
         bos = model.text_of(model.bos)
@@ -149,10 +149,9 @@ class Engine:
         return self.generate(self.chat_tokens(messages), options, **changes)
 
     def generate(self, prompt: str | Tokens, options: Options | None = None, **changes: Any) -> Generation:
-        """Continues a text or tokens.
+        """Continues a text, which begins as the model wants it, or int32[n] tokens as they are.
 
         Args:
-            prompt: text, which begins as the model wants it, or int32[n] tokens as they are.
             options: how; None = the defaults.
             changes: options by name, which count more than those of `options`.
 
@@ -195,10 +194,7 @@ class Engine:
         return generation
 
     def check_tokens(self, tokens: Tokens) -> None:
-        """
-        Raises:
-            UsageError: a token that the vocabulary lacks.
-        """
+        """Raises UsageError for a token that the vocabulary lacks."""
         outside = tokens[(tokens < 0) | (tokens >= self.loaded.model.n_vocab)]
         if len(outside):
             raise UsageError(f"Token {outside[0]} is not in the vocabulary of {self.loaded.model.n_vocab} tokens.")
@@ -233,47 +229,28 @@ class Engine:
 
         Raises:
             UsageError: no tokens, one that the vocabulary lacks, or a model that ranks texts.
-            ContextOverflowError: too many tokens.
-            Cancelled: `cancel` said so.
+            ContextOverflowError, Cancelled: too many tokens, or `cancel` said so.
         """
         self.check_tokens(tokens)
-        return self._readings.embed(tokens, cancel)
+        return self._readings.read(lambda it: it.embedder.embed(np.asarray(tokens, dtype=np.int32)), cancel)
 
     def score(self, tokens: Tokens, top: int = 0, cancel: Callable[[], bool] | None = None) -> list[TokenLogProb]:
-        """How likely each token of a text is after those before it; nothing is said of the first one.
-
-        Args:
-            tokens: int32[n], n >= 1.
-            top: how many of the most likely tokens at each position are told, too.
-            cancel: asked between passes; says whether the caller wants no more.
-
-        Raises:
-            UsageError: a token that the vocabulary lacks.
-            ContextOverflowError, Cancelled: as for `embed`.
-        """
+        """How likely each token of int32[n] is after those before it, and the `top` most likely ones at each position;
+        nothing is said of the first one. `cancel` and errors as for `embed`."""
         self.check_tokens(tokens)
-        return self._readings.score(tokens, top, cancel)
+        return self._readings.read(lambda it: it.scorer.score(np.asarray(tokens, dtype=np.int32), top), cancel)
 
     def hidden_states(
         self, tokens: Tokens, layers: Sequence[int] = (), cancel: Callable[[], bool] | None = None
     ) -> HiddenStates:
-        """What goes into layers, and what comes out of the final norm, for every token of a text.
+        """What goes into `layers` (counted from 0), and what comes out of the final norm, for every token of a text.
+        llama.cpp keeps logits of a pass meanwhile: 300 MB for a vocabulary of 150,000.
 
-        It is read in a cache of its own, a pass at a time, so running answers are not disturbed. llama.cpp keeps logits
-        of a pass meanwhile: 300 MB for a vocabulary of 150,000.
-
-        Args:
-            tokens: int32[n], as `tokenize` makes them.
-            layers: whose inputs are wanted, counted from 0.
-            cancel: asked between passes; says whether the caller wants no more.
-
-        Raises:
-            UsageError: no tokens, one that the vocabulary lacks, no such layer, or an architecture whose layers
-                llama.cpp does not show.
-            ContextOverflowError, Cancelled: as for `embed`.
+        `cancel` and errors as for `embed`; UsageError also for a layer that is not there, or an architecture whose
+        layers llama.cpp does not show.
         """
         self.check_tokens(tokens)
-        return self._readings.hidden_states(tokens, layers, cancel)
+        return self._readings.read(lambda it: it.hidden.read(tokens, layers), cancel)
 
     @property
     def running(self) -> dict[int, Generation]:
@@ -375,3 +352,40 @@ class Engine:
     def _close_drafters(self) -> None:
         for one in self._worker.loop.plan.drafters:
             one.close()
+
+
+class Asked:
+    """An answer that is wanted. Without a chat template the text goes on, for a limited number of tokens."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        reasoning: str = "",
+        prefix: str = "",
+        thought_out: bool = False,
+        raw: bool = False,
+    ) -> None:
+        """
+        Args:
+            thinking: whether the model thinks before it answers, where its chat template can switch that.
+            reasoning, prefix: what it has thought, and what the answer says, already.
+            thought_out: the thinking ends where it is, and the answer begins.
+            raw: the text is wanted as the model says it, its marks included.
+        """
+        turn = engine.dialect.turn(messages)
+        wanted: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        completes = not engine.template.exists
+        if completes:
+            prompt = engine.tokenize(continued(turn.messages))
+        else:
+            prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
+        self.prompt, reply = turn.resume(prompt, reasoning, prefix, thought_out)
+        self.reply: Parser = Verbatim() if raw else reply
+        """Reads what the model says."""
+        self.preserved = frozenset[int]() if raw else turn.preserved
+        """Control tokens that `reply` must see."""
+        self.most = MOST_TOKENS if completes else None
+        """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""

@@ -1,7 +1,5 @@
-"""One answer under way: iterate it for events, ask it for the text, or cancel it.
-
-When the models last did something: so one that hangs can be told from one that is slow.
-"""
+"""One answer under way: iterate it for events, ask it for the text, or cancel it. `Signs` tells an engine that hangs
+from a slow one."""
 
 from __future__ import annotations
 

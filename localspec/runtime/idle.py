@@ -1,9 +1,9 @@
 """What an engine does while it has nothing to answer, a short step at a time; a request waits for one at most.
 
-`IdleSelfCheck` tries our kernels once, and `IdleLimits` measures the machine once a day. `IdleCalibration` times the
-widths that have not run yet. Its passes run after what the slot's cache holds and are then dropped from it, like a
-draft that was rejected whole: what stays has the bits of plain decoding. Nothing runs within seconds of a pass of this
-process. Passes and measurements wait for mains power and for CPUs that are free; what others delayed does not count.
+`IdleCalibration` times the widths that have not run yet. Its passes run after what the slot's cache holds and are then
+dropped from it, like a draft that was rejected whole: what stays has the bits of plain decoding. Nothing runs within
+seconds of a pass of this process. Passes and measurements wait for mains power and for CPUs that are free; what others
+delayed does not count.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Protocol
 import numpy as np
 
 from localspec.errors import LocalspecError
-from localspec.llama.exact import limits
-from localspec.llama.exact.limits import SelfCheck
+from localspec.llama.exact import facts
+from localspec.llama.exact.facts import SelfCheck
 from localspec.llama.library.contention import cpus, waited
-from localspec.machine.cpus import on_battery
-from localspec.machine.memory import available_bytes
+from localspec.machine import available_bytes, on_battery
 from localspec.planning.costs import PassCosts
 from localspec.types import Feed, LogitRows, Tokens
 
@@ -77,17 +76,13 @@ class IdleSelfCheck:
 
 
 class IdleLimits:
-    """Measures what this machine can do at most, for the estimates of `runtime.estimate`: once a day, and the highest
-    ever measured counts."""
+    """Measures what this machine can do at most, for the estimates of `runtime.costs`: once a day, and the highest ever
+    measured counts."""
 
     def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
-        """
-        Args:
-            threads: of the passes.
-            room: says how many bytes of memory are free.
-        """
+        """`room` says how many bytes of memory are free."""
         self._threads, self._room = threads, room
-        self._known = limits.read(threads)
+        self._known = facts.read_limits(threads)
         self._over, self._not_before = self._known is not None and self._known.of_today, 0.0
 
     @property
@@ -97,9 +92,9 @@ class IdleLimits:
     def step(self) -> bool:
         self._not_before = perf_counter() + _RETRY_SECONDS
         if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
-            found = limits.measure_limits(self._threads, self._known)
+            found = facts.measure_limits(self._threads, self._known)
             if found is not None:
-                limits.write(self._threads, found)
+                facts.write_limits(self._threads, found)
                 self._over = True
         return self._over
 
@@ -137,13 +132,7 @@ class IdleCalibration:
         costs: PassCosts,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """
-        Args:
-            context: the target's.
-            widths: of the passes to be timed.
-            costs: where what they cost goes.
-            clock: seconds; for tests.
-        """
+        """Times passes of these widths; what they cost goes to `costs`. `clock` is for tests."""
         self._context, self._costs, self._clock = context, costs, clock or perf_counter
         self._widths = sorted(widths, reverse=True)  # one that is not known counts as the next wider one
         self._times: list[float] = []
@@ -171,11 +160,8 @@ class IdleCalibration:
         return not self._widths
 
     def _pass(self, others: int) -> bool:
-        """Times the next pass; False = it cannot be done now, or what it took says nothing.
-
-        Args:
-            others: passes that had begun when none was running.
-        """
+        """Times the next pass; False = it cannot be done now, or what it took says nothing. `others`: passes that had
+        begun when none was running."""
         context, width = self._context, self._widths[0]
         held, prompt_length = context.held(0)
         length = len(held)

@@ -1,7 +1,4 @@
-"""Models and contexts in memory, with what is known of them.
-
-What is known of models in memory and does not change, in values that can be sent to another process as JSON.
-"""
+"""Models and contexts in memory, with what is known of them; `ModelFacts` can be sent to another process as JSON."""
 
 from __future__ import annotations
 
@@ -13,20 +10,16 @@ from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import union
-from localspec.llama.exact.limits import SelfCheck
+from localspec.llama.exact.facts import SelfCheck
+from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.models.memory.gpu import integrated
 from localspec.planning.knowledge import Knowledge
-from localspec.runtime.kept import pass_record
+from localspec.runtime import costs
+from localspec.runtime.costs import Store
 from localspec.runtime.kept.corpus import Corpus
-from localspec.runtime.kept.knowledge import Store
 from localspec.runtime.memory import gpus
-
-if TYPE_CHECKING:
-    from localspec.chat.prompt.template import ChatTemplate
-
 
 if TYPE_CHECKING:
     from localspec.chat.prompt.template import ChatTemplate
@@ -86,7 +79,7 @@ class ModelFacts:
     @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
         """Without `layers`."""
-        from localspec.runtime.memory.placement import number  # who only reads facts needs none of it
+        from localspec.runtime.memory import number  # who only reads facts needs none of it
 
         settings, model = loaded.settings, loaded.model
         given, all_layers = number(settings.gpu_layers), model.header.n_layers + 1
@@ -214,7 +207,7 @@ class Loaded:
             may_move = self.model.gpu_layers or integrated(gpus())
             if may_move and not isinstance(self.context, ConstantWidth):
                 model = self.model
-                pass_record.write(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
+                costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:
         """Frees everything."""

@@ -1,7 +1,5 @@
-"""Settings to loaded parts: the target in an exact configuration, its draft model, their drafters, and the plan.
-
-The loop that generates with loaded models.
-"""
+"""Settings to loaded parts: the target in an exact configuration, its draft model, their drafters, the plan, and the
+loop."""
 
 from __future__ import annotations
 
@@ -30,15 +28,14 @@ from localspec.gguf.split import read_parts
 from localspec.llama.cache import saved_cache
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import union
-from localspec.llama.exact import choice, limits
+from localspec.llama.exact import choice, facts
 from localspec.llama.exact.choice import Chosen, Progress, choose
-from localspec.llama.exact.identity import shared_facts
+from localspec.llama.exact.facts import shared_facts
 from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels
 from localspec.llama.library.contention import cpus
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import ContextSettings, union
 from localspec.llama.model import check_text_model
-from localspec.machine.memory import ram
+from localspec.machine import ram
 from localspec.methods import COPYING, HEADS, NAMES, PLAIN, TABLE
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_target, keeps_state
@@ -46,12 +43,11 @@ from localspec.models.facts.shape import ModelShape, default_context, is_small, 
 from localspec.models.memory.fit import rollback
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
-from localspec.runtime.kept import pass_record
+from localspec.runtime import costs, memory
+from localspec.runtime.costs import Store
 from localspec.runtime.kept.corpus import Corpus, file_of
-from localspec.runtime.kept.knowledge import Store
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import estimate, placement
-from localspec.runtime.memory.placement import number
+from localspec.runtime.memory import number
 
 _LOG = logging.getLogger("localspec")
 _FEWEST_ROWS = 64
@@ -83,21 +79,21 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
         match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
     settings = replace(settings, branches=1) if keeps_state(target_header) else settings  # a state follows one chain
-    placed = placement.place(settings)
+    placed = memory.place(settings)
 
     try:
         loaded = _load_parts(placed.settings, target_header, match, found, progress)
     except (ModelError, DecodeError) as error:
         if placed.chosen:
-            failed, found = placement.on_cpu(placed, error.message), heads.find_all(settings, target_header)
+            failed, found = memory.on_cpu(placed, error.message), heads.find_all(settings, target_header)
             loaded = _load_parts(failed.settings, target_header, match, found, progress)  # or it is the file's fault
             _LOG.warning("The GPU (%s) failed: %s %s", placed.settings.device, error.message, _CPU_SERVES)
             placed = failed
-        elif placed.settings.gpu_layers and (words := placement.shortage(placed)):
+        elif placed.settings.gpu_layers and (words := memory.shortage(placed)):
             raise type(error)(error.message, f"{words} Give fewer --gpu-layers, or leave them out.") from error
         else:
             raise
-    placement.remember(placed)
+    memory.remember(placed)
     loaded.gpu_fault = placed.fault
     return loaded
 
@@ -155,15 +151,15 @@ def _choose(
         widest=widest,
         gpu_layers=number(settings.gpu_layers),
         device=settings.device,
-        spread=placement.spread(settings),
-        padded=pass_record.padded(settings, number(settings.gpu_layers), placement.spread(settings)),
+        spread=memory.spread(settings),
+        padded=costs.padded(settings, number(settings.gpu_layers), memory.spread(settings)),
         facts=kept.facts(),
         progress=progress,
         tap=union(head.tap for head in found),
         otherwise=wanted if spare else None,
     )
     if spare and chosen.context.settings.n_slots == 1:
-        single = f"{placement.CHUNKS}, since {chosen.proof.reason}"
+        single = f"{memory.CHUNKS}, since {chosen.proof.reason}"
     return chosen, single
 
 
@@ -188,7 +184,7 @@ def _wanted_context(settings: EngineSettings, target: Header, heads: bool) -> tu
         return wanted, ""
     ours = not number(settings.gpu_layers) and (_wished_kernels(settings) or choice.usual_kernels()) == "wide"
     small = is_small(n_ctx, shape, draft, 2, total, element_bytes)
-    return wanted, placement.objection(settings, target, heads=heads, ours=ours, small=small)
+    return wanted, memory.objection(settings, target, heads=heads, ours=ours, small=small)
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:
@@ -259,15 +255,15 @@ def _know_costs(loaded: Loaded) -> None:
     loaded.knowledge = knowledge = store.read()
     rows = context.settings.n_slots * (1 + min(settings.longest_draft, context.most_nodes))
     shape, rates = _shape(loaded.model.path), None
-    kernels = estimate.kernels_of(loaded.model, shape)
-    if kernels == "wide" and (measured := limits.read(context.threads)) is not None:
-        rates = estimate.Rates.of(measured)
-    knowledge.costs = estimate.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
+    kernels = costs.kernels_of(loaded.model, shape)
+    if kernels == "wide" and (measured := facts.read_limits(context.threads)) is not None:
+        rates = costs.Rates.of(measured)
+    knowledge.costs = costs.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
     knowledge.costs.recall(knowledge.kept_passes)
     draft = loaded.draft_model
     if draft is not None and DraftModel.NAME not in knowledge.draft_costs:
         shape = _shape(draft.path)
-        knowledge.draft_costs[DraftModel.NAME] = estimate.draft_costs(shape, estimate.kernels_of(draft, shape), rates)
+        knowledge.draft_costs[DraftModel.NAME] = costs.draft_costs(shape, costs.kernels_of(draft, shape), rates)
 
 
 def _shape(path: Path) -> ModelShape:

@@ -9,12 +9,12 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import LocalspecError
-from localspec.llama.exact import limits
-from localspec.machine.cpus import default_threads
+from localspec.llama.exact import facts
+from localspec.machine import default_threads
 from localspec.models.hub.offer import Offer, first_offers, recommended
 from localspec.models.memory import gpu
+from localspec.runtime.costs import Rates, read_seconds
 from localspec.runtime.memory import gpus
-from localspec.runtime.memory.estimate import Rates, read_seconds
 
 TINY = (
     "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "
@@ -52,7 +52,7 @@ def pace() -> Pace | None:
     """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
     if gpu.used(gpus()):
         return None
-    measured = limits.read(default_threads())
+    measured = facts.read_limits(default_threads())
     return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)
 
 

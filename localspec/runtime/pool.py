@@ -17,7 +17,7 @@ from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
 from localspec.llama.exact.choice import Progress
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.installed import installed
 from localspec.models.installed.catalog import DEFAULT_PAIR
 from localspec.models.installed.processes import announce
@@ -122,8 +122,8 @@ class Pool:
             name: the default: an installed pair or model, or a GGUF file; None = the bundled pair.
             draft: name or file of the default's draft model; overrides the pair's.
             heads: names, files or folders of heads that were trained for the default.
-            settings: how every engine is loaded: arguments of `Engine.load` but target, draft and heads. Without
-                "slots" every model has as many as suit it.
+            settings: arguments of `Engine.load` for every engine but target, draft and heads. Without "slots" every
+                model has as many as suit it.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
             make: brings one into memory; None = into that of this process.

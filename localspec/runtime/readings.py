@@ -1,132 +1,169 @@
-"""What a model makes of whole texts: vectors, log-probabilities, hidden states; a pass at a time between the passes of
-answers."""
+"""What a model makes of whole texts: vectors, log-probabilities, hidden states. Each is read in a cache of its own, a
+pass at a time between the passes of answers, so that no answer is disturbed."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from localspec.engine.slot import TokenLogProb
-from localspec.errors import Cancelled, ContextOverflowError
+from localspec.errors import Cancelled, ContextOverflowError, UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.embedder import Embedder, HiddenReader, HiddenStates
+from localspec.llama.library import lib
+from localspec.llama.library.settings import FINAL, NO_TAP, ContextSettings, Tap, check_tap
+from localspec.llama.model import Model
 from localspec.native import kernels
 from localspec.runtime.loaded import Loaded
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Feed, Float32Array, Float64Array, LogitRows, Tokens
 
 _Result = TypeVar("_Result")
 
+_PASS_TOKENS = 128
+"""Tokens of a pass. llama.cpp keeps logits of every row: 80 MB for a vocabulary of 150,000."""
+_ROWS_A_PASS = 64
+"""Tokens of a pass that scores; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000."""
+_CACHE_STEP = 512
+"""A context holds a multiple of this number of tokens."""
+_NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)
+"""llama.cpp's numbers of how states are pooled."""
 
-class _Run(Protocol):
-    """Runs a function on the thread that owns the models."""
 
-    def __call__(self, job: Callable[[], _Result], /) -> _Result: ...
+class _Reader:
+    """Reads one text at a time. Its cache is made for the first one, and again for longer ones or another tap."""
 
+    def __init__(self, model: Model, longest: int) -> None:
+        """`model` must stay open as long as this is used; `longest`: tokens a text may have."""
+        self._model, self._longest = model, longest
+        self._context: Context | None = None
+        self._tap = NO_TAP
 
-class Readings:
-    """Belongs to an engine. Thread-safe: one text is read at a time, callers wait for each other."""
+    def _check_length(self, tokens: Tokens, hint: str = "") -> None:
+        if len(tokens) > self._longest:
+            said = f"The text has {len(tokens)} tokens and the context holds {self._longest}."
+            raise ContextOverflowError(said, hint)
 
-    def __init__(self, loaded: Loaded, run: _Run) -> None:
-        """
-        Args:
-            loaded: the models; the cache of the context that answers is not touched.
-            run: runs a function between two passes.
-        """
-        self._loaded, self._run = loaded, run
-        self._one = threading.Lock()
-        self._open()
-
-    def _open(self) -> None:
-        self._like = self._loaded.context
-        self._embedder: Embedder | None = None
-        self._scorer = Scorer(self._like)
-        self._hidden = HiddenReader(self._like)
-
-    def _follow(self) -> None:
-        """The models may have moved to another device since the last text."""
-        with self._one:
-            if self._like is not self._loaded.context:
-                self.close()
-                self._open()
-
-    def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
-        """See `Engine.embed`."""
-        self._follow()
-        return self._read(self._embed(tokens), cancel)
-
-    def _embed(self, tokens: Tokens) -> Iterator[Float32Array | None]:
-        if self._embedder is None:
-            self._embedder = Embedder(self._like.model, self._like.n_ctx, self._like.threads)
-        yield from self._embedder.embed(np.asarray(tokens, dtype=np.int32))
-
-    def score(self, tokens: Tokens, top: int, cancel: Callable[[], bool] | None = None) -> list[TokenLogProb]:
-        """See `Engine.score`."""
-        self._follow()
-        return self._read(self._scorer.score(np.asarray(tokens, dtype=np.int32), top), cancel)
-
-    def hidden_states(
-        self, tokens: Tokens, layers: Sequence[int], cancel: Callable[[], bool] | None = None
-    ) -> HiddenStates:
-        """See `Engine.hidden_states`."""
-        self._follow()
-        return self._read(self._hidden.read(tokens, layers), cancel)
-
-    def _read(self, passes: Iterator[_Result | None], cancel: Callable[[], bool] | None) -> _Result:
-        with self._one:
-            while True:
-                if cancel is not None and cancel():
-                    raise Cancelled("Stopped while reading a text.")
-                found = self._run(lambda: next(passes))
-                if found is not None:
-                    return found
+    def _room_for(self, tokens: int, settings: ContextSettings, tap: Tap = NO_TAP) -> Context:
+        """An empty cache with these settings, but for its length."""
+        context = self._context
+        if context is None or context.n_ctx < tokens or self._tap != tap:
+            self.close()
+            settings = replace(settings, n_ctx=-(-tokens // _CACHE_STEP) * _CACHE_STEP)
+            self._context = context = Context(self._model, settings, tap=tap, keep_states=False)
+            self._tap = tap
+        context.forget(0)
+        return context
 
     def close(self) -> None:
-        """Frees the caches; no text is being read."""
-        if self._embedder is not None:
-            self._embedder.close()
-        self._scorer.close()
-        self._hidden.close()
+        """Frees the cache; a second call does nothing."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()
 
 
-# How likely each token of a given text is to the model. In a cache of its own, so that no answer is disturbed.
+def _passes(context: Context, tokens: Tokens) -> Iterator[int]:
+    """Reads a text as a prompt; yields after each pass how many tokens it had."""
+    history = np.append(tokens, tokens[-1])  # a cache is filled up to the last token, which is left for decoding
+    done = 0
+    while done < len(tokens):
+        start, done = done, context.prefill_chunk(0, history, len(history))
+        yield done - start
 
-_ROWS_A_PASS = 64
-"""Tokens a pass; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000."""
-_CONTEXT_STEP = 512
+
+class Embedder(_Reader):
+    """Texts as vectors: the model's final states, pooled."""
+
+    def __init__(self, model: Model, longest: int, threads: int) -> None:
+        super().__init__(model, longest)
+        self._settings = ContextSettings(grid=_PASS_TOKENS, max_rows=_PASS_TOKENS, threads=threads)
+        self._width = int(lib.api().llama_model_n_embd_out(model.handle))
+
+    def embed(self, tokens: Tokens) -> Iterator[Float32Array | None]:
+        """See `Engine.embed`. Each step is a pass; all but the last yield None."""
+        if not len(tokens):
+            raise UsageError("There is nothing to embed.", "Give it at least one token of text.")
+        self._check_length(tokens, "Embed it in parts.")
+        pooling = self._model.header.number("pooling_type")
+        if pooling == _RANK:
+            raise UsageError(f"{self._model.path.name} ranks texts; it does not embed them.")
+        context = self._room_for(len(tokens) + 1, self._settings, Tap(final="all"))
+        assert context.outputs is not None
+        total: Float64Array = np.zeros(self._width)
+        done = 0
+        for count in _passes(context, tokens):
+            states = context.outputs.rows(FINAL, count)
+            if pooling not in (_FIRST, _LAST):
+                total += states.sum(axis=0, dtype=np.float64) / len(tokens)
+            elif pooling == _LAST or not done:
+                total[:] = states[-1 if pooling == _LAST else 0]
+            done += count
+            yield None if done < len(tokens) else total.astype(np.float32)
 
 
-class Scorer:
-    """Scores with one model. Its cache is made for the first text, and again for longer ones."""
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """Hidden states of a text of n tokens."""
+
+    layers: dict[int, Float32Array]
+    """{layer: float32[n, n_embd]}, inputs of the layer: the residual stream before the layer's norm. Inputs of layer 0
+    are the token embeddings; those of layer i are the outputs of layer i - 1."""
+    final: Float32Array
+    """float32[n, n_embd], after the final norm: what the output matrix turns into logits."""
+
+
+def check_layers(model: Model, layers: Sequence[int]) -> tuple[int, ...]:
+    """The layers, each once, in order."""
+    count = int(lib.api().llama_model_n_layer(model.handle))
+    return check_tap(model.header, count, Tap(tuple(layers))).layers
+
+
+class HiddenReader(_Reader):
+    """What goes into layers, and what comes out of the final norm, with the kernels, cache formats and passes of the
+    context that answers."""
 
     def __init__(self, like: Context) -> None:
-        """
-        Args:
-            like: the context that answers: model, number formats and threads are taken from it, and how long a text
-                may be.
-        """
-        self._like = like
-        self._context: Context | None = None
+        super().__init__(like.model, like.n_ctx)
+        rollback = like.settings.rollback if like.most_nodes else 0  # with snapshots passes are built differently
+        self._settings = replace(
+            like.settings, n_slots=1, max_leaves=1, rollback=rollback, reuse="all", grid_prefill=True
+        )
+
+    def read(self, tokens: Tokens, layers: Sequence[int]) -> Iterator[HiddenStates | None]:
+        """See `Engine.hidden_states`. Each step is a pass; all but the last yield None."""
+        if not len(tokens):
+            raise UsageError("There is nothing to read.", "Give it at least one token of text.")
+        self._check_length(tokens, "Read it in parts.")
+        tap = Tap(check_layers(self._model, layers), "all")
+        context = self._room_for(len(tokens) + 1, self._settings, tap)
+        assert context.outputs is not None
+        parts: dict[int, list[Float32Array]] = {what: [] for what in tap.everything}
+        done = 0
+        for count in _passes(context, tokens):
+            for what, found in parts.items():
+                found.append(context.outputs.rows(what, count).copy())
+            done += count
+            if done < len(tokens):
+                yield None
+        final = np.concatenate(parts.pop(FINAL))
+        yield HiddenStates({layer: np.concatenate(found) for layer, found in parts.items()}, final)
+
+
+class Scorer(_Reader):
+    """How likely each token of a given text is, by a context like the one that answers."""
+
+    def __init__(self, like: Context) -> None:
+        super().__init__(like.model, like.n_ctx)
+        self._settings = replace(
+            like.settings, n_slots=1, max_leaves=1, max_rows=_ROWS_A_PASS, grid=_ROWS_A_PASS, reuse="all"
+        )
 
     def score(self, tokens: Tokens, top: int) -> Iterator[list[TokenLogProb] | None]:
-        """Log-probabilities of all tokens but the first, before which there is nothing.
-
-        Each step is a pass; all but the last yield None. One text at a time.
-
-        Args:
-            tokens: int32[n], n >= 1.
-            top: how many of the most likely tokens of each position are told, too.
-
-        Raises:
-            ContextOverflowError: too many tokens.
-        """
-        if len(tokens) > self._like.n_ctx:
-            raise ContextOverflowError(f"The text has {len(tokens)} tokens and the context holds {self._like.n_ctx}.")
-        context = self._room_for(len(tokens))
-        context.forget(0)
+        """See `Engine.score`. Each step is a pass; all but the last yield None."""
+        self._check_length(tokens)
+        context = self._room_for(len(tokens), self._settings)
         found: list[TokenLogProb] = []
         last, rows_a_pass = len(tokens) - 1, _ROWS_A_PASS if context.can_trim else 1
         for start in range(0, last, rows_a_pass):
@@ -139,28 +176,6 @@ class Scorer:
                 yield None
         yield found
 
-    def _room_for(self, tokens: int) -> Context:
-        if self._context is None or self._context.n_ctx < tokens:
-            self.close()
-            n_ctx = -(-tokens // _CONTEXT_STEP) * _CONTEXT_STEP
-            settings = replace(
-                self._like.settings,
-                n_ctx=n_ctx,
-                n_slots=1,
-                max_leaves=1,
-                max_rows=_ROWS_A_PASS,
-                grid=_ROWS_A_PASS,
-                reuse="all",
-            )
-            self._context = Context(self._like.model, settings)
-        return self._context
-
-    def close(self) -> None:
-        """Frees the cache; a second call does nothing."""
-        context, self._context = self._context, None
-        if context is not None:
-            context.close()
-
 
 def _scored(rows: LogitRows, row: int, token: int, top: int) -> TokenLogProb:
     value = float(kernels.log_probs(rows, row, [token])[0])
@@ -169,3 +184,53 @@ def _scored(rows: LogitRows, row: int, token: int, top: int) -> TokenLogProb:
         ids, values = kernels.top_log_probs(rows, row, top)
         likely = tuple(zip(ids.tolist(), values.tolist(), strict=True))
     return TokenLogProb(token, value, float(rows[row][token]), likely)
+
+
+class _Run(Protocol):
+    """Runs a function on the thread that owns the models."""
+
+    def __call__(self, job: Callable[[], _Result], /) -> _Result: ...
+
+
+class Readings:
+    """The readers of one engine. Thread-safe: one text is read at a time, callers wait for each other."""
+
+    def __init__(self, loaded: Loaded, run: _Run) -> None:
+        """`run` runs a function between two passes."""
+        self._loaded, self._run = loaded, run
+        self._one = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        self._like = like = self._loaded.context
+        self.embedder = Embedder(like.model, like.n_ctx, like.threads)
+        self.scorer, self.hidden = Scorer(like), HiddenReader(like)
+
+    def read(
+        self, passes: Callable[[Readings], Iterator[_Result | None]], cancel: Callable[[], bool] | None
+    ) -> _Result:
+        """What the last pass brings.
+
+        Args:
+            passes: begins to read with one of the readers.
+            cancel: asked between passes.
+
+        Raises:
+            Cancelled: `cancel` said so.
+        """
+        with self._one:
+            if self._like is not self._loaded.context:  # the models have moved to another device since the last text
+                self.close()
+                self._open()
+            steps = passes(self)
+            while True:
+                if cancel is not None and cancel():
+                    raise Cancelled("Stopped while reading a text.")
+                found = self._run(lambda: next(steps))
+                if found is not None:
+                    return found
+
+    def close(self) -> None:
+        """Frees the caches; no text is being read."""
+        for reader in (self.embedder, self.scorer, self.hidden):
+            reader.close()

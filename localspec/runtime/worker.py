@@ -1,11 +1,14 @@
-"""The thread that owns the models: a queue of requests, slots to serve them in, and prefix reuse between them."""
+"""The thread that owns the models: a queue of requests, slots to serve them in, prefix reuse between them, and what is
+left when a GPU fails."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from localspec.drafters.heads.loading import displace
@@ -28,8 +31,48 @@ from localspec.runtime.idle import (
 )
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory.device_loss import can_move, move_to_cpu
+from localspec.runtime.loading import load_apart, make_loop
+from localspec.runtime.memory import Placement, number, on_cpu
 from localspec.types import NO_TOKENS
+
+_LOG = logging.getLogger("localspec")
+
+
+def can_move(loaded: Loaded) -> bool:
+    """Whether the target has layers on a GPU."""
+    return bool(number(loaded.settings.gpu_layers))
+
+
+def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
+    """Loads the models again on the CPU, where `loaded` then has them, and says so; the loop that goes on with the
+    requests of `loop`. What they have cached is computed again there, so the bits of what follows are other ones.
+
+    Raises:
+        DeviceError: `exact` is strict, which the bits of another device would break; or the CPU cannot serve.
+    """
+    settings = loaded.settings
+    name = f"The GPU ({settings.device})" if settings.device else "The GPU"
+    if settings.exact == "strict":
+        raise DeviceError(
+            f"{name} failed: {error.message}",
+            "Under --exact strict an answer does not go on on another device; ask again.",
+        ) from error
+    _LOG.warning("%s failed: %s The CPU goes on with the answers, marked exact: no.", name, error.message)
+    draft = settings.draft if loaded.draft_context is not None else None
+    wanted = replace(settings, context=loaded.context.n_ctx, draft=draft, second_slot=False, corpus="off")  # it stays
+    try:
+        fresh = load_apart(on_cpu(Placement(wanted), error.message).settings)
+    except LocalspecError as fault:
+        raise DeviceError(f"{name} failed: {error.message}", f"The CPU cannot serve: {fault.message}") from fault
+    fresh.settings = replace(fresh.settings, corpus=settings.corpus)
+    for drafter in loop.plan.drafters:
+        drafter.close()
+    loaded.move(fresh)
+    loaded.gpu_fault = error.message
+    moved = make_loop(loaded, loaded.settings)
+    moved.take_over(loop)
+    return moved
+
 
 _Result = TypeVar("_Result")
 _LOSS_SHARE = 4
@@ -94,11 +137,7 @@ class Worker:
         return {**self._loaded.unusable, **self.loop.plan.dropped}
 
     def submit(self, generation: Generation) -> None:
-        """Queues a request.
-
-        Raises:
-            LocalspecError: the engine is closed.
-        """
+        """Queues a request. Raises LocalspecError: the engine is closed."""
         with self._wake:
             if self.closing:
                 raise LocalspecError("The engine is closed.")
@@ -108,11 +147,8 @@ class Worker:
             self._wake.notify()
 
     def run(self, job: Callable[[], _Result]) -> _Result:
-        """Runs a function on the thread, between passes, and returns what it returns.
-
-        Raises:
-            LocalspecError: the engine is closed.
-        """
+        """What a function returns that is run on the thread, between passes. Raises LocalspecError: the engine is
+        closed."""
         done: Future[_Result] = Future()
         with self._wake:
             if self.closing:
@@ -360,11 +396,8 @@ class Worker:
             self._loaded.corpus.forget(chat)
 
     def shed_draft(self, reason: str) -> bool:
-        """Frees the draft model and heads, because of memory; the chat goes on without them. On the thread only.
-
-        Returns:
-            Whether there was one in use.
-        """
+        """Frees the draft model and heads, because of memory; the chat goes on without them. Whether there was one in
+        use. On the thread only."""
         plan, trained = self.loop.plan, self._loaded.trained
         in_use = [one.name for one in plan.drafters if one.name in trained and one.name not in plan.dropped]
         for name in in_use:

@@ -24,7 +24,7 @@ from localspec.drafters import cut
 from localspec.drafters.cut import Shape, Weights, cut_layers
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header, read_header
-from localspec.machine.cpus import default_threads
+from localspec.machine import default_threads
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import LOCK, work_folder
 from localspec.models.installed.installed import NO_DRAFT

@@ -14,7 +14,7 @@ from localspec.checks.prompts import MOST_HELD_OUT
 from localspec.drafters.cut import MOST_DRAFTED, Shape
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.memory import fit
 from localspec.training import answers
 

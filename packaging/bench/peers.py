@@ -35,8 +35,8 @@ from pathlib import Path
 from real import CELLS
 from start import PROMPT, at_home, warm_memory
 
-from localspec.llama.exact.identity import cpu_name
-from localspec.machine.cpus import default_threads
+from localspec.llama.exact.facts import cpu_name
+from localspec.machine import default_threads
 
 GUESSES = ("none", "ngram-simple", "ngram-mod")
 """llama-server's ways that need no second model; those are left out that it does not know."""

@@ -25,7 +25,7 @@ import numpy as np
 from localspec import Engine, SamplingParams
 from localspec.config import Exactness
 from localspec.llama.library import lib  # silences llama.cpp's log
-from localspec.machine.cpus import default_threads
+from localspec.machine import default_threads
 
 GREEDY = SamplingParams(temperature=0.0)
 

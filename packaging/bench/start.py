@@ -60,7 +60,7 @@ from localspec import Engine
 from localspec.llama import model
 from localspec.llama.exact import choice, exactness, self_check
 from localspec.llama.library import lib
-from localspec.machine.memory import taken
+from localspec.machine import taken
 from localspec.runtime import loading
 spent, sizes, stack = {}, {}, ["imports"]
 def begin(what):
@@ -228,7 +228,7 @@ def main() -> None:
     localspec = str(Path(sys.executable).with_name("localspec"))
     files = ["--target", str(weights[0]), *(["--draft", str(draft)] if draft else [])]
     run = [localspec, "run", *files, "--stats", PROMPT]
-    from localspec.machine.cpus import default_threads
+    from localspec.machine import default_threads
 
     bare = [sys.executable, "-c", BARE, str(weights[0]), str(default_threads()), PROMPT]
     found: dict[str, list[float]] = {}

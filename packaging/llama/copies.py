@@ -11,8 +11,8 @@ from pathlib import Path
 from layout import Headers, declared_constants, declared_structs, offset_of, size_of, size_of_field
 
 from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES
-from localspec.llama.cache import embedder
 from localspec.llama.library import bindings, lib
+from localspec.runtime import readings
 
 ROOT = Path(__file__).resolve().parents[2]
 ABI, WIDE = "native/wide/abi.h", "native/wide/wide.h"
@@ -21,7 +21,7 @@ STRUCTS, LIB, FORMATS = (
     "localspec/llama/library/lib.py",
     "localspec/gguf/formats.py",
 )
-EMBEDDER = "localspec/llama/cache/embedder.py"
+READINGS = "localspec/runtime/readings.py"
 
 THEIRS = ("ggml.h", "ggml-backend.h", "ggml-backend-impl.h", "ggml-cpu.h", "ggml-common.h", "llama.h")
 """Headers of theirs that declare it."""
@@ -190,11 +190,11 @@ def _numbers() -> Iterator[tuple[str, int, str]]:
     yield "GGML_LOG_LEVEL_DEBUG", lib._DEBUG_LEVEL, LIB
     yield "GGML_LOG_LEVEL_ERROR", lib._ERROR_LEVEL, LIB
     yield "GGML_LOG_LEVEL_CONT", lib._CONTINUE_LEVEL, LIB
-    yield "LLAMA_POOLING_TYPE_NONE", embedder._NONE, EMBEDDER
-    yield "LLAMA_POOLING_TYPE_MEAN", embedder._MEAN, EMBEDDER
-    yield "LLAMA_POOLING_TYPE_CLS", embedder._FIRST, EMBEDDER
-    yield "LLAMA_POOLING_TYPE_LAST", embedder._LAST, EMBEDDER
-    yield "LLAMA_POOLING_TYPE_RANK", embedder._RANK, EMBEDDER
+    yield "LLAMA_POOLING_TYPE_NONE", readings._NONE, READINGS
+    yield "LLAMA_POOLING_TYPE_MEAN", readings._MEAN, READINGS
+    yield "LLAMA_POOLING_TYPE_CLS", readings._FIRST, READINGS
+    yield "LLAMA_POOLING_TYPE_LAST", readings._LAST, READINGS
+    yield "LLAMA_POOLING_TYPE_RANK", readings._RANK, READINGS
 
 
 def functions() -> dict[str, str]:

@@ -11,7 +11,7 @@ from localspec.bench.pass_times import PassReport, PassSettings, Point, Work, me
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.exact import wide
-from localspec.llama.exact.limits import Limits
+from localspec.llama.exact.facts import Limits
 from localspec.llama.exact.wide import LLAMA_KERNELS
 from tests.drafters.mtp_files import companion
 

@@ -16,7 +16,7 @@ from localspec.checks.compare import Answer, Answering, Task, Turn
 from localspec.checks.prompts import Prompt, load_prompts
 from localspec.checks.tune import ASPECTS, Tried, TunePlan, TuneReport, challengers, questions, tune
 from localspec.errors import LocalspecError, UsageError
-from localspec.machine.cpus import default_threads
+from localspec.machine import default_threads
 from localspec.options import Options
 
 NGRAM, LENGTH = ("ngram",), ("length",)

@@ -10,7 +10,7 @@ import pytest
 from localspec.chat.prompt.prompt import MOST_TOKENS, NO_TEMPLATE, continued, note
 from localspec.chat.turn import Message
 from localspec.errors import ModelError
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
 from localspec.tui.screens import shelf

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.cli import places
 from localspec.errors import ModelError
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from tests.cli.conftest import Command
 
 ROOM = [Place("CPU", "cpu", 8 << 30, 8 << 30)]

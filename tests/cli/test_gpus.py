@@ -11,8 +11,7 @@ import pytest
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
 from localspec.planning.costs import PassCosts
-from localspec.runtime.kept import pass_record
-from localspec.runtime.memory import placement
+from localspec.runtime import costs, memory
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
 from tests.models.made_models import Made, write_model
@@ -96,13 +95,13 @@ def test_what_passes_took_is_told_where_it_decides(
         list_gpus(patch, apple)
         assert "MTL0 (Apple M4): 7 layers of the target, 3 layers of the draft" in command("check", "tiny").out
         for layers, device, seconds in ((-1, "MTL0", 0.02), (0, None, 0.01)):
-            pass_record.write(pair, PassCosts({100: {1: seconds}}), layers, device, BY_LAYER)
+            costs.write_passes(pair, PassCosts({100: {1: seconds}}), layers, device, BY_LAYER)
         line = "MTL0 (Apple M4): not used, a plain pass took 20.0 ms on MTL0 and 10.0 ms on the CPU"
         assert line in command("check", "tiny").out.splitlines()
         assert line in command("show", "tiny").out
     list_gpus(monkeypatch, SLOW)
     for layers, device, seconds in ((-1, "Vulkan0", 0.01), (0, None, 0.02)):
-        pass_record.write(pair, PassCosts({100: {1: seconds}}), layers, device, BY_LAYER)
+        costs.write_passes(pair, PassCosts({100: {1: seconds}}), layers, device, BY_LAYER)
     assert "Vulkan0 (Intel(R) UHD Graphics 770): 7 layers of the target" in command("check", "tiny").out
 
 
@@ -111,7 +110,7 @@ def test_a_gpu_that_failed_is_told_until_it_is_asked_for(
 ) -> None:
     list_gpus(monkeypatch, CARD)
     pair = EngineSettings(tiny_target, tiny_draft)
-    placement.remember(placement.on_cpu(placement.place(pair), "no memory."))
+    memory.remember(memory.on_cpu(memory.place(pair), "no memory."))
     line = "CUDA0 (NVIDIA GeForce RTX 4090): not used, it failed at an earlier start: no memory."
     assert line in command("check", "tiny").out.splitlines()
     assert line in command("show", "tiny").out

@@ -46,7 +46,7 @@ def seen(name: str) -> dict[str, Any]:
     from localspec.checks.verify import default_settings
     from localspec.cli import main
     from localspec.gguf import read_header
-    from localspec.machine.memory import ram
+    from localspec.machine import ram
     from localspec.models.facts.facts import describe
     from localspec.models.memory.fit import FitSettings
     from localspec.tui.text.origin_lines import kind_of, ordered

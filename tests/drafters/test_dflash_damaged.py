@@ -14,8 +14,7 @@ from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tap
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.types import Noise, SamplingParams
 from tests.drafters import dflash_files as files

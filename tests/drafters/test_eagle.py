@@ -20,12 +20,11 @@ from localspec.drafters.heads.head import output_matrix
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import FINAL
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import FINAL, ContextSettings
 from localspec.llama.model import Model
 from localspec.models.facts.checkpoint import Tensors, save
 from localspec.native import kernels
-from localspec.native.binding import Int8Matrix
+from localspec.native.kernels import Int8Matrix
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 

@@ -15,8 +15,7 @@ from localspec.engine.interfaces import Request
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tap
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.models.facts.heads import nextn_layers
 from localspec.runtime.engine import Engine

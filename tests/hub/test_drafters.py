@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.gguf import read_header
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.facts.heads import draft_kind
 from localspec.models.hub import sidecar
 from localspec.models.hub.hub import Hub

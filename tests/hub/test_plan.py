@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import DownloadError, ModelError, PairError, UsageError
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.hub import pull
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Plan, install, make_plan, wishes

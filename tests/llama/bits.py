@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import exactness, wide
+from localspec.llama.exact import wide
 from localspec.llama.exact.exactness import by_construction
 from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
@@ -189,7 +189,7 @@ def run(name: str, kind: str, folder: Path) -> Row:
         folder: where files are written.
     """
     command = [sys.executable, "-m", "tests.llama.bits", "--one", name, kind, "--folder", str(folder)]
-    environment = {**os.environ, exactness.TILES_VARIABLE: "0"}
+    environment = {**os.environ, wide.TILES_VARIABLE: "0"}
     began = time.perf_counter()
     try:
         done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from localspec.errors import ContextOverflowError, UsageError
-from localspec.llama.cache.embedder import Embedder
 from localspec.llama.library import lib
 from localspec.llama.model import Model
+from localspec.runtime.readings import Embedder
 from localspec.types import Float32Array, Tokens
 
 

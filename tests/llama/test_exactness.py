@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,10 @@ import pytest
 from localspec import Engine
 from localspec.errors import ModelError
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tap
 from localspec.llama.exact import exactness, wide
 from localspec.llama.exact.exactness import Exactness, Node, by_construction, nodes
-from localspec.llama.exact.step_watch import StepWatch
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.exact.wide import StepWatch
+from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.types import Feed, Tokens
 from tests.llama import hybrid_file
@@ -131,7 +131,9 @@ def test_a_graph_lists_its_nodes_and_a_pass_that_does_not_fit_is_one_sentence(
     assert {node.source_type for node in products} == {"q8_0"}
     assert any(node.source.startswith("blk.0.attn_q") for node in products)
     assert {node.backend for node in found if node.operation == "RMS_NORM"} == {"CPU"}
-    monkeypatch.setattr(exactness, "_calls", lambda: replace(graph_calls, reserve=lambda *args: None))
+    monkeypatch.setattr(
+        exactness, "_calls", lambda: SimpleNamespace(**vars(graph_calls) | {"reserve": lambda *args: None})
+    )
     with pytest.raises(ModelError, match="cannot lay out a pass of 2 rows"):
         nodes(context.handle, 2)
     context.close()

@@ -17,11 +17,10 @@ from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import FINAL, Tap
-from localspec.llama.library import lib, logits_tap, parameters
+from localspec.llama.library import handle, lib, taps
 from localspec.llama.library.bindings import Tensor
-from localspec.llama.library.logits_tap import LogitsTap
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import FINAL, ContextSettings, Tap
+from localspec.llama.library.taps import LogitsTap
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
@@ -178,7 +177,7 @@ def test_a_llama_cpp_that_takes_no_samplers_copies(
 
     feed = Feed(0, text[:70], 70, text[600:602], chain(2))
     expected = bits(make().decode([feed])[0])
-    monkeypatch.setattr(parameters, "LogitsTap", Refused)
+    monkeypatch.setattr(handle, "LogitsTap", Refused)
     context = make(logits="in place")
     assert bits(context.decode([feed])[0]) == expected
     assert tap_of(context).calls == 0
@@ -203,13 +202,13 @@ def test_what_goes_wrong_is_raised_and_not_read(
 
 
 def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    check: Callable[[], None] = logits_tap._check_layout.__wrapped__
+    check: Callable[[], None] = taps._check_layout.__wrapped__
     check()
 
     class Shifted(ctypes.Structure):
         _fields_ = [("new", ctypes.c_int64), *Tensor._fields_]
 
-    monkeypatch.setattr(logits_tap, "Tensor", Shifted)
+    monkeypatch.setattr(taps, "Tensor", Shifted)
     with pytest.raises(LocalspecError, match="lays out its tensors otherwise"):
         check()
 

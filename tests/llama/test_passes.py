@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.llama.cache.context import Context
-from localspec.llama.exact.observe import Observer
 from localspec.llama.library.batch import split_equal
 from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
 from localspec.types import Feed, Tokens
 from tests.llama.conftest import chain

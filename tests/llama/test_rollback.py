@@ -15,17 +15,15 @@ from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
 from localspec.kept import Facts
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.embedder import HiddenReader
-from localspec.llama.cache.states import FINAL, NO_TAP, Tap
 from localspec.llama.exact import widths
 from localspec.llama.exact import widths as benches
 from localspec.llama.exact.choice import choose
-from localspec.llama.exact.tile import tile
 from localspec.llama.exact.wide import CACHES
-from localspec.llama.exact.widths import Bench
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.exact.widths import Bench, tile
+from localspec.llama.library.settings import FINAL, NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
+from localspec.runtime.readings import HiddenReader
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.llama.conftest import chain
 from tests.llama.hybrid_file import write

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from localspec.errors import ModelError, UsageError
-from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.embedder import HiddenReader
-from localspec.llama.cache.states import FINAL, NEXTN, Final, States, Tap
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.cache.states import States
+from localspec.llama.library.batch import Cells
+from localspec.llama.library.settings import FINAL, NEXTN, ContextSettings, Final, Tap
 from localspec.llama.model import Model
+from localspec.runtime.readings import HiddenReader
 from localspec.types import Feed, Float32Array, Tokens
 from tests.drafters.mtp_files import SHIPPED
 from tests.llama.conftest import chain

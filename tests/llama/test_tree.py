@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import UsageError
-from localspec.llama.cache.cells import is_chain, layout
+from localspec.llama.library.batch import is_chain, layout
 
 
 @st.composite

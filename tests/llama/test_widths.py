@@ -9,9 +9,8 @@ import pytest
 
 from localspec.errors import Cancelled
 from localspec.llama.exact import wide, widths
-from localspec.llama.exact.tile import tile
 from localspec.llama.exact.wide import ALL_KERNELS
-from localspec.llama.exact.widths import Bench
+from localspec.llama.exact.widths import Bench, tile
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from tests import plain_decode

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine import cpus, groups
+from localspec import machine
+from localspec.machine import groups
 from tests.machine.conftest import GROUPS, Plant
 
 
 @pytest.fixture
 def eight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight CPUs may be used."""
-    monkeypatch.setattr(cpus, "allowed", lambda: range(8))
+    monkeypatch.setattr(machine, "allowed", lambda: range(8))
 
 
 @pytest.mark.usefixtures("eight")
@@ -36,13 +37,13 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_least_of_all_groups_counts(plant: Plant, version: str, files: dict[str, str], threads: int) -> None:
     root = plant({"proc/self/cgroup": GROUPS[version]} | {f"cgroup/{name}": text for name, text in files.items()})
-    assert cpus.default_threads(root) == threads
+    assert machine.default_threads(root) == threads
 
 
 @pytest.mark.usefixtures("eight")
 def test_two_threads_of_a_core_count_once(plant: Plant) -> None:
     siblings = {f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu % 3}" for cpu in range(6)}
-    assert cpus.default_threads(plant(siblings)) == 5, "two CPUs do not say whose siblings they are"
+    assert machine.default_threads(plant(siblings)) == 5, "two CPUs do not say whose siblings they are"
 
 
 def test_groups_that_cannot_be_seen_are_passed_over(plant: Plant) -> None:
@@ -52,27 +53,27 @@ def test_groups_that_cannot_be_seen_are_passed_over(plant: Plant) -> None:
 
 
 def test_this_machine_has_cpus() -> None:
-    assert 1 <= cpus.default_threads() <= len(cpus.allowed()) <= (os.cpu_count() or 1)
+    assert 1 <= machine.default_threads() <= len(machine.allowed()) <= (os.cpu_count() or 1)
 
 
 def test_another_system_may_use_all_of_them(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sched_getaffinity", "getloadavg"):
         monkeypatch.delattr(os, name, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert cpus.default_threads(plant({})) == 6
-    assert cpus.load() is None
+    assert machine.default_threads(plant({})) == 6
+    assert machine.load() is None
 
 
 def test_threads_of_others_that_run_now(plant: Plant) -> None:
-    assert cpus.others(root=plant({})) == 0
+    assert machine.others(root=plant({})) == 0
     tasks = {
         "self/task/7/stat": "7 (a R b) R 1",
         "self/task/8/stat": "8 (idle) S 1",
         "31/task/31/stat": "31 (face) R 1",
     }
     root = plant({"proc/stat": "cpu  1 2\nprocs_running 5\n", **{f"proc/{name}": text for name, text in tasks.items()}})
-    assert cpus.others(root=root) == 4
-    assert cpus.others(["self", "31", "99"], root) == 3
+    assert machine.others(root=root) == 4
+    assert machine.others(["self", "31", "99"], root) == 3
 
 
 AC, BATTERY = {"type": "Mains", "online": "0"}, {"type": "Battery"}
@@ -97,11 +98,11 @@ AC, BATTERY = {"type": "Mains", "online": "0"}, {"type": "Battery"}
 )
 def test_batteries(plant: Plant, supplies: dict[str, dict[str, str]], found: bool) -> None:
     files = {f"{name}/{what}": value for name, said in supplies.items() for what, value in said.items()}
-    assert cpus.on_battery(plant({f"sys/class/power_supply/{name}": text for name, text in files.items()})) == found
+    assert machine.on_battery(plant({f"sys/class/power_supply/{name}": text for name, text in files.items()})) == found
 
 
 def test_the_system_is_asked_in_one_place() -> None:
-    package = Path(cpus.__file__).parent.parent
+    package = Path(machine.__file__).parent
     words = (
         "sched_getaffinity",
         "getloadavg",
@@ -117,4 +118,4 @@ def test_the_system_is_asked_in_one_place() -> None:
         for path in package.rglob("*.py")
         if any(word in path.read_text(encoding="utf-8") for word in words)
     }
-    assert asks == {"machine"}
+    assert asks == {"machine.py"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec import machine
 from localspec.llama.exact import wide
 from localspec.llama.model import Model
-from localspec.machine import maps
 from tests.machine.conftest import Plant
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which pages of a file are in memory")
@@ -42,7 +42,7 @@ def test_pages_of_a_mapped_file_go_and_come_back(tmp_path: Path, name: str) -> N
         left = mmap.mmap(second.fileno(), 0, prot=mmap.PROT_READ)
         assert mapped[:] == left[:] == _CONTENT
         assert _resident(path) == _resident(other) == 1024
-        assert maps.give_back([link]) == 1 << 20
+        assert machine.give_back([link]) == 1 << 20
         assert _resident(path) == 0
         assert _resident(other) == 1024
         assert mapped[:] == _CONTENT
@@ -54,20 +54,20 @@ def test_what_was_written_into_a_private_mapping_stays(tmp_path: Path) -> None:
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     mapped[:4] = b"mine"
-    assert maps.give_back([path]) == 0
+    assert machine.give_back([path]) == 0
     assert mapped[:4] == b"mine"
 
 
 def test_nothing_is_mapped_nothing_is_done(tmp_path: Path) -> None:
-    assert maps.give_back([tmp_path / "never.gguf"]) == 0
-    assert maps.give_back([tmp_path / "never.gguf"], tmp_path) == 0
-    assert maps.files(tmp_path) == []
+    assert machine.give_back([tmp_path / "never.gguf"]) == 0
+    assert machine.give_back([tmp_path / "never.gguf"], tmp_path) == 0
+    assert machine.mapped_files(tmp_path) == []
 
 
 def test_files_are_listed_once_and_what_is_no_file_is_left_out(plant: Plant) -> None:
     names = ("/a b/x.so", "/tmp/gone (deleted)", "[heap]", "/a b/x.so", "")
     lines = [f"7f{number}00-7f{number}10 r-xp 00000000 08:01 12   {name}" for number, name in enumerate(names)]
-    assert maps.files(plant({"proc/self/maps": "\n".join(lines)})) == ["/a b/x.so", "/tmp/gone"]
+    assert machine.mapped_files(plant({"proc/self/maps": "\n".join(lines)})) == ["/a b/x.so", "/tmp/gone"]
 
 
 def test_a_packed_model_leaves_no_pages_of_its_file(tiny_target: Path, tmp_path: Path) -> None:

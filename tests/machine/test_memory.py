@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from localspec.machine.memory import available_bytes, ram
+from localspec.machine import available_bytes, ram
 from tests.machine.conftest import GROUPS, Plant
 
 KIB = 1024

@@ -17,7 +17,7 @@ from localspec.llama.library import lib
 from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import MIB, FitSettings, MemoryPlan, choose, layers, plan
 from tests.models.made_models import Made, write_model

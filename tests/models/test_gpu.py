@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from localspec.llama.library import lib
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.memory.gpu import LEAST_RATE, MEMORY_RATES, is_unified, used, why_unused
 from localspec.runtime import memory
 

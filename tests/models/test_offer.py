@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.hub import offer
 from localspec.models.hub.offer import MOST_OFFERS, OFFER_ORDER, first_offers, offers
 from localspec.models.installed.catalog import Catalog

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localspec.machine.memory import taken
+from localspec.machine import taken
 from localspec.models.installed import processes
 
 HOLDER = """

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import KernelError
-from localspec.native.binding import NativeKernels
 from localspec.native.indexes import NgramIndex, SuffixIndex
+from localspec.native.kernels import NativeKernels
 from localspec.native.library import ISAS
 from tests import reference
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import KernelError
-from localspec.native.binding import NO_NOISE
+from localspec.native.kernels import NO_NOISE
 from localspec.types import (
     NO_BREAKERS,
     NO_TOKENS,

@@ -41,8 +41,7 @@ from localspec.runner import answering, child
 from localspec.runner.answering import ChildAnswer, ChildAnswerer
 from localspec.runner.child import Child, Load
 from localspec.runner.host import Host
-from localspec.runtime.asked import Asked
-from localspec.runtime.engine import Engine
+from localspec.runtime.engine import Asked, Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.sampling import SamplingParams
 from localspec.server.own.here import Here

@@ -12,7 +12,7 @@ from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, Draft
 from localspec.errors import PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import FINAL, Tap
+from localspec.llama.library.settings import FINAL, Tap
 
 LAYER = 1
 

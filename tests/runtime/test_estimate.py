@@ -12,7 +12,7 @@ from localspec.gguf.spread import spread_of
 from localspec.llama.model import Model
 from localspec.models.facts.shape import Layer, ModelShape, shape_of
 from localspec.planning.knowledge import Knowledge
-from localspec.runtime.memory.estimate import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
+from localspec.runtime.costs import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
 from tests.planning.simulator import Process, World, make, seconds, simulate
 
 MACHINE = Rates(memory=36e9, products=0.6e12)

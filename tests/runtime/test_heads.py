@@ -19,12 +19,11 @@ from localspec.drafters.models.draft_model import DraftModel
 from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tap
 from localspec.llama.exact.choice import Chosen, choose
 from localspec.llama.library import lib
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model, file_sha256
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.facts import checkpoint
 from localspec.models.memory.fit import MIB, FitSettings, plan
 from localspec.native import kernels

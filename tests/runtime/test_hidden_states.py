@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_refused(engine: Engine, monkeypatch: pytest.Monk
         engine.hidden_states(np.resize(tokens, engine.loaded.context.n_ctx + 1))
     with pytest.raises(Cancelled):
         engine.hidden_states(tokens, cancel=lambda: True)
-    monkeypatch.setattr("localspec.llama.cache.states.SHOWS_LAYERS", frozenset({"gpt-oss"}))
+    monkeypatch.setattr("localspec.llama.library.settings.SHOWS_LAYERS", frozenset({"gpt-oss"}))
     with pytest.raises(UsageError, match="does not show what goes into layers of the architecture llama"):
         engine.hidden_states(tokens, [1])
     assert len(engine.hidden_states(tokens).final) == len(tokens), "final states are there for every architecture"

@@ -16,8 +16,8 @@ from localspec.planning.costs import MOST_KEPT_PASSES, DraftCosts, PassCosts
 from localspec.planning.knowledge import Knowledge
 from localspec.planning.weighing import Option, learn
 from localspec.runtime import memory
+from localspec.runtime.costs import Store
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept.knowledge import Store
 from tests.fakes import prompt
 from tests.runtime.fake_engine import make, read, request
 

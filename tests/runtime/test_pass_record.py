@@ -14,8 +14,8 @@ from localspec import paths
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
 from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.runtime import costs
 from localspec.runtime.engine import Engine
-from localspec.runtime.kept import pass_record
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import load_models
 from tests.fake_gpus import CARD, list_gpus
@@ -131,6 +131,6 @@ def test_nothing_is_kept_of_a_cpu(settings: EngineSettings) -> None:
 def test_damage_is_as_if_nothing_was_known(settings: EngineSettings, text: str) -> None:
     start(settings, 1.0)
     (file,) = (paths.data_dir() / "facts").glob("passes-*")
-    assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) == pytest.approx(1.0, rel=0.01)
+    assert costs.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) == pytest.approx(1.0, rel=0.01)
     file.write_text(text)
-    assert pass_record.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) is None
+    assert costs.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) is None

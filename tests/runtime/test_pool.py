@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import Cancelled, ModelError, NoRoomError, UsageError
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.models.installed import processes
 from localspec.runtime.pool import Pool
 

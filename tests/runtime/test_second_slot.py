@@ -9,11 +9,11 @@ import pytest
 
 from localspec.checks.doctor import examine_engine
 from localspec.llama.exact import wide
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.options import Options
+from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.runtime.memory import placement
 from tests.llama import hybrid_file
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason="no wide kernels here")
@@ -55,8 +55,8 @@ def test_all_else_is_as_with_one_slot(engines: list[Engine]) -> None:
     ("settings", "why"),
     [
         ({"branches": 2}, "drafts are trees"),
-        ({"kernels": "repacked"}, placement.CHUNKS),
-        ({"cache": "unfused"}, f"{placement.CHUNKS}, since "),
+        ({"kernels": "repacked"}, memory.CHUNKS),
+        ({"cache": "unfused"}, f"{memory.CHUNKS}, since "),
         ({"heads": [HEAD]}, "its heads"),
     ],
     ids=str,

@@ -53,7 +53,7 @@ def test_a_file_that_moved_is_the_same_model_and_no_model_is_read(copy: Path, mo
 def test_another_machine_has_its_own(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning.write(tiny_target, None, FOUND)
     with monkeypatch.context() as patch:
-        patch.setattr("localspec.llama.exact.identity.cpu_name", lambda: "another processor")
+        patch.setattr("localspec.runtime.kept.tuning.cpu_name", lambda: "another processor")
         assert tuning.read(tiny_target, None) is None
         other = replace(FOUND, settings={"threads": 3})
         tuning.write(tiny_target, None, other)

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from localspec.errors import NoRoomError
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.http.app import create_app

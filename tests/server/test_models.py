@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.http.settings import ServerSettings

@@ -7,7 +7,7 @@ import pytest
 from localspec.drafters.cut import read_shape
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
-from localspec.machine.memory import ram
+from localspec.machine import ram
 from localspec.training import course
 from localspec.training.plan import Plan, check, plan
 

@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.llama.exact.choice import Progress
-from localspec.machine.memory import Place
+from localspec.machine import Place
 from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine

@@ -10,7 +10,7 @@ import pytest
 from rich.style import Style
 
 from localspec.errors import ModelError
-from localspec.llama.exact.limits import Limits
+from localspec.llama.exact.facts import Limits
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.remote.answerer import Facts
 from localspec.runtime.offered import HEADING

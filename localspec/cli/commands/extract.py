@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.llama.cache.embedder import check_layers
+    from localspec.runtime.readings import check_layers
 
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")

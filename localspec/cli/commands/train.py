@@ -107,13 +107,13 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec.checks import prompts
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.gguf import read_header
-    from localspec.llama.exact import limits
-    from localspec.machine.cpus import default_threads
+    from localspec.llama.exact import facts
+    from localspec.machine import default_threads
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.adopt import check_name, size_of, work_folder
     from localspec.models.installed.store import Store
+    from localspec.runtime.costs import Rates, pass_seconds
     from localspec.runtime.memory import places
-    from localspec.runtime.memory.estimate import Rates, pass_seconds
     from localspec.training import plan
     from localspec.training.course import PROMPTS
 
@@ -131,7 +131,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     words = ", ".join(options.texts) or "localspec's own list of prompts"
     begun = None if options.fresh else prompts.read(work_folder(name) / PROMPTS, words)
     learned, held = begun or prompts.gather(options.texts)
-    known = limits.read(default_threads())
+    known = facts.read_limits(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
     there = places()
     if len(there) > 1:

@@ -23,12 +23,12 @@ from localspec.drafters.heads.head_cache import HeadBatch
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.errors import ModelFileError, PairError, UsageError
 from localspec.gguf import Header
-from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import NEXTN, NO_TAP, SHOWS_NEXTN, Tap, Tapped
+from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
-from localspec.llama.library.handle import Handle
-from localspec.llama.library.parameters import context_parameters
+from localspec.llama.library.batch import common_prefix
+from localspec.llama.library.handle import Handle, context_parameters
+from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind

@@ -33,10 +33,10 @@ from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
-from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import SHOWS_LAYERS, Tap
+from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.quantize import TensorRows
+from localspec.llama.library.settings import SHOWS_LAYERS, Tap
 from localspec.llama.model import check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.checkpoint import is_checkpoint

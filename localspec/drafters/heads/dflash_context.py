@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from localspec.drafters.heads.head_cache import HeadBatch
-from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
+from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.handle import Handle
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Float32Array, Tokens

@@ -25,11 +25,11 @@ from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import FINAL, Tap
+from localspec.llama.library.settings import FINAL, Tap
 from localspec.models.facts.checkpoint import Tensors, config_of
 from localspec.models.facts.heads import check_forgets
 from localspec.native import kernels
-from localspec.native.binding import Int8Matrix
+from localspec.native.kernels import Int8Matrix
 from localspec.types import Float32Array
 
 _PREFIX = "layers.0."

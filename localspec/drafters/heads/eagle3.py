@@ -22,9 +22,9 @@ from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import NEXTN, SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.library import lib
 from localspec.llama.library.handle import Handle
+from localspec.llama.library.settings import NEXTN, SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.checkpoint import is_checkpoint

@@ -28,12 +28,12 @@ from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.gguf.split import read_parts
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import FINAL, Tap
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.quantize import TensorRows
+from localspec.llama.library.settings import FINAL, Tap
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
-from localspec.native.binding import Int8Matrix
+from localspec.native.kernels import Int8Matrix
 from localspec.types import Float32Array, LogitRows, Tokens
 
 

@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from localspec.errors import UsageError
-from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
+from localspec.llama.library.batch import common_prefix
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 

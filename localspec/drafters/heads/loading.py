@@ -15,7 +15,7 @@ from localspec.engine.interfaces import Drafter, DraftRequest, History, Request
 from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import SHOWS_LAYERS, SHOWS_NEXTN
+from localspec.llama.library.settings import SHOWS_LAYERS, SHOWS_NEXTN
 from localspec.llama.model import file_sha256
 from localspec.methods import HEADS, OF_ITS_OWN
 from localspec.models.facts import checkpoint

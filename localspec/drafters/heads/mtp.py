@@ -30,13 +30,12 @@ from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
-from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import NEXTN, NO_TAP, SHOWS_NEXTN, States, Tap
+from localspec.llama.cache.states import States
 from localspec.llama.library import lib
-from localspec.llama.library.batch import Batch
-from localspec.llama.library.handle import Handle
-from localspec.llama.library.parameters import context_parameters, most_rows
+from localspec.llama.library.batch import Batch, Cells
+from localspec.llama.library.handle import Handle, context_parameters, most_rows
+from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, nextn_layers

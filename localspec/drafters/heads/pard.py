@@ -20,11 +20,10 @@ from localspec.drafters.models.draft_model import DraftContext, DraftModel, Draf
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
-from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import NO_TAP
 from localspec.llama.exact import choice
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.batch import common_prefix
+from localspec.llama.library.settings import NO_TAP, ContextSettings
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind, keeps_state

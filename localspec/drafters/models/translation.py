@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.drafters.models.draft_model import DraftContext
-from localspec.llama.cache.cells import common_prefix
+from localspec.llama.library.batch import common_prefix
 from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 

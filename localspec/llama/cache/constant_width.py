@@ -17,10 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.errors import Cancelled, UsageError
-from localspec.llama.cache.cells import Layout, checked_layout
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import NO_TAP, Tap
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.batch import Layout, checked_layout
+from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 
@@ -43,8 +42,6 @@ class ConstantWidth(Context):
             model: whose cache can be trimmed.
             settings: one leaf; the last `width` - 1 cells are kept free for rows that count for nothing.
             width: rows of every pass that decodes.
-            tap: see `Context`.
-            keep_states: see `Context`.
 
         Raises:
             UsageError: several leaves, a recurrent model, or a width that does not fit.

@@ -12,18 +12,24 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, UsageError
-from localspec.llama.cache.cells import Cells, Layout, checked_layout, common_prefix
-from localspec.llama.cache.states import NO_TAP, Outputs, States, Tap, check_tap
-from localspec.llama.exact.observe import Observer
-from localspec.llama.exact.step_watch import StepWatch
+from localspec.llama.cache.states import Outputs, States
+from localspec.llama.exact.wide import StepWatch
 from localspec.llama.library import lib
-from localspec.llama.library.batch import Batch, Part, check_pass, split_equal
-from localspec.llama.library.handle import abortable
-from localspec.llama.library.logits import Logits
-from localspec.llama.library.parameters import EXTRA_ROWS, make_handle, most_nodes, most_rows
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.batch import (
+    Batch,
+    Cells,
+    Layout,
+    Part,
+    check_pass,
+    checked_layout,
+    common_prefix,
+    split_equal,
+)
+from localspec.llama.library.handle import EXTRA_ROWS, Logits, abortable, make_handle, most_nodes, most_rows
+from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap, check_tap
+from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
-from localspec.machine.cpus import default_threads
+from localspec.machine import default_threads
 from localspec.types import Feed, LogitRows, Tokens
 
 FEWEST_COPIED_TOKENS = 32
@@ -46,11 +52,9 @@ class Context:
         tap: Tap = NO_TAP,
         keep_states: bool = True,
     ) -> None:
-        """Allocates the cache.
+        """Allocates the cache; the model must stay open as long as this is used.
 
         Args:
-            model: must stay open as long as this is used.
-            settings: None = the defaults.
             observer: is shown intermediate results of every pass, which makes passes slow (for probes).
             tap: hidden states to hand out; they change no bit of a logits row.
             keep_states: keep them in `states`; else only the last pass's can be read, from `outputs`.
@@ -105,10 +109,7 @@ class Context:
     # -- the Target protocol ------------------------------------------------------------------------------------
 
     def prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
-        """Brings the slot's cache to all tokens but the last, computing no logits.
-
-        The arguments and errors are those of `prefill_chunk`.
-        """
+        """Brings the slot's cache to all tokens but the last, computing no logits; see `prefill_chunk`."""
         self._check(slot, tokens)
         done, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
         while done < total:
@@ -122,14 +123,13 @@ class Context:
         cancel: Callable[[], bool] | None = None,
         most: int | None = None,
     ) -> int:
-        """One pass of `prefill`; how many tokens the cache holds then, n - 1 when all is done.
+        """One pass of `prefill` over int32[n], the whole history; how many tokens the cache holds then, n - 1 when all
+        is done.
 
-        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones after
-        them in passes of an exact width, so that their bits are those of decoding.
+        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones after them
+        in passes of an exact width, so that their bits are those of decoding.
 
         Args:
-            slot: 0 to n_slots - 1.
-            tokens: int32[n], the whole history.
             prompt_length: how many leading tokens are prompt.
             cancel: polled before and inside the pass; when it says so, the cache keeps the chunks that are done.
             most: prompt tokens of the pass, wherever the grid is; None = to the next line of the grid.
@@ -185,12 +185,8 @@ class Context:
         self._launched = parts
 
     def collect(self) -> list[LogitRows]:
-        """Waits for the pass that `launch` began.
-
-        Returns:
-            Per feed, `LogitRows`: the last history token, then each node in draft order. They point to where llama.cpp
-            left them and are valid until the next call of this context.
-        """
+        """Waits for the pass that `launch` began: `LogitRows` of each feed, the last history token, then each node in
+        draft order. They point to where llama.cpp left them and are valid until the next call of this context."""
         parts, self._launched = self._launched, []
         for part in parts:  # first: the cells are there even if their rows cannot be read
             self._remember(part)

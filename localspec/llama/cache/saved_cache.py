@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.llama.cache.cells import Cells
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import identity
+from localspec.llama.exact.facts import kernels_id, shared_facts
 from localspec.llama.library import lib
+from localspec.llama.library.batch import Cells
 from localspec.types import NO_TOKENS, Tokens
 
 _MAGIC = b"lspcKV01"
@@ -45,14 +45,12 @@ class SavedCache:
 
 
 def key(context: Context) -> bytes:
-    """32 bytes that name everything the bits of a context's cache depend on.
-
-    The file and the build, the machine and its threads, whose kernels, and every setting of the context.
-    """
+    """32 bytes that name everything the bits of a context's cache depend on: the file and the build, the machine and
+    its threads, whose kernels, and every setting of the context."""
     model, settings = context.model, context.settings
     facts = {
-        **identity.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
-        "kernels": identity.kernels_id(model.kernels),
+        **shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": kernels_id(model.kernels),
         "settings": asdict(settings),
         "exact": context.exact_widths is not None,
     }
@@ -60,10 +58,8 @@ def key(context: Context) -> bytes:
 
 
 def can_save(context: Context) -> bool:
-    """Whether a cache comes back as it was: without a sliding window that is shorter than the context.
-
-    Of windowed layers llama.cpp writes only what the window still shows, which is not what the cache held.
-    """
+    """Whether a cache comes back as it was: of layers with a sliding window that is shorter than the context llama.cpp
+    writes only what the window still shows."""
     window = int(lib.api().llama_model_n_swa(context.model.handle))
     return not 0 < window < context.n_ctx
 
@@ -90,16 +86,8 @@ def usable(context: Context, tokens: Tokens, prompt_length: int, prompt: Tokens)
 
 
 def write(path: Path, name: bytes, saved: SavedCache) -> None:
-    """Writes a file that only its owner can read, whole or not at all.
-
-    Args:
-        path: replaced if it is there; its folder must exist.
-        name: `key` of the context it was taken from.
-        saved: what `take` gave.
-
-    Raises:
-        OSError: it cannot be written, or the disk is full; nothing is left.
-    """
+    """Writes a file that only its owner can read, whole or not at all; `name` is the `key` of the context. Raises
+    OSError: it cannot be written, or the disk is full; nothing is left."""
     digest = hashlib.sha256(saved.state).digest()
     head = _HEAD.pack(_MAGIC, name, saved.prompt_length, len(saved.tokens), len(saved.state), digest)
     front = head + saved.tokens.astype("<i4").tobytes()
@@ -118,13 +106,8 @@ def write(path: Path, name: bytes, saved: SavedCache) -> None:
 
 
 def read(path: Path, name: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
-    """Reads a file back; None if it is missing, damaged, of another key or not wanted.
-
-    Args:
-        path: what `write` wrote.
-        name: `key` of the context it is for.
-        wanted: asked with the tokens and the prompt length before the state, which may be large, is read.
-    """
+    """Reads a file back; None if it is missing, damaged, of another key or not wanted: `wanted` is asked with the
+    tokens and the prompt length before the state, which may be large, is read."""
     try:
         with open(path, "rb") as file:
             return _read(file, name, wanted)

@@ -1,5 +1,5 @@
-"""Hidden states of the target's passes, for heads that were trained on them: what is asked of llama.cpp (`Tap`), how
-the last pass's rows are read (`Outputs`), and what is kept of them token by token (`States`).
+"""Hidden states of the target's passes, for heads that were trained on them: how the last pass's rows are read
+(`Outputs`), and what is kept of them token by token (`States`); `Tap` says what is asked of llama.cpp.
 
 llama.cpp may cut a pass of several slots into others and reorder their rows; what it hands out is in the order of the
 batch again, rows without logits included. Where final states are on, every row of the pass is an output.
@@ -8,104 +8,25 @@ batch again, rows without logits included. Where final states are on, every row 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import ModelError, UsageError
-from localspec.gguf import Header
-from localspec.llama.cache.cells import Cells, common_prefix
 from localspec.llama.library import lib
+from localspec.llama.library.batch import Cells, common_prefix
 from localspec.llama.library.handle import Handle
+from localspec.llama.library.settings import FINAL, NEXTN, Tap
 from localspec.llama.model import Model
 from localspec.types import Float32Array, Tokens
 
-FINAL, NEXTN = -1, -2
-"""Names of states besides layer inputs: the normed final state, and the state that an MTP layer starts from."""
-
-SHOWS_LAYERS = frozenset(
-    {
-        "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
-        "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3",
-        "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
-    }
-)  # fmt: skip
-"""Architectures whose layer inputs this llama.cpp hands out; asked for those of another it ends the process."""
-SHOWS_NEXTN = frozenset(
-    {
-        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma4", "glm-dsa", "glm4moe", "gpt-oss", "hy_v3",
-        "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
-    }
-)  # fmt: skip
-"""Architectures whose passes set the state that an MTP layer starts from; of another, nothing would ever come."""
-Final = Literal["no", "decoded", "all"]
-_FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
 _SET_LAYER_SYMBOL = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
 _GET_LAYER_SYMBOL = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 """C++ names: llama.cpp declares these outside its C interface."""
 _LARGEST_HALF = float(np.finfo(np.float16).max)
-
-
-@dataclass(frozen=True, slots=True)
-class Tap:
-    """What a context hands out of its passes besides logits."""
-
-    layers: tuple[int, ...] = ()
-    """Inputs of these layers, of every row of every pass, prompts included."""
-    final: Final = "no"
-    """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
-    too ("all"; every prompt row then is an output, which costs the output matrix)."""
-    nextn: bool = False
-    """Whether to read the state that an MTP layer starts from, of every row, prompts included."""
-
-    def __or__(self, other: Tap) -> Tap:
-        final = max(self.final, other.final, key=_FINAL_ORDER.index)
-        return Tap(tuple(sorted({*self.layers, *other.layers})), final, self.nextn or other.nextn)
-
-    def __bool__(self) -> bool:
-        return self != NO_TAP
-
-    @property
-    def everything(self) -> tuple[int, ...]:
-        """What can be read: layers, `FINAL`, `NEXTN`."""
-        return (*self.layers, *([FINAL] if self.final != "no" else []), *([NEXTN] if self.nextn else []))
-
-
-NO_TAP = Tap()
-
-
-def union(taps: Iterable[Tap]) -> Tap:
-    """What all of them ask for."""
-    found = NO_TAP
-    for tap in taps:
-        found |= tap
-    return found
-
-
-def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:
-    """The tap with its layers each once, in order; to be asked before llama.cpp, which would end the process.
-
-    Args:
-        header: of the model.
-        n_layers: how many it has.
-
-    Raises:
-        UsageError: no such layer, or an architecture that does not show what is asked for.
-    """
-    for layer in tap.layers:
-        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 0 <= layer < n_layers:
-            raise UsageError(f"There is no layer {layer!r}; {header.path.name} has layers 0 to {n_layers - 1}.")
-    if tap.layers and header.architecture not in SHOWS_LAYERS:
-        raise UsageError(
-            f"llama.cpp does not show what goes into layers of the architecture {header.architecture}.",
-            "Ask for no layers: the final states are there for every model.",
-        )
-    if tap.nextn and header.architecture not in SHOWS_NEXTN:
-        raise UsageError(f"llama.cpp shows no state for MTP layers of the architecture {header.architecture}.")
-    return Tap(tuple(sorted({int(layer) for layer in tap.layers})), tap.final, tap.nextn)
 
 
 def sizes(model: Model) -> tuple[int, int]:
@@ -144,11 +65,7 @@ class Outputs:
                 self._read[layer] = (get, (pointer, layer), self.n_embd)
 
     def before(self, decodes: bool) -> bool:
-        """To be called before a pass; whether every row of it will be an output.
-
-        Args:
-            decodes: whether logits are wanted; a pass over a prompt wants none.
-        """
+        """To be called before a pass, which `decodes` or reads a prompt; whether every row of it will be an output."""
         on = self.tap.final == "all" or (self.tap.final == "decoded" and decodes)
         if on != self._final_on:
             self._switch_final(self._handle.pointer, on)
@@ -239,14 +156,9 @@ class States:
     def span(self, slot: int, tokens: Tokens, what: int | None = None) -> tuple[int, int]:
         """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
 
-        `start` is above 0 after a cache that came from a file, or after a prompt of which final states were not
-        asked for. The last token of a history is not evaluated yet, as a rule. What is not tapped is held nowhere.
-
-        Args:
-            slot: 0 to n_slots - 1.
-            tokens: int32[n], a history or what is guessed to follow it.
-            what: a layer, `FINAL` or `NEXTN`; None = everything tapped. Name it: beside another head more may be
-                tapped than one needs.
+        `start` is above 0 after a cache that came from a file, or after a prompt of which final states were not asked
+        for. The last token of a history is not evaluated yet, as a rule. `what` is a layer, `FINAL` or `NEXTN`; None =
+        everything tapped. Name it: beside another head more may be tapped than one needs.
         """
         shared = common_prefix(self._cells[slot].tokens, tokens)
         wanted = [run for held, run in self._slots[slot].items() if what in (None, held)]
@@ -256,14 +168,8 @@ class States:
         return min(stop, max(run.start for run in wanted)), stop
 
     def read(self, slot: int, what: int, start: int, stop: int) -> Float32Array:
-        """float32[stop - start, n]: states at these positions, within `span`.
-
-        Args:
-            what: a layer (its input), `FINAL` or `NEXTN`.
-
-        Raises:
-            UsageError: they are not held, or were not tapped.
-        """
+        """float32[stop - start, n]: states `what` at these positions. Raises UsageError if they are not held, or not
+        tapped."""
         run = self._slots[slot].get(what)
         if run is None or not run.start <= start <= stop <= run.stop:
             held = "not tapped" if run is None else f"held from {run.start} to {run.stop}"
@@ -302,11 +208,8 @@ class Tapped:
         self._states, self._tapped = states, tuple(tapped)
 
     def span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
-        """(start, stop): the positions of all of `tokens` but the last whose states are held.
-
-        Raises:
-            UsageError: no such slot.
-        """
+        """(start, stop): the positions of all of `tokens` but the last whose states are held. Raises UsageError: no
+        such slot."""
         count = self._states.n_slots
         if not 0 <= slot < count:
             raise UsageError(f"slot {slot} does not exist; the context has {count}.")

@@ -19,14 +19,12 @@ from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import NOWHERE, Facts
 from localspec.llama.cache.constant_width import GPU_WIDTH, ConstantWidth
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import NO_TAP, Tap
-from localspec.llama.exact import exactness, identity, wide
+from localspec.llama.exact import exactness, wide
 from localspec.llama.exact import widths as probing
 from localspec.llama.exact.exactness import Exactness
-from localspec.llama.exact.limits import SelfCheck
-from localspec.llama.exact.step_watch import StepWatch
-from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.exact.facts import SelfCheck, kernels_id, shared_facts
+from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels, StepWatch
+from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 
 Mode = Literal["auto", "strict", "off"]
@@ -90,17 +88,14 @@ def choose(
     """Loads a target.
 
     Args:
-        path: a GGUF file.
         settings: of the context; its cache types and flash attention are those of `cache`.
         exact: "auto" = exact where that follows from the graph; "strict" = exact in any case, which may need an
             examination; "off" = nothing is claimed.
         kernels: who computes passes on the CPU; None = ours where they can be used, else llama.cpp's.
-        cache: how keys and values are kept.
         widest: widest pass the engine will ask for (1 + most draft nodes, over all slots).
         gpu_layers, device, spread: as in `Model.load`.
         padded: how many times as long as a plain pass one of `GPU_WIDTH` rows took on this GPU; None = not known.
         facts: where what is examined is kept.
-        progress: see `Progress`.
         tap: hidden states that the context hands out; they change no bit.
         otherwise: settings of the context where its cache depends on how prompts are cut; None = the same.
 
@@ -154,11 +149,7 @@ def _context(
     model: Model, settings: ContextSettings, exact: Mode, padded: float | None, facts: Facts, tap: Tap
 ) -> Context:
     """On a GPU passes have one width under `strict`, and under `auto` with one slot and without trees if that costs
-    little.
-
-    Raises:
-        ModelError: "strict", and rows differ even so; or what `Context` raises.
-    """
+    little. Raises ModelError: "strict", and rows differ even so."""
     alone = settings.n_slots == 1 and settings.max_leaves == 1
     cheap = exact == "auto" and alone and padded is not None and padded <= MOST_PADDED_COST
     if not (exact == "strict" or cheap) or not model.gpu_layers or not model.can_trim:
@@ -231,7 +222,7 @@ def load(
 ) -> Model:
     """`Model.load`, telling `progress` what is loaded; `role` names it there."""
     if kernels == "wide":
-        exactness.turn_off()
+        wide.turn_off_tiles()
 
     named = split_of(Path(path).name).stem if role == "target" else f"the {role} {split_of(Path(path).name).stem}"
     size = sum(part.stat().st_size for part in parts_of(Path(path)) if part.exists())
@@ -268,8 +259,8 @@ def key(context: Context, widest: int) -> dict[str, Any]:
     """What exact widths depend on: every fact that can change bits."""
     model, settings = context.model, context.settings
     return {
-        **identity.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
-        "kernels": identity.kernels_id(model.kernels),
+        **shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": kernels_id(model.kernels),
         "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), True],  # beside its layers
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
         **({"trees": _TREES_VERSION} if settings.max_leaves > 1 else {}),

@@ -5,29 +5,21 @@ arithmetic whatever the width, and so does llama.cpp in most other operations: t
 nodes are one or the other is exact at every width, and needs no probe. llama.cpp's own products and attention choose
 their kernels by the width, so one of them makes a model inexact. Nothing is computed to find this out.
 
-The graph of a pass, and which backend computes each of its nodes: asked of llama.cpp's scheduler, without a pass.
-
-`ggml_backend_supports_op` would only say who could. A node that is supported can still go to another backend, and while
-a context is being made no backend is offered attention. So the graph is built and split as for a pass: the scheduler
-then says whom each node was assigned to.
-
-llama.cpp's tiled kernels for K-quants: from eight rows of one matrix or expert on they use another arithmetic.
-
-An environment variable turns them off, and llama.cpp reads it once in a process, at the first product that could be
-tiled. So a process whose first model runs on our kernels leaves them off, and experts have the same bits at every
-width. What the user has set stays.
+Which backend computes each node is asked of llama.cpp's scheduler, without a pass. `ggml_backend_supports_op` would
+only say who could. A node that is supported can still go to another backend, and while a context is being made no
+backend is offered attention. So the graph is built and split as for a pass: the scheduler then says whom each node was
+assigned to.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 from localspec.config import LONGEST_DRAFT
 from localspec.errors import ModelError
@@ -36,7 +28,6 @@ from localspec.llama.exact import wide
 from localspec.llama.exact.wide import DEVICE_NAME
 from localspec.llama.library import lib
 from localspec.llama.library.bindings import Tensor
-from localspec.llama.library.contention import cpus
 from localspec.llama.library.handle import Handle
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
@@ -65,12 +56,10 @@ class Node:
 
 
 def nodes(handle: Handle, rows: int, sequences: int = 1, outputs: int | None = None) -> list[Node]:
-    """The graph that a pass of this shape would run.
-
-    The context must have no pass under way; it goes on as it was. Takes about 0.15 ms a layer.
+    """The graph that a pass of this shape would run. The context must have no pass under way; it goes on as it was.
+    Takes about 0.15 ms a layer.
 
     Args:
-        handle: of a context.
         rows: tokens of the pass, over all slots; a multiple of `sequences`.
         sequences: slots of the context, which share the pass equally; llama.cpp ends the process over another number.
         outputs: rows with logits; None = all.
@@ -95,7 +84,7 @@ def nodes(handle: Handle, rows: int, sequences: int = 1, outputs: int | None = N
             calls.reset(scheduler)
 
 
-def _nodes(calls: _Calls, scheduler: int, graph: int) -> Iterator[Node]:
+def _nodes(calls: SimpleNamespace, scheduler: int, graph: int) -> Iterator[Node]:
     for index in range(calls.count(graph)):
         node = calls.node(graph, index)
         backend = calls.backend_of(scheduler, node)
@@ -112,61 +101,23 @@ def _nodes(calls: _Calls, scheduler: int, graph: int) -> Iterator[Node]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """Functions that llama.cpp exports and its Python package does not declare."""
-
-    reserve: Any
-    scheduler: Any
-    split: Any
-    backend_of: Any
-    reset: Any
-    count: Any
-    node: Any
-    name: Any
-    operation: Any
-    backend_name: Any
-    type_name: Any
-
-
 @functools.cache
-def _calls() -> _Calls:
+def _calls() -> SimpleNamespace:
+    """Functions that llama.cpp exports and its Python package does not declare."""
     find = lib.c_function
-    return _Calls(
-        find("_Z19llama_graph_reserveP13llama_contextjjj", _POINTER, _POINTER, _U32, _U32, _U32),
-        find("_ZNK13llama_context9get_schedEv", _POINTER, _POINTER),
-        find("ggml_backend_sched_split_graph", None, _POINTER, _POINTER),
-        find("ggml_backend_sched_get_tensor_backend", _POINTER, _POINTER, _POINTER),
-        find("ggml_backend_sched_reset", None, _POINTER),
-        find("ggml_graph_n_nodes", ctypes.c_int, _POINTER),
-        find("ggml_graph_node", _POINTER, _POINTER, ctypes.c_int),
-        find("ggml_get_name", _TEXT, _POINTER),
-        find("ggml_op_name", _TEXT, ctypes.c_int),
-        find("ggml_backend_name", _TEXT, _POINTER),
-        find("ggml_type_name", _TEXT, ctypes.c_int),
+    return SimpleNamespace(
+        reserve=find("_Z19llama_graph_reserveP13llama_contextjjj", _POINTER, _POINTER, _U32, _U32, _U32),
+        scheduler=find("_ZNK13llama_context9get_schedEv", _POINTER, _POINTER),
+        split=find("ggml_backend_sched_split_graph", None, _POINTER, _POINTER),
+        backend_of=find("ggml_backend_sched_get_tensor_backend", _POINTER, _POINTER, _POINTER),
+        reset=find("ggml_backend_sched_reset", None, _POINTER),
+        count=find("ggml_graph_n_nodes", ctypes.c_int, _POINTER),
+        node=find("ggml_graph_node", _POINTER, _POINTER, ctypes.c_int),
+        name=find("ggml_get_name", _TEXT, _POINTER),
+        operation=find("ggml_op_name", _TEXT, ctypes.c_int),
+        backend_name=find("ggml_backend_name", _TEXT, _POINTER),
+        type_name=find("ggml_type_name", _TEXT, ctypes.c_int),
     )
-
-
-TILES_VARIABLE = "GGML_CPU_TILED_MM"
-TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
-"""ggml's names of the formats that have tiled kernels."""
-_TILES_OFF = "0 (localspec)"
-"""Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
-
-if os.environ.get(TILES_VARIABLE) == _TILES_OFF:
-    del os.environ[TILES_VARIABLE]
-
-
-def turn_off() -> None:
-    """Turns them off for this process, unless a pass has run in it or the user has decided."""
-    if not cpus.begun:
-        os.environ.setdefault(TILES_VARIABLE, _TILES_OFF)
-
-
-def in_use() -> bool:
-    """Whether llama.cpp uses them in this process."""
-    number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
-    return number is not None and int(number[0]) != 0
 
 
 _WIDEST_PASS = 1 + LONGEST_DRAFT
@@ -207,14 +158,8 @@ class Exactness:
 
 
 def by_construction(context: Context, widest: int) -> Exactness:
-    """Looks at the graphs of the passes that this context will run, all slots at work.
-
-    Fewer slots make the same graph with fewer streams.
-
-    Args:
-        context: with the slots, leaves and taps in use; no pass may be under way.
-        widest: rows of the widest pass that decodes, over all slots.
-    """
+    """Looks at the graphs of the passes that this context will run with its slots, leaves and taps, up to `widest`
+    rows, all slots at work; fewer make the same graph with fewer streams. No pass may be under way."""
     slots = context.settings.n_slots
     narrow = nodes(context.handle, slots, slots)
     reason = _objection(narrow, narrow)
@@ -229,18 +174,11 @@ def by_construction(context: Context, widest: int) -> Exactness:
 
 
 def of_file(path: Path, rollback: int = 0) -> Exactness | None:
-    """What `by_construction` says of a file, for one slot on the CPU. Weights are not read; takes about 0.1 s.
-
-    Args:
-        path: a GGUF file.
-        rollback: see `ContextSettings`.
-
-    Returns:
-        None if nothing can be drafted for it, because its cache cannot be trimmed.
-    """
+    """What `by_construction` says of a GGUF file, for one slot on the CPU; None if nothing can be drafted for it,
+    because its cache cannot be trimmed. Weights are not read; takes about 0.1 s."""
     if not wide.available():
         return Exactness(False, False, wide.status().reason)
-    turn_off()
+    wide.turn_off_tiles()
     with Model.load(path, kernels="wide", weights=False) as model:
         context = Context(model, ContextSettings(n_ctx=512, rollback=rollback))
         try:
@@ -268,14 +206,11 @@ def _computed(graph: Sequence[Node]) -> list[tuple[str, str]]:
 def _inexact(graph: Sequence[Node]) -> Iterator[Node]:
     for node in graph:
         ours = node.backend == DEVICE_NAME
-        per_row = node.backend == "CPU" and node.operation in PER_ROW and not _is_tiled(node)
+        # llama.cpp computes such experts by other arithmetic where one has many rows (see `wide`)
+        tiled = node.operation == "MUL_MAT_ID" and wide.TILED_TYPES.fullmatch(node.source_type) and wide.tiles_in_use()
+        per_row = node.backend == "CPU" and node.operation in PER_ROW and not tiled
         if not (ours or node.operation in WITHOUT_ARITHMETIC or per_row):
             yield node
-
-
-def _is_tiled(node: Node) -> bool:
-    """Whether llama.cpp computes these experts by other arithmetic where one has many rows (see `tiles`)."""
-    return node.operation == "MUL_MAT_ID" and bool(TILED_TYPES.fullmatch(node.source_type)) and in_use()
 
 
 def _in_words(node: Node) -> str:

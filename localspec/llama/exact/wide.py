@@ -1,16 +1,15 @@
-"""The library built from native/wide/: loaded into the ggml that llama.cpp uses, and the switch that says who uses it.
+"""The library built from native/wide/: loaded into the ggml that llama.cpp uses, and the switch that says who uses it;
+and how a target can run: whose kernels compute its passes, and how keys and values are kept (docs/exactness.md,
+"Same bytes").
 
-Once loaded it is offered every model of the process. Off, what loads or is built on this thread is llama.cpp's alone;
-a model that was loaded with the switch on keeps its matrix products there. A missing library, an unknown processor or
+Once loaded it is offered every model of the process. Off, what loads or is built on this thread is llama.cpp's alone; a
+model that was loaded with the switch on keeps its matrix products there. A missing library, an unknown processor or
 another llama.cpp is no error: `status` says why, and llama.cpp's own kernels serve.
 
-    if wide.available():
-        with wide.switched(MOST_ROWS):
-            model = Model.load(path)
-
-How a target can run: whose kernels compute its passes, and how keys and values are kept.
-
-See docs/exactness.md, "Same bytes".
+llama.cpp has tiled kernels for K-quants: from eight rows of one matrix or expert on they use another arithmetic. An
+environment variable turns them off, and llama.cpp reads it once in a process, at the first product that could be tiled.
+So a process whose first model runs on our kernels leaves them off, and experts have the same bits at every width. What
+the user has set stays.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import logging
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -83,11 +84,7 @@ class Configuration:
 
     @classmethod
     def named(cls, kernels: str, cache: str) -> Configuration:
-        """The configuration of these names.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The configuration of these names. Raises ValueError: there is none."""
         for known in ALL_KERNELS:
             for form in CACHES:
                 if (known, form.name) == (kernels, cache):
@@ -146,12 +143,9 @@ def available() -> bool:
 
 
 def set_switch(rows: int) -> int:
-    """Sets this thread's switch; returns what it was. Without the library it stays off.
-
-    Args:
-        rows: 0 = off, which loads no library; else on, and the most rows of a pass for which products of large matrices
-            that are not packed are the library's, too.
-    """
+    """Sets this thread's switch; returns what it was. Without the library it stays off. `rows`: 0 = off, which loads no
+    library; else on, and the most rows of a pass for which products of large matrices that are not packed are the
+    library's, too."""
     if not rows and not _load.cache_info().currsize:
         return 0
     library = _library()
@@ -199,14 +193,7 @@ def newest_context() -> int:
 
 def give_back(context: int, slot: int, cell: int, turned: bool) -> int:
     """Bytes of a context's cache, from a cell of a slot on, that take no memory any more; they read as zeros. Not
-    during a pass.
-
-    Args:
-        context: its number.
-        slot: 0 or more.
-        cell: first one that is not used.
-        turned: values do not lie by cell (no fused attention), and stay.
-    """
+    during a pass. `turned`: values do not lie by cell (no fused attention), and stay."""
     library = _library()
     return 0 if library is None or not context else int(library.lsw_give_back(context, slot, cell, turned))
 
@@ -221,11 +208,8 @@ def identity() -> tuple[str, str]:
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library with its functions declared (`SIGNATURES`), for tests and benchmarks.
-
-    Raises:
-        LocalspecError: it is not available; the message is `Status.reason`.
-    """
+    """The loaded library with its functions declared (`SIGNATURES`). Raises LocalspecError: it is not available, and
+    why."""
     found = _library()
     if found is None:
         raise LocalspecError(status().reason)
@@ -261,11 +245,7 @@ def _load() -> tuple[Status, ctypes.CDLL | None]:
 
 
 def _open() -> ctypes.CDLL:
-    """Declares the library's functions and registers it.
-
-    Raises:
-        LocalspecError, OSError, AttributeError: why it is not used.
-    """
+    """Declares the library's functions and registers it; raises why it is not used."""
     path = find_library()
     if path is None:
         raise LocalspecError(f"this installation has no {FILE_NAME}.")
@@ -282,3 +262,60 @@ def _open() -> ctypes.CDLL:
     if not register(os.fsencode(paths.real(path))):
         raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
     return opened
+
+
+_LOG = logging.getLogger("localspec")
+
+
+class StepWatch:
+    """Of one context that is exact by construction (see `exactness`)."""
+
+    def __init__(self, expected: int) -> None:
+        """`expected`: products and attentions of a pass that our library computes."""
+        self._expected = expected
+        self._counted: set[int] = set()
+        self._before = 0
+
+    def begin(self, rows: int) -> None:
+        """A pass of so many rows begins, on this thread."""
+        if rows not in self._counted:
+            self._before = steps()
+
+    def lacks(self, rows: int) -> bool:
+        """Whether that pass, the first of its width, left some of them to another backend; says so once."""
+        if rows in self._counted:
+            return False
+        self._counted.add(rows)
+        ran = steps() - self._before
+        if ran >= self._expected:
+            return False
+        _LOG.warning(
+            "A pass of %d rows ran %d of %d products and attentions on localspec's kernels. "
+            "Answers from now on are marked exact: no. Please report it.",
+            rows,
+            ran,
+            self._expected,
+        )
+        return True
+
+
+TILES_VARIABLE = "GGML_CPU_TILED_MM"
+TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
+"""ggml's names of the formats that have tiled kernels."""
+_TILES_OFF = "0 (localspec)"
+"""Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
+
+if os.environ.get(TILES_VARIABLE) == _TILES_OFF:
+    del os.environ[TILES_VARIABLE]
+
+
+def turn_off_tiles() -> None:
+    """Turns llama.cpp's tiled kernels off for this process, unless a pass has run in it or the user has decided."""
+    if not cpus.begun:
+        os.environ.setdefault(TILES_VARIABLE, _TILES_OFF)
+
+
+def tiles_in_use() -> bool:
+    """Whether llama.cpp uses its tiled kernels in this process."""
+    number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
+    return number is not None and int(number[0]) != 0

@@ -1,16 +1,15 @@
 """Which widths give the bits of one-row passes, found by comparing them: for models of which nothing is proved.
 
-A width counts as exact only if every row it computed, at every length tried, had the same bits as decoding one token
-at a time: logits and all intermediate results in an observed context (see `observe`), and then logits in an ordinary
-one, short and long. Chains, trees where the context takes them, and slots sharing a pass where it has several; and what
+A width counts as exact only if every row it computed, at every length tried, had the same bits as decoding one token at
+a time: logits and all intermediate results in an observed context (see `Observer`), and then logits in an ordinary one,
+short and long. Chains, trees where the context takes them, and slots sharing a pass where it has several; and what
 follows rejected drafts, where a recurrent state is taken back.
-
-Runs passes of chosen widths at chosen lengths, compares their bits with those of one-row passes, times them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,14 +19,124 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import Cancelled
-from localspec.llama.cache.cells import layout
 from localspec.llama.cache.context import Context
-from localspec.llama.exact.observe import Observer
-from localspec.llama.exact.tile import tile
-from localspec.llama.library.parameters import most_nodes
+from localspec.llama.library.batch import layout
+from localspec.llama.library.handle import most_nodes
 from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
+
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_F32 = 0
+
+
+class _Other(Exception):
+    """Not a plain attention cache, with or without recurrent states after it."""
+
+
+def tile(state: bytes, cells: int) -> bytes | None:
+    """The state of a sequence of `cells` cells, made of a `Context.save` of fewer or more by repeating them, so that a
+    probe need not prefill thousands of tokens; None if the layout is not the known one. What a cell holds does not
+    matter for the cost of a pass or the order in which it adds numbers; how many there are does. A recurrent state
+    is the same size after any number of tokens."""
+    try:
+        return _tile(state, cells)
+    except (_Other, struct.error):
+        return None
+
+
+def _tile(state: bytes, cells: int) -> bytes:
+    reader = _Copier(state)
+    reader.copy(8)  # magic, sequence id
+    for _ in range(reader.copy_u32()):  # streams
+        count = reader.read_u32()
+        reader.write_u32(cells if count else 0)
+        if count:
+            reader.cells(count, cells)
+            transposed, layers = reader.copy_u32(), reader.copy_u32()
+            for _ in range(layers):
+                reader.copy(4)
+                reader.rows(count, cells, reader.copy_u64())
+            for _ in range(layers):
+                reader.copy(4)
+                if transposed:
+                    size, width = reader.copy_u32(), reader.copy_u32()
+                    for _ in range(width):
+                        reader.rows(count, cells, size)
+                else:
+                    reader.rows(count, cells, reader.copy_u64())
+    if reader.at < len(state):
+        _tile_recurrent(reader, cells)
+    return b"".join(reader.out)
+
+
+def _tile_recurrent(reader: _Copier, cells: int) -> None:
+    """One cell at the last position, without ids; then transposed, layers, and a row of F32 of each tensor."""
+    if reader.copy_u32() != 1 or reader.read_u32() != reader.length - 1:
+        raise _Other
+    reader.write_u32(cells - 1)
+    if reader.copy_u32() or reader.copy_u32():
+        raise _Other
+    reader.copy(4)
+    while reader.at < len(reader.state):
+        if reader.copy_u32() != _F32:
+            raise _Other
+        reader.copy(reader.copy_u64())
+
+
+class _Copier:
+    """Reads one state while writing another."""
+
+    def __init__(self, state: bytes) -> None:
+        self.state, self.at, self.out = state, 0, list[bytes]()
+        self.length = 0
+        """Number of cells of the stream that was read last."""
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self.at + count > len(self.state):
+            raise _Other
+        self.at += count
+        return self.state[self.at - count : self.at]
+
+    def copy(self, count: int) -> bytes:
+        data = self.take(count)
+        self.out.append(data)
+        return data
+
+    def read_u32(self) -> int:
+        return int(_U32.unpack(self.take(4))[0])
+
+    def write_u32(self, value: int) -> None:
+        self.out.append(_U32.pack(value))
+
+    def copy_u32(self) -> int:
+        return int(_U32.unpack(self.copy(4))[0])
+
+    def copy_u64(self) -> int:
+        return int(_U64.unpack(self.copy(8))[0])
+
+    def cells(self, count: int, wanted: int) -> None:
+        """Per cell: position, number of ids (1), maybe 12 bytes more, the id. Positions are numbered anew."""
+        for words in (3, 6):
+            end = self.at + 4 * words * count
+            if end > len(self.state):
+                raise _Other
+            table = np.frombuffer(self.state[self.at : end], dtype="<i4").reshape(count, words)
+            if (table[:, 0] == np.arange(count)).all() and (table[:, 1] == 1).all():
+                break
+        else:
+            raise _Other
+        self.at, self.length = end, count
+        longer = table[np.arange(wanted) % count]
+        longer[:, 0] = np.arange(wanted)
+        self.out.append(longer.astype("<i4").tobytes())
+
+    def rows(self, count: int, wanted: int, size: int) -> None:
+        data = self.take(count * size)
+        whole, rest = divmod(wanted, count)
+        self.out.append(data * whole + data[: rest * size])
+
 
 _SEED_LENGTH = 128
 _TOKENS_AFTER = 32  # tokens after a length that passes may use
@@ -52,15 +161,8 @@ class Bench:
         seed: int = 0,
         state: bytes = b"",
     ) -> None:
-        """Makes a context and prefills its first tokens, unless another bench's `state` is given.
-
-        Args:
-            model: the target.
-            settings: of the context.
-            observed: compare intermediate results too (slow passes); otherwise logits only.
-            seed: of the random tokens.
-            state: `Bench.state` of a bench with the same model, settings and seed 0 or any other.
-        """
+        """Makes a context and prefills its first tokens, unless the `state` of another bench with the same model and
+        settings is given. `observed`: intermediate results are compared, too (slow passes); otherwise logits only."""
         self._observer = Observer() if observed else None
         self.settings = replace(settings, reuse="all", grid_prefill=True)
         self.context = Context(model, self.settings, self._observer)
@@ -75,7 +177,9 @@ class Bench:
         self._kept: tuple[int, bytes | memoryview | None] = 0, None
         self._references: dict[int, list[_Row]] = {}
         if not state:
-            self._fill_seed()
+            count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
+            self._prefill(0, self._tokens[: count + 1], count + 1)
+            self.state = bytes(self.context.save(0))
 
     def close(self) -> None:
         self.context.close()
@@ -84,28 +188,22 @@ class Bench:
         """Number of tokens after `length` that can be decoded."""
         return max(0, min(_TOKENS_AFTER, self.settings.n_ctx - length - 1))
 
-    def _fill_seed(self) -> None:
-        count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
-        self._prefill(0, self._tokens[: count + 1], count + 1)
-        self.state = bytes(self.context.save(0))
-
     def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
         """The slot holds exactly the first `length` - 1 tokens."""
         context, tokens = self.context, self._tokens[:length]
         context.forget(slot, length - 1)
         if context.cached(slot) == length - 1:
             return
-        state = tile(self.state, length - 1) if context.can_trim else self._state_at(length)
+        if context.can_trim:
+            state: bytes | memoryview | None = tile(self.state, length - 1)
+        else:  # a pass cannot be dropped whole, so this comes before every one
+            if self._kept[0] != length:
+                self._kept = length, tile(self.state, length - 1)
+            state = self._kept[1]
         if state is None or not context.restore(slot, state, tokens[:-1], length):
             self._prefill(slot, tokens, length, cancel)
             if not context.can_trim:
                 self._kept = length, context.save(slot)
-
-    def _state_at(self, length: int) -> bytes | memoryview | None:
-        """What `go_to` restores before every pass where a pass cannot be dropped whole."""
-        if self._kept[0] != length:
-            self._kept = length, tile(self.state, length - 1)
-        return self._kept[1]
 
     def _watching(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._observer is None else self._observer.watching()
@@ -131,10 +229,8 @@ class Bench:
         self._references[length] = rows
 
     def chain_equals(self, length: int, width: int) -> bool:
-        """Whether chains of `width` rows give the reference's bits: one, or one after the other over a step of 256.
-
-        At such a step llama.cpp shows attention more cells. Passes that catch up on tokens are tried too.
-        """
+        """Whether chains of `width` rows give the reference's bits: one, or one after the other over a step of 256, at
+        which llama.cpp shows attention more cells. Passes that catch up on tokens are tried too."""
         expected = self._references[length]
         self.go_to(length)
         parents = np.arange(-1, width - 2, dtype=np.int32)
@@ -145,19 +241,15 @@ class Bench:
             rows = self._decode([feed])[0]
             if any(self._row(rows, i, i) != expected[start + i] for i in range(width)):
                 return False
-        return self._observer is not None or self._late_row_equals(length, width)  # which compares logits alone
-
-    def _late_row_equals(self, length: int, width: int) -> bool:
-        """Whether the last row of a pass that catches up on `width` - 1 tokens, without their logits, is right."""
-        self.go_to(length)
+        if self._observer is not None:
+            return True
+        self.go_to(length)  # a pass that catches up on `width` - 1 tokens, without their logits
         rows = self._decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
-        return rows[0].tobytes() == self._references[length][width - 1].logits
+        return rows[0].tobytes() == expected[width - 1].logits
 
     def rollback_equals(self, length: int, width: int) -> bool:
-        """Whether rows after rejected drafts have the reference's bits, where snapshots of a state bring it back.
-
-        A chain of `width` rows that is wrong from its first node on, one that is from its middle on, then one row.
-        """
+        """Whether rows after rejected drafts have the reference's bits, where snapshots of a state bring it back: a
+        chain that is wrong from its first node on, one that is from its middle on, then one row."""
         expected, end = self._references[length], length
         self.go_to(length)
         for right, nodes in ((0, width - 1), ((width - 1) // 2, width - 1), (0, 0)):
@@ -171,20 +263,16 @@ class Bench:
         return True
 
     def tree_equals(self, length: int, width: int) -> bool:
-        """Whether trees of `width` rows, the true chain beside wrong ones, give the reference's bits.
-
-        Beside one, row after row; and, where the context takes it, beside one row and in turn with another chain, as
-        where the likeliest node comes next whichever chain it is in.
-        """
+        """Whether trees of `width` rows, the true chain beside wrong ones, give the reference's bits: beside one, row
+        after row; and, where the context takes it, beside one row and in turn with another chain, as where the
+        likeliest node comes next whichever chain it is in."""
         if not self._side_equals(length, *beside(width - 1)):
             return False
         return self.context.max_leaves < 3 or width < 5 or self._side_equals(length, *in_turn(width - 1))
 
     def _side_equals(self, length: int, parents: list[int], true: list[int]) -> bool:
-        """Whether these nodes, a chain beside the main one, and the row before them have the reference's bits.
-
-        Also that the next pass does, which takes the accepted siblings along once more.
-        """
+        """Whether these nodes, a chain beside the main one, and the row before them have the reference's bits, and the
+        next pass, which takes the accepted siblings along once more."""
         expected = self._references[length]
         self.go_to(length)
         nodes = self._wrong[: len(parents)].copy()
@@ -199,10 +287,8 @@ class Bench:
         return same and extra == 1 and again[0].tobytes() == expected[len(true) + 1].logits
 
     def comb_equals(self, length: int, width: int) -> bool:
-        """Whether the true chain with a wrong leaf beside each node gives the reference's bits.
-
-        As many leaves as the context takes. Also that the next pass does, after the accepted chain.
-        """
+        """Whether the true chain with a wrong leaf beside each node, as many as the context takes, gives the
+        reference's bits, and the next pass, after the accepted chain."""
         expected = self._references[length]
         self.go_to(length)
         parents = comb(width - 1, self.context.max_leaves)
@@ -218,10 +304,8 @@ class Bench:
         return again[0].tobytes() == expected[len(main) + 1].logits
 
     def slots_equal(self, length: int, slots: int, rows_each: int, other_length: int = 0) -> bool:
-        """Whether `slots` slots sharing a pass, `rows_each` rows each, all get the reference's bits.
-
-        With `other_length` the first slot is that long instead (a reference must exist for it too).
-        """
+        """Whether `slots` slots sharing a pass, `rows_each` rows each, all get the reference's bits; with
+        `other_length` the first slot is that long instead (a reference must exist for it too)."""
         lengths = [other_length or length] + [length] * (slots - 1)
         for slot, own in enumerate(lengths):
             self.context.forget(slot)
@@ -327,19 +411,13 @@ def examine(
     budget: float = 80.0,
     progress: Progress | None = None,
 ) -> frozenset[int] | None:
-    """Exact widths: 1, 2, ... up to the first that failed anywhere; None = the budget ran out first. A pass may compute
-    fewer rows of logits than it has rows, so no width is exact unless all smaller ones are.
-
-    Args:
-        model: the target.
-        settings: what the context in use has.
-        widest: widths 2 to this are examined.
-        budget: seconds.
-        progress: see `Progress`.
-    """
+    """Exact widths: 1, 2, ... up to the first that failed anywhere; None = the budget (seconds) ran out first. A pass
+    may compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are."""
     rows = max(widest + 1, 8)
     clock = Clock(budget)
-    lengths = _telling_first(probe_lengths(settings.n_ctx, rows))
+    lengths = probe_lengths(settings.n_ctx, rows)
+    # the shortest, then from the longest down: where attention changes its path, most widths fail at once
+    lengths = [*lengths[:1], *reversed(lengths[1:])]
     # without a length to try nothing is known about any width
     allowed = set(range(2, 1 + min(widest, 1 + most_nodes(model, settings)))) if lengths else set()
     state = b""
@@ -365,27 +443,18 @@ def examine(
     return frozenset(exact)
 
 
-def _telling_first(lengths: Sequence[int]) -> list[int]:
-    """The shortest, then from the longest down: where attention changes its path, most widths fail at once."""
-    return [*lengths[:1], *reversed(lengths[1:])]
-
-
 def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, shortest: int) -> bool:
-    """Whether a pass of `width` rows gives the bits of one-row passes, filled in each of the ways drafters fill it.
-
-    These are a chain; where the context takes trees, two chains side by side or in turn (suffix decoding,
-    habits) and a chain with a leaf beside each node (draft model); and in a context of several slots, equal chains
-    of several slots. Where a rejected draft cannot just be trimmed, the rows after it count, too.
-    """
+    """Whether a pass of `width` rows gives the bits of one-row passes, filled in each of the ways drafters fill it: a
+    chain; where the context takes trees, two chains side by side or in turn (suffix decoding, habits) and a chain
+    with a leaf beside each node (draft model); and in a context of several slots, equal chains of several slots.
+    Where a rejected draft cannot just be trimmed, the rows after it count, too."""
     if not bench.chain_equals(length, width):
         return False
     if not bench.context.can_trim and not bench.rollback_equals(length, width):
         return False
-    if settings.max_leaves > 1 and width > 2:
-        if not bench.tree_equals(length, width):
-            return False
-        if not bench.comb_equals(length, width):
-            return False
+    trees = settings.max_leaves > 1 and width > 2
+    if trees and not (bench.tree_equals(length, width) and bench.comb_equals(length, width)):
+        return False
     for slots in range(2, min(settings.n_slots, width) + 1):
         if width % slots == 0:
             if not bench.slots_equal(length, slots, width // slots):

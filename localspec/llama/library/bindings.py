@@ -43,7 +43,6 @@ class Bindings:
 
     def load(self, name: str) -> Any:
         """The package's module of that name, without what else its __init__.py imports: that takes four times as long.
-
         Importing the package itself works before and afterwards, and shares this module.
 
         Raises:
@@ -69,11 +68,7 @@ def advice(distribution: str = "llama-cpp-python", again: bool = False) -> str:
 
 @functools.cache
 def installed() -> Bindings:
-    """The bindings that serve.
-
-    Raises:
-        LocalspecError: there are none of the right version.
-    """
+    """The bindings that serve. Raises LocalspecError: there are none of the right version."""
     others: list[str] = []
     for distribution in _DISTRIBUTIONS:
         try:

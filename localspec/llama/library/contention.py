@@ -28,8 +28,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from localspec.machine import maps
-from localspec.machine.cpus import allowed, others
+from localspec.machine import allowed, mapped_files, others
 
 _INTERVAL_SECONDS = 0.25
 """Seconds of passes between two measurements."""
@@ -117,11 +116,8 @@ class Contention:
 
     @contextlib.contextmanager
     def passing(self, wanted: int = 0) -> Iterator[None]:
-        """Around every pass; after some the system is asked how long our threads waited for a CPU.
-
-        Args:
-            wanted: threads of which the pass has as many as `threads` says; 0 = it has its own number in any case.
-        """
+        """Around every pass; after some the system is asked how long our threads waited for a CPU. `wanted`: threads of
+        which the pass has as many as `threads` says; 0 = it has its own number in any case."""
         begun = perf_counter()
         with self._lock:
             self._spare = _spare(wanted)
@@ -164,16 +160,16 @@ class Contention:
         self._used, self._waited, self._passes = used, now, 0.0
 
     def _decide(self, share: float) -> None:
-        """
-        Args:
-            share: CPUs that others kept our threads from, since the last measurement.
-        """
+        """`share`: CPUs that others kept our threads from, since the last measurement."""
         self._calm = self._calm + 1 if share < _OWN_CPU else 0
         if share > _SHARED_CPU:
             if self._alone < _PROBATION_INTERVALS:
                 self._patience = min(2 * self._patience, _MOST_INTERVALS)
             self._alone = _PROBATION_INTERVALS
-            self._give_way(max(1, round(share)))
+            if self.taken < self._spare:
+                self.taken = min(self._spare, self.taken + max(1, round(share)))
+            elif self._parked is None and (library := _openmp()) is not None:
+                self._parked = _Parked(library)
         elif self.taken or self._parked is not None:
             if self._calm >= self._patience:
                 self._take_back()
@@ -182,23 +178,11 @@ class Contention:
         else:
             self._patience = _CALM_INTERVALS
 
-    def _give_way(self, count: int) -> None:
-        if self.taken < self._spare:
-            self.taken = min(self._spare, self.taken + count)
-        else:
-            self._sleep()
-
     def _take_back(self) -> None:
         self.taken = self._calm = self._alone = 0
         if self._parked is not None:
-            self._parked.end()
+            self._parked.ended.set()
             self._parked = None
-
-    def _sleep(self) -> None:
-        if self._parked is None:
-            library = _openmp()
-            if library is not None:
-                self._parked = _Parked(library)
 
 
 class _Parked(threading.Thread):
@@ -207,7 +191,8 @@ class _Parked(threading.Thread):
     def __init__(self, library: ctypes.CDLL) -> None:
         super().__init__(name="localspec-parked", daemon=True)
         self._library = library
-        self._ended = threading.Event()
+        self.ended = threading.Event()
+        """Set to let it go, and its threads with it."""
         self.start()
 
     def run(self) -> None:
@@ -216,11 +201,7 @@ class _Parked(threading.Thread):
         start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         nothing = ctypes.cast(self._library.free, ctypes.c_void_p)  # free(NULL): every thread's part of the work
         start(nothing, None, len(allowed()) + 1, 0)
-        self._ended.wait()
-
-    def end(self) -> None:
-        """Lets it go, and its threads with it."""
-        self._ended.set()
+        self.ended.wait()
 
 
 class Usage(NamedTuple):
@@ -280,7 +261,7 @@ def _total(used: Mapping[str, Usage] | None) -> float | None:
 
 def _openmp() -> ctypes.CDLL | None:
     """The GNU OpenMP that is loaded in this process (a wheel may bring its own), if there is one."""
-    for file in maps.files():
+    for file in mapped_files():
         if "libgomp" in file:
             with contextlib.suppress(OSError):
                 return ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)

@@ -1,6 +1,5 @@
-"""Devices of a model as text and as llama.cpp takes them: "CUDA0", or "CUDA0=3,CUDA1=1" with parts of the layers.
-
-llama.cpp's RPC backend: devices of other machines, where a build has it.
+"""Devices of a model as text and as llama.cpp takes them: "CUDA0", or "CUDA0=3,CUDA1=1" with parts of the layers; and
+its RPC backend: devices of other machines, where a build has it.
 
 llama.cpp ends the process where a server is away or speaks another version, so each is asked first.
 """
@@ -20,11 +19,8 @@ from localspec.llama.library.bindings import BufferOverride
 
 
 def read(device: str) -> dict[str, float]:
-    """{llama.cpp's name: its part of the layers}; 0 = as memory has it.
-
-    Raises:
-        UsageError: a part is no number above 0, or only some devices have one.
-    """
+    """{llama.cpp's name: its part of the layers}; 0 = as memory has it. Raises UsageError: a part is no number above 0,
+    or only some devices have one."""
     found = {}
     for word in device.split(","):
         name, mark, part = word.strip().partition("=")
@@ -45,14 +41,8 @@ def _there() -> dict[str, tuple[lib.Device, int]]:
 
 
 def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
-    """A NULL-terminated array of ggml's devices, or None for all there are; and their parts, or None.
-
-    Args:
-        device: as `read` takes it; None = all, or the CPU alone when `gpu_layers` is 0.
-
-    Raises:
-        UsageError: as `read`, or there is no such device.
-    """
+    """A NULL-terminated array of ggml's devices, or None for all there are; and their parts, or None. `device` as for
+    `read`; None = all, or the CPU alone when `gpu_layers` is 0. Raises UsageError if there is no such device."""
     if device is None:
         return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None, None
     there = _there()
@@ -70,15 +60,8 @@ def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
 
 
 def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
-    """An array of llama_model_tensor_buft_override whose last has no pattern, or None for none.
-
-    Args:
-        spread: whose overrides.
-        device, gpu_layers: as for `pointers`; tensors go to these devices and to the CPU only.
-
-    Raises:
-        UsageError: an override names another device.
-    """
+    """An array of llama_model_tensor_buft_override whose last has no pattern, or None for none. Tensors go to the
+    devices of `pointers` and to the CPU only. Raises UsageError: an override names another device."""
     if not spread.overrides:
         return None
     there = _there()
@@ -94,12 +77,8 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
 
 
 def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:
-    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to.
-
-    Args:
-        params: to fill in.
-        spread, device, gpu_layers: as for `Model.load`.
-    """
+    """Devices, their parts and overrides into a llama_model_params (as for `Model.load`); returns the arrays that it
+    points to."""
     if spread.mode == "row" and gpu_layers and device is not None:
         _check_order(device)
     devices, parts = pointers(device, gpu_layers)
@@ -112,11 +91,8 @@ def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tup
 
 
 def _check_order(device: str) -> None:
-    """Where GPUs share each matrix, llama.cpp counts parts by its own numbers of devices.
-
-    Raises:
-        UsageError: a GPU is left out before the last one that is named, or they have another order.
-    """
+    """Where GPUs share each matrix, llama.cpp counts parts by its own numbers of devices: raises UsageError if a GPU is
+    left out before the last one that is named, or they have another order."""
     there = [one.name for one in lib.devices() if one.kind in ("gpu", "igpu")]
     named = [name for name in read(device) if name in there]
     if named != there[: len(named)]:
@@ -136,11 +112,7 @@ _ANSWER = struct.Struct("=QBB26x")
 
 
 def servers(text: str | None) -> list[str]:
-    """HOST:PORT of every server in a setting such as "10.0.0.7:50052,10.0.0.8:50052"; None = none.
-
-    Raises:
-        UsageError: one of them does not look so.
-    """
+    """HOST:PORT of every server in a setting such as "10.0.0.7:50052,10.0.0.8:50052". Raises UsageError."""
     found = [] if text is None else [word.strip() for word in text.split(",")]
     for word in found:
         host, _, port = word.partition(":")
@@ -150,14 +122,8 @@ def servers(text: str | None) -> list[str]:
 
 
 def connect(text: str | None) -> list[str]:
-    """Adds the devices of the servers to those of this process, where they stay; a second call adds none again.
-
-    Returns:
-        HOST:PORT of every server, as `servers`.
-
-    Raises:
-        UsageError: `text` names no servers, or this llama.cpp was built without RPC.
-    """
+    """Adds the devices of the servers to those of this process, where they stay; a second call adds none again. Returns
+    HOST:PORT of every server. Raises UsageError: `text` names no servers, or this llama.cpp was built without RPC."""
     found = servers(text)
     if not found:
         return []
@@ -177,11 +143,7 @@ def connect(text: str | None) -> list[str]:
 
 
 def greet(server: str) -> None:
-    """Says hello to a server.
-
-    Raises:
-        LocalspecError: see `connect`.
-    """
+    """Says hello to a server. Raises LocalspecError: it is away, or speaks another version."""
     host, _, port = server.partition(":")
     try:
         with socket.create_connection((host, int(port)), _SECONDS) as client:

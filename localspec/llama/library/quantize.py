@@ -1,7 +1,4 @@
-"""Quantises a model file with llama.cpp's quantiser.
-
-Rows of a tensor in a GGUF file as float32, unpacked by ggml.
-"""
+"""Files of weights by llama.cpp's quantiser and ggml: written in another format, or unpacked row by row."""
 
 from __future__ import annotations
 
@@ -19,22 +16,18 @@ from localspec.gguf import FILE_TYPES, TYPE_NUMBERS, Header, Tensor
 from localspec.llama.library import lib
 from localspec.llama.library.bindings import TypeTraits
 from localspec.llama.model import check_text_model
-from localspec.machine.cpus import default_threads
+from localspec.machine import default_threads
 from localspec.paths import new_mode
 from localspec.types import Float32Array
 
 
 def quantize(source: str | Path, destination: str | Path, type_name: str, threads: int = 0) -> Path:
-    """Writes `source` with its weights in another format, whole or not at all.
+    """Writes `source` with its weights in another format, whole or not at all; returns `destination`.
 
     Args:
         source: a GGUF file; best F32, F16 or BF16, quantised ones lose quality twice.
-        destination: where to write; an existing file is replaced.
         type_name: such as "Q4_K_M" (any case); see `localspec.gguf.FILE_TYPES`.
         threads: 0 = one per physical core.
-
-    Returns:
-        `destination`.
 
     Raises:
         UsageError: an unknown type.
@@ -72,10 +65,7 @@ class TensorRows:
     """A matrix in a file, mapped and not read; rows are unpacked when they are asked for."""
 
     def __init__(self, header: Header, tensor: Tensor) -> None:
-        """
-        Raises:
-            ModelFileError: it is no matrix, or in a number format that ggml does not unpack.
-        """
+        """Raises ModelFileError: it is no matrix, or in a number format that ggml does not unpack."""
         if len(tensor.shape) != 2:
             raise ModelFileError(f"{header.path} is corrupt: {tensor.name} has {len(tensor.shape)} dimensions, not 2.")
         self.columns, self.rows = tensor.shape

@@ -1,12 +1,17 @@
-"""How a context is set up. Every field but `logits` can change the bits of a row, so the width probe keys on them."""
+"""How a context is set up, and what it hands out besides logits. Every setting but `logits` can change the bits of a
+row, so the width probe keys on them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from localspec.errors import UsageError
-from localspec.llama.cache.cells import Reuse
+from localspec.gguf import Header
+from localspec.llama.library.batch import Reuse
 
 CacheType = Literal["f16", "bf16", "q8_0", "f32"]
 
@@ -74,3 +79,77 @@ class ContextSettings:
             raise UsageError(f'logits is {self.logits!r}; it must be "copied" or "in place".')
         if self.reuse not in ("all", "chunks"):
             raise UsageError(f'reuse is {self.reuse!r}; it must be "all" or "chunks".')
+
+
+FINAL, NEXTN = -1, -2
+"""Names of states besides layer inputs: the normed final state, and the state that an MTP layer starts from."""
+
+SHOWS_LAYERS = frozenset(
+    {
+        "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
+        "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3",
+        "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+    }
+)  # fmt: skip
+"""Architectures whose layer inputs this llama.cpp hands out; asked for those of another it ends the process."""
+SHOWS_NEXTN = frozenset(
+    {
+        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma4", "glm-dsa", "glm4moe", "gpt-oss", "hy_v3",
+        "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
+    }
+)  # fmt: skip
+"""Architectures whose passes set the state that an MTP layer starts from; of another, nothing would ever come."""
+Final = Literal["no", "decoded", "all"]
+_FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """What a context hands out of its passes besides logits."""
+
+    layers: tuple[int, ...] = ()
+    """Inputs of these layers, of every row of every pass, prompts included."""
+    final: Final = "no"
+    """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
+    too ("all"; every prompt row then is an output, which costs the output matrix)."""
+    nextn: bool = False
+    """Whether to read the state that an MTP layer starts from, of every row, prompts included."""
+
+    def __or__(self, other: Tap) -> Tap:
+        final = max(self.final, other.final, key=_FINAL_ORDER.index)
+        return Tap(tuple(sorted({*self.layers, *other.layers})), final, self.nextn or other.nextn)
+
+    def __bool__(self) -> bool:
+        return self != NO_TAP
+
+    @property
+    def everything(self) -> tuple[int, ...]:
+        """What can be read: layers, `FINAL`, `NEXTN`."""
+        return (*self.layers, *([FINAL] if self.final != "no" else []), *([NEXTN] if self.nextn else []))
+
+
+NO_TAP = Tap()
+
+
+def union(taps: Iterable[Tap]) -> Tap:
+    """What all of them ask for."""
+    found = NO_TAP
+    for tap in taps:
+        found |= tap
+    return found
+
+
+def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:
+    """The tap with its layers each once, in order; to be asked before llama.cpp, which would end the process. Raises
+    UsageError: no such layer, or an architecture that does not show what is asked for."""
+    for layer in tap.layers:
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 0 <= layer < n_layers:
+            raise UsageError(f"There is no layer {layer!r}; {header.path.name} has layers 0 to {n_layers - 1}.")
+    if tap.layers and header.architecture not in SHOWS_LAYERS:
+        raise UsageError(
+            f"llama.cpp does not show what goes into layers of the architecture {header.architecture}.",
+            "Ask for no layers: the final states are there for every model.",
+        )
+    if tap.nextn and header.architecture not in SHOWS_NEXTN:
+        raise UsageError(f"llama.cpp shows no state for MTP layers of the architecture {header.architecture}.")
+    return Tap(tuple(sorted({int(layer) for layer in tap.layers})), tap.final, tap.nextn)

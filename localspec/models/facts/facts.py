@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.gguf import Header, packs
 from localspec.gguf.formats import ROLLS_BACK
-from localspec.machine.memory import Place, total_ram
+from localspec.machine import Place, total_ram
 from localspec.methods import TABLE, Need
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
 from localspec.models.facts.pairing import template_marks

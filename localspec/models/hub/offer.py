@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from localspec import paths
-from localspec.machine.memory import Place, ram
+from localspec.machine import Place, ram
 from localspec.methods import FROM_FILES
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.other_programs import hub_cache

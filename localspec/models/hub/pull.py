@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from localspec import paths
 from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
-from localspec.machine.memory import Place, ram, total_ram
+from localspec.machine import Place, ram, total_ram
 from localspec.methods import HEADS
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind

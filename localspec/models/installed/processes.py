@@ -14,8 +14,7 @@ from typing import Any
 
 from localspec import paths
 from localspec.claim import Claim, is_held
-from localspec.machine import maps
-from localspec.machine.memory import taken
+from localspec.machine import holder, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Process:
 
     def memory(self) -> int:
         """Bytes that the process takes now that has this model open, which may be one of its own; 0 = unknown."""
-        process = maps.holder(Path(self.target), self.pid) if self.target else 0
+        process = holder(Path(self.target), self.pid) if self.target else 0
         return taken(process)[0] if process else 0
 
     def as_dict(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from localspec.errors import UsageError
 from localspec.gguf import TENSOR_TYPES, TYPE_NUMBERS, Header
 from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.spread import spread_of
-from localspec.machine.memory import Place, total_ram
+from localspec.machine import Place, total_ram
 from localspec.models.facts.shape import HeadShape, ModelShape, default_context, own_heads, shape_of
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.machine.memory import Place
+from localspec.machine import Place
 
 MEMORY_RATES: dict[str, float] = {
     "Apple M1": 68.25,

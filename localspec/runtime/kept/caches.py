@@ -24,10 +24,10 @@ import numpy as np
 
 from localspec import paths
 from localspec.llama.cache import saved_cache
-from localspec.llama.cache.cells import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.saved_cache import SavedCache
-from localspec.machine.memory import available_bytes
+from localspec.llama.library.batch import common_prefix
+from localspec.machine import available_bytes
 from localspec.types import NO_TOKENS, Tokens
 
 LEAST_CHAT = 128
@@ -132,13 +132,8 @@ class _Caches:
     """What both keep of one engine's slots. Used on its thread; files are written on another."""
 
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
-        """
-        Args:
-            context: whose slots they are.
-            key: `saved_cache.key` of the context, from when its model was loaded.
-            files: where they are kept.
-            quiet: seconds until nothing has run for a while.
-        """
+        """`key`: `saved_cache.key` of the context, from when its model was loaded. `quiet`: seconds until nothing has
+        run for a while."""
         self._context, self._key, self._files, self._quiet = context, key, files, quiet
         self._refused: dict[int, int] = {}
         """By slot, the tokens that it held when they could not be written; not tried again before there are more."""
@@ -202,14 +197,9 @@ class ChatCaches(_Caches):
         """What the files of these chats hold, if this engine wrote or read them."""
 
     def serve(self, slot: int, chat: str | None, prompt: Tokens) -> None:
-        """A slot is about to answer a prompt: the cache it holds is saved if it is another chat's, and this chat's is
-        brought back if it spares more of the prompt than what is there.
-
-        Args:
-            slot: nobody else's until the answer ends.
-            chat: whose prompt it is; None = no chat's, its cache is not kept.
-            prompt: int32[n].
-        """
+        """A slot, nobody else's until the answer ends, is about to answer a prompt: the cache it holds is saved if it
+        is another chat's, and this chat's is brought back if it spares more of the prompt than what is there. `chat`
+        None = its cache is not kept."""
         if chat is not None and self.slot(chat) == slot:
             return
         for other in [one for one, its in self._slots.items() if one == chat or its == slot]:

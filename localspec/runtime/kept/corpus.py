@@ -64,11 +64,8 @@ def files() -> list[CorpusFile]:
 
 
 def erase(chat: str) -> None:
-    """Takes a deleted chat's answers out of the files of all tokenizers.
-
-    Raises:
-        LocalspecError: one of them cannot be written; what was there is as it was. The others are done.
-    """
+    """Takes a deleted chat's answers out of the files of all tokenizers. Raises LocalspecError if one of them cannot be
+    written: what was there is as it was, and the others are done."""
     fault: LocalspecError | None = None
     for file in files():
         try:
@@ -85,12 +82,7 @@ class Corpus:
     """The sequences of one file in memory. `borrow`, `used` and `keep` are for the engine's thread."""
 
     def __init__(self, file: CorpusFile, n_vocab: int, model: str = "") -> None:
-        """Begins to read.
-
-        Args:
-            n_vocab: sequences with other tokens are left out.
-            model: who answers.
-        """
+        """Begins to read; sequences with tokens beyond `n_vocab` are left out. `model`: who answers."""
         self.file = file
         self._n_vocab, self._model = n_vocab, model
         self._most = file.budget // 4
@@ -293,11 +285,7 @@ class CorpusFile:
     was there is as it was. A damaged one is set aside until a chat is deleted."""
 
     def __init__(self, path: Path, budget: int) -> None:
-        """
-        Args:
-            path: may not be there yet; nor its folder.
-            budget: bytes it may take, if no other writer was given more.
-        """
+        """`path` may not be there yet; `budget`: bytes it may take, if no other writer was given more."""
         self.path, self.budget = path, budget
         self._old = path.with_suffix(".tokens")
         self._connection: sqlite3.Connection | None = None
@@ -334,11 +322,7 @@ class CorpusFile:
         return [name for name in names if name not in there]
 
     def write(self, new: Iterable[Sequence], used: Iterable[bytes] = ()) -> None:
-        """Adds sequences, and makes room if they are too many.
-
-        Args:
-            used: names of those that were of use now.
-        """
+        """Adds sequences, and makes room if they are too many. `used`: names of those that were of use now."""
         rows = [(one.name, one.tokens.astype("<i4").tobytes(), one.used, one.model) for one in new]
         with self._transaction() as database:
             now = time.time()

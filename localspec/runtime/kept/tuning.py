@@ -15,10 +15,11 @@ from typing import Any
 
 from localspec import kept
 from localspec.config import EngineSettings
-from localspec.llama.exact import identity, wide
+from localspec.llama.exact import wide
+from localspec.llama.exact.facts import cpu_name
 from localspec.llama.library import lib
-from localspec.machine.cpus import default_threads
-from localspec.runtime.memory.placement import on_gpu
+from localspec.machine import default_threads
+from localspec.runtime.memory import on_gpu
 
 _CONFIGURATION = frozenset({"kernels", "cache"})
 """Found under one exactness, these may be wrong under another."""
@@ -104,5 +105,5 @@ def _machine() -> str:
     ours = wide.find_library()
     devices = [one.name + one.description for one in lib.devices() if one.name != wide.DEVICE_NAME]
     kernels = "" if ours is None else hashlib.sha256(ours.read_bytes()).hexdigest()
-    facts = [identity.cpu_name(), default_threads(), devices, lib.build_id(), kernels]
+    facts = [cpu_name(), default_threads(), devices, lib.build_id(), kernels]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

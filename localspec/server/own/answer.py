@@ -40,7 +40,7 @@ from localspec.options import Options
 from localspec.remote.answerer import POSTS_PER_SECOND
 from localspec.remote.steps import Teller
 from localspec.runner.place import HEADER
-from localspec.runtime.asked import Asked
+from localspec.runtime.engine import Asked
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.sampling import SamplingParams

@@ -11,7 +11,7 @@ from localspec.chat.prompt.prompt import NO_TEMPLATE
 from localspec.engine.stats import kept_comparison
 from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
-from localspec.machine.memory import Place, total_ram
+from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.hub.offer import estimate, needed_bytes, offer_of
@@ -216,7 +216,7 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
 
 def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     from localspec.drafters.heads import loading as heads
-    from localspec.runtime.memory.serving import gpu_lines, serving
+    from localspec.runtime.memory import gpu_lines, serving
 
     target, *rest = item.files
     headers = read_parts(target)

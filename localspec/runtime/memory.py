@@ -1,38 +1,92 @@
-"""How many layers of target and draft go to which GPUs: numbers in place of `auto`, remembered from start to start.
+"""Memory while models are loaded: where they can be put, how many layers of target and draft go to which GPUs, and
+whether a second conversation can be answered beside the first at no cost to it.
 
-The numbers follow from files, settings, devices and all their memory (`models.fit.layers`), not from what is free. A
-machine without a GPU is done at once: nothing is read, written or said.
-
-Whether a second conversation can be answered beside the first at no cost to it: a context of two slots has to be as
-good for one conversation as a context of one slot.
+The numbers that `place` puts in place of `auto` are remembered from start to start. They follow from files, settings,
+devices and all their memory (`models.memory.fit.layers`), not from what is free. A machine without a GPU is done at
+once: nothing is read, written or said.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from localspec import kept
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.drafters.heads.loading import may_predict, shapes
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact.identity import of_file
+from localspec.llama.exact.facts import of_file
 from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE
 from localspec.llama.library import devices
-from localspec.machine.memory import Place, ram
+from localspec.machine import Place, available_bytes, ram
 from localspec.models.facts.heads import keeps_state
 from localspec.models.facts.shape import MEMORY_DIVISOR
 from localspec.models.memory import fit
-from localspec.models.memory import gpu as gpus
-from localspec.models.memory.fit import FitSettings
-from localspec.runtime.kept import pass_record
-from localspec.runtime.memory import gpus as listed_gpus
+from localspec.models.memory import gpu as gpu_memory
+from localspec.models.memory.fit import FitSettings, MemoryPlan
+from localspec.models.memory.gpu import why_unused
+from localspec.runtime import costs
+
+_LOW_MEMORY_BYTES = 192 * 2**20
+
+
+def is_short() -> bool:
+    """Whether so little is left that something should be given back."""
+    available = available_bytes()
+    return available is not None and available < _LOW_MEMORY_BYTES
+
+
+def settle() -> None:
+    """For programs that have just loaded a model: what is there stays, and is not searched for garbage any more until
+    the next one is loaded. That would take 20 ms in the middle of an answer, or longer.
+
+    A program that has put every search off until its first model is there (`gc.disable`) begins with them now. It has
+    hardly any garbage (800 objects of 96,000), so it does not look for it before it is ready.
+    """
+    if gc.isenabled():
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def gpus(servers: str | None = None) -> list[Place]:
+    """Every GPU that llama.cpp lists, in its order; none without llama.cpp. Of devices of other machines those of
+    `servers` count (`EngineSettings.rpc`)."""
+    from localspec.llama.library import devices as rpc
+    from localspec.llama.library import lib
+
+    asked = rpc.connect(servers)
+    try:
+        devices = lib.devices()
+    except LocalspecError:
+        return []  # a header can be explained without llama.cpp
+    return [
+        Place(
+            device.name,
+            "gpu",
+            device.free_bytes,
+            device.total_bytes,
+            device.description,
+            gpu_memory.is_unified(device.name, device.description, device.kind == "igpu"),
+        )
+        for device in devices
+        if device.kind in ("gpu", "igpu") and (not device.name.startswith(rpc.PREFIX) or device.description in asked)
+    ]
+
+
+def places(servers: str | None = None) -> list[Place]:
+    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.memory.gpu`)."""
+    return [ram(), *gpu_memory.used(gpus(servers))]
+
 
 _LOG = logging.getLogger("localspec")
 _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")
@@ -59,7 +113,7 @@ def place(settings: EngineSettings) -> Placement:
     Raises:
         UsageError: layers were asked for, and llama.cpp has no GPU; or no such main GPU.
     """
-    listed = listed_gpus(settings.rpc)
+    listed = gpus(settings.rpc)
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
@@ -113,7 +167,7 @@ def remember(found: Placement) -> None:
 
 def known_fault(settings: EngineSettings) -> str:
     """What went wrong on a GPU at an earlier start with these files and settings; "" = nothing that is known."""
-    there = _devices(None, listed_gpus(settings.rpc), False)
+    there = _devices(None, gpus(settings.rpc), False)
     known = _remembered(_key(settings, [ram(), *there])) if there else None
     return "" if known is None else known[1]
 
@@ -134,12 +188,12 @@ def measured(settings: EngineSettings) -> Measured | None:
     Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
     a plain pass has as many rows on a GPU as any other (`llama.constant_width`), and counts as such.
     """
-    rivals = gpus.integrated(listed_gpus(settings.rpc))
-    cpu = pass_record.read(settings, 0, None, spread(settings)) if rivals else None
+    rivals = gpu_memory.integrated(gpus(settings.rpc))
+    cpu = costs.read_passes(settings, 0, None, spread(settings)) if rivals else None
     if cpu is None:
         return None
     names, layers = _text(rivals, parts=True), _layers(settings, [ram(), *rivals])[0]
-    gpu = pass_record.read(settings, layers, names, spread(settings)) if layers else None
+    gpu = costs.read_passes(settings, layers, names, spread(settings)) if layers else None
     if gpu is None:
         return None
     seconds = gpu.plain * (gpu.padded or 1.0) if settings.exact == "strict" else gpu.plain
@@ -149,7 +203,7 @@ def measured(settings: EngineSettings) -> Measured | None:
 
 def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:
     """Says so if what was measured changes what serves; remembers it."""
-    key, serves = _key(settings, [ram(), *gpus.integrated(listed)]), bool(found.gpus)
+    key, serves = _key(settings, [ram(), *gpu_memory.integrated(listed)]), bool(found.gpus)
     before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
     if serves != (by_table if before is None else before):
         _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
@@ -158,15 +212,12 @@ def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:
     """Whether such a setting may put layers on a GPU here."""
-    return bool(gpus.used(listed_gpus())) if gpu_layers == "auto" else gpu_layers != 0
+    return bool(gpu_memory.used(gpus())) if gpu_layers == "auto" else gpu_layers != 0
 
 
 def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
-    """The GPUs that share the target: with the split mode "none" the main one alone.
-
-    Raises:
-        UsageError: there is no such main GPU.
-    """
+    """The GPUs that share the target: with the split mode "none" the main one alone. Raises UsageError if there is no
+    such."""
     if split_mode != "none" or not there:
         return there
     if main_gpu >= len(there):
@@ -188,7 +239,7 @@ def number(gpu_layers: GpuLayers) -> int:
 def shortage(found: Placement) -> str:
     """In a sentence, what layers that were asked for take beyond what is free; "" = nothing."""
     settings = found.settings
-    there = _devices(settings.device, listed_gpus(settings.rpc), True)
+    there = _devices(settings.device, gpus(settings.rpc), True)
     target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
     plan = fit.plan(target, draft, fit_settings(settings), [ram(), *there])
     return "" if plan.fits else plan.sentence()
@@ -234,16 +285,13 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
         known = {one.name: one for one in listed}
         parts = devices.read(device)
         return [replace(known[name], part=part) for name, part in parts.items() if name in known]
-    worth = gpus.used(listed)
-    return worth or ([one for one in listed if not gpus.is_software(one)] if asked else [])
+    worth = gpu_memory.used(listed)
+    return worth or ([one for one in listed if not gpu_memory.is_software(one)] if asked else [])
 
 
 def _text(there: Sequence[Place], parts: bool) -> str:
-    """Devices as llama.cpp is to take them.
-
-    Args:
-        parts: several share the layers as all their memory is, in whole GiB; else llama.cpp goes by what is free.
-    """
+    """Devices as llama.cpp is to take them; with `parts` several share the layers as all their memory is, in whole GiB,
+    else llama.cpp goes by what is free."""
     sizes = [max(1, round(one.total_bytes / 2**30)) for one in there]
     unit = math.gcd(*sizes)
     if len(there) == 1 or not parts:
@@ -279,17 +327,15 @@ CHUNKS = "of a prompt that it knows the model would reuse whole chunks only"
 
 
 def objection(settings: EngineSettings, header: Header, *, heads: bool, ours: bool, small: bool) -> str:
-    """Why there is no second slot, in words; "" = nothing is known that speaks against it.
+    """Why there is no second slot beside the one of `settings`, in words; "" = nothing is known that speaks against it.
 
     It follows from files, settings and all the memory there is, not from what is free: a saved cache of a chat serves
-    contexts of the same number of slots only.
+    contexts of the same number of slots only. A context of two slots has to be as good for one conversation as one of
+    one slot.
 
     Args:
-        settings: with one slot.
-        header: the target's.
-        heads: whether there are heads for the target.
         ours: whether our kernels compute all layers of the target.
-        small: whether two caches take no more memory than one may (`context_length.is_small`).
+        small: whether two caches take no more memory than one may.
     """
     if settings.branches > 1:
         return "drafts are trees"
@@ -300,3 +346,36 @@ def objection(settings: EngineSettings, header: Header, *, heads: bool, ours: bo
     if not ours:
         return CHUNKS
     return "" if small else f"a second cache would take more than 1/{MEMORY_DIVISOR} of the memory with the first"
+
+
+def serving(
+    wanted: FitSettings, target: Path, draft: Path | None, there: Sequence[Place]
+) -> tuple[FitSettings, list[Place], str]:
+    """The settings and places with which these GGUF files are loaded, and why a GPU is not used, if earlier starts say
+    so: it failed, or the CPU was faster. `there`: the CPU, and the GPUs that are used unless they say so."""
+    if wanted.gpu_layers != "auto":
+        return wanted, list(there), ""
+    asked = EngineSettings(target, draft, context=wanted.context, slots=wanted.slots, cpu_moe=wanted.cpu_moe)
+    on_cpu = replace(wanted, gpu_layers=0, draft_gpu_layers=0)
+    if fault := known_fault(asked):
+        return on_cpu, list(there), f"it failed at an earlier start: {fault}"
+    if (found := measured(asked)) is None:
+        return wanted, list(there), ""
+    return (wanted, [there[0], *found.gpus], "") if found.gpus else (on_cpu, list(there), found.words)
+
+
+def gpu_lines(plan: MemoryPlan, unused: str = "") -> list[str]:
+    """What of a plan for this machine runs on which GPU, and why another is not used (`unused` = what earlier starts
+    say); nothing on a machine without a GPU."""
+    listed, lines = gpus(), []
+    for one in listed:
+        models = [share.model for share in plan.shares if share.place == one.name]
+        why = why_unused(one, listed) or unused
+        if models:
+            layers = [("target", plan.gpu_layers), ("draft", plan.draft_gpu_layers)]
+            words = ", ".join(f"{count} layers of the {who}" for who, count in layers if who in models)
+            among = " between the GPUs" if len({share.place for share in plan.shares}) > 2 else ""
+            lines.append(f"{one.name} ({one.description}): {words}{among}")
+        else:
+            lines.append(f"{one.name} ({one.description}): not used{f', {why}' if why else ''}")
+    return lines

@@ -1,26 +1,82 @@
-"""What this machine could do at most, measured by our library: reading memory, and int8 arithmetic.
+"""Facts about this machine's passes that are kept (`localspec.kept`): what their bits depend on, what our library
+measured that the machine could do at most, and whether our kernels keep their promise in this build, on this CPU: a
+row has the same bits at every width.
 
-Whether our kernels keep their promise in this build, on this CPU: a row has the same bits at every width.
-
-Every type of weights and of caches is tried on random numbers, some milliseconds each. The result is kept, so this
-happens once. If a case fails, models are loaded with llama.cpp's kernels from then on.
+Every type of weights and of caches is tried on random numbers, some milliseconds each, once. If a case fails, models
+are loaded with llama.cpp's kernels from then on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from localspec import kept
+from localspec import kept, paths
 from localspec.gguf import PACKED, TYPE_NUMBERS
+from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import Facts
-from localspec.llama.exact import identity, wide
-from localspec.machine.cpus import default_threads
+from localspec.llama.exact import wide
+from localspec.llama.exact.wide import Kernels
+from localspec.llama.library import lib
+from localspec.llama.library.settings import ContextSettings
+from localspec.machine import default_threads, text_of
+
+_FORMAT = 5
+_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
+"""Where NVIDIA's driver names itself, on Linux."""
+
+
+def of_file(path: Path) -> list[str | int]:
+    """Path, size and time of change. A missing file is no error here; `Model.load` says it better."""
+    size, changed = 0, 0
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        size, changed = status.st_size, status.st_mtime_ns
+    return [str(paths.real(path)), size, changed]
+
+
+def kernels_id(kernels: Kernels) -> list[str | int]:
+    """What names kernels on disk: another build of ours may compute other bits."""
+    return ["wide", *wide.identity(), wide.tiles_in_use()] if kernels == "wide" else [kernels]
+
+
+def shared_facts(
+    path: Path, settings: ContextSettings, gpu_layers: int, device: str | None, spread: Spread = BY_LAYER
+) -> dict[str, Any]:
+    """What every key holds: the file, where it runs, on how many threads of which machine, and with which build."""
+    rollback = {"rollback": settings.rollback} if settings.rollback else {}
+    # The release of the system, which most drivers of GPUs come with, and NVIDIA's driver, which does not.
+    driver = {"driver": [platform.release(), text_of(_NVIDIA_VERSION).partition("\n")[0]]} if gpu_layers else {}
+    # Without our own: whether it is there changes nothing about passes that do not use it.
+    devices = [found for found in lib.devices() if found.name != wide.DEVICE_NAME]
+    return {
+        **rollback,
+        **driver,
+        "format": _FORMAT,
+        "model": of_file(path),
+        "weights": [gpu_layers, device, str(spread)],
+        "threads": settings.threads or default_threads(),
+        "machine": [cpu_name(), [found.name + found.description for found in devices]],
+        "build": lib.build_id(),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's name for people, such as "AMD EPYC 9R14"."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
 
 _MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
 _INT8_TRIES, _INT8_SECONDS = 20, 0.005
@@ -45,12 +101,12 @@ class Limits:
         return abs(time.time() - self.when) < _DAY_SECONDS
 
 
-def read(threads: int) -> Limits | None:
+def read_limits(threads: int) -> Limits | None:
     """What was measured on this CPU with so many threads; None = nothing yet."""
     return kept.facts().read("limits", _key(threads), _limits)
 
 
-def write(threads: int, limits: Limits) -> None:
+def write_limits(threads: int, limits: Limits) -> None:
     """Keeps it; a full or read-only disk is no error."""
     kept.facts().write("limits", _key(threads), asdict(limits))
 
@@ -63,7 +119,7 @@ def _limits(data: Any) -> Limits:
 
 
 def _key(threads: int) -> list[Any]:
-    return [wide.status().isa, identity.cpu_name(), threads]
+    return [wide.status().isa, cpu_name(), threads]
 
 
 def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
@@ -92,13 +148,9 @@ class SelfCheck:
     """Of this process. Used on one thread at a time."""
 
     def __init__(self, facts: Facts, threads: int = 0) -> None:
-        """
-        Args:
-            facts: where the result is kept.
-            threads: of the passes; 0 = as many as llama.cpp takes by itself.
-        """
+        """`facts`: where the result is kept; `threads` of the passes, 0 = as many as llama.cpp takes by itself."""
         self._facts, self._threads = facts, threads or default_threads()
-        self._key: list[Any] = [*wide.identity(), identity.cpu_name(), self._threads]
+        self._key: list[Any] = [*wide.identity(), cpu_name(), self._threads]
         self._left: list[Case] | None = None
         before = facts.read("kernels", self._key, lambda data: str(data["fault"]))
         self.fault = before or ""
