@@ -16,7 +16,7 @@ from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import union
 from localspec.llama.exact.limits import SelfCheck
 from localspec.llama.model import Model
-from localspec.models.facts.vocabulary import SharedVocabulary
+from localspec.models.facts.pairing import SharedVocabulary
 from localspec.models.memory.gpu import integrated
 from localspec.planning.knowledge import Knowledge
 from localspec.runtime.kept import pass_record

@@ -13,11 +13,20 @@ from localspec.llama.exact import limits
 from localspec.llama.exact.limits import Limits
 from localspec.machine.cpus import default_threads
 from localspec.machine.memory import Place
-from localspec.models.hub import offer
-from localspec.models.hub.offer import OFFER_ORDER, offers
 from localspec.models.installed.catalog import Catalog
+from localspec.runtime import offered as offer
 from localspec.runtime.memory.estimate import Rates
-from localspec.runtime.offered import HEADING, TINY, Pace, is_bundled, offered, recommended_names, words
+from localspec.runtime.offered import (
+    HEADING,
+    OFFER_ORDER,
+    TINY,
+    Pace,
+    is_bundled,
+    offered,
+    offers,
+    recommended_names,
+    words,
+)
 from localspec.tui.screens.shelf import Item, judged
 from tests.fake_gpus import CARD, list_gpus
 

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from localspec import kept
-from localspec.gguf import PACKED, TYPE_NUMBERS
+from localspec.gguf.formats import PACKED, TYPE_NUMBERS
 from localspec.kept import Facts
 from localspec.llama.exact import identity, wide
 from localspec.machine.cpus import default_threads
