@@ -8,45 +8,202 @@ may come from anything that can be read by ranges. Format: ggml's docs/gguf.md (
 from __future__ import annotations
 
 import functools
+import math
 import os
+import struct
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final, NoReturn, TypeAlias
 
 from localspec.errors import ModelFileError
-from localspec.gguf.formats import FILE_TYPES, PACKED, TENSOR_TYPES, TYPE_NUMBERS, packs
-from localspec.gguf.reader import (
-    DOWNLOAD_AGAIN,
-    MOST_TENSORS,
-    MOST_VALUES,
-    NAME_BYTES,
-    STRING,
-    U32,
-    U64,
-    Array,
-    Kept,
-    Read,
-    Reader,
-    Value,
-    file_read,
-    open_file,
-)
+from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES
 
-__all__ = [
-    "FILE_TYPES",
-    "PACKED",
-    "TENSOR_TYPES",
-    "TYPE_NUMBERS",
-    "Array",
-    "Header",
-    "Read",
-    "Tensor",
-    "Value",
-    "packs",
-    "read_header",
-    "read_header_from",
-]
+Value: TypeAlias = "int | float | bool | str | list[Any] | Array"
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""`read(offset, length)`: the bytes there, fewer only where the data ends."""
+
+_SCALARS: Final = {
+    0: struct.Struct("<B"), 1: struct.Struct("<b"), 2: struct.Struct("<H"), 3: struct.Struct("<h"),
+    4: struct.Struct("<I"), 5: struct.Struct("<i"), 6: struct.Struct("<f"), 7: struct.Struct("<?"),
+    10: struct.Struct("<Q"), 11: struct.Struct("<q"), 12: struct.Struct("<d"),
+}  # fmt: skip
+_STRING, _ARRAY = 8, 9
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_SHORT_ARRAY = 64  # arrays up to this length are read at once
+_BLOCK, _LARGEST_BLOCK = 1 << 20, 1 << 23
+# Far above every real file: the largest vocabularies make headers of 20 MB, the largest models list 3,000 tensors.
+_HEADER_BYTES, _STRING_BYTES, _NAME_BYTES = 1 << 28, 1 << 24, 1 << 16
+_MOST_VALUES, _MOST_TENSORS, _MOST_ELEMENTS = 1 << 16, 1 << 17, 1 << 23
+DOWNLOAD_AGAIN = "Download the file again."
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A long metadata array left in the file; `Header.array` reads it."""
+
+    type: int
+    count: int
+    offset: int
+    """Where its elements start in the file."""
+    size: int
+    """Bytes of its elements."""
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        if path.is_dir():
+            raise ModelFileError(f"{path} is a directory, not a model file.", "Name a .gguf file inside it.")
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+            raise ModelFileError(f"{path} is a pipe or device, not a model file.")
+        return open(path, "rb")
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} does not exist.") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
+class _Growing:
+    """A range reader that keeps what came: a header is read front to back, its arrays later once more."""
+
+    def __init__(self, read: Read, size: int) -> None:
+        self._read, self._size = read, size
+        self._data, self._block = bytearray(), _BLOCK
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        end = min(offset + length, self._size)
+        while len(self._data) < end and len(self._data) <= _HEADER_BYTES:
+            have = len(self._data)
+            wanted = min(self._block, self._size - have)
+            fresh = self._read(have, wanted)
+            if not fresh:
+                break
+            self._data += fresh[:wanted]
+            self._block = min(2 * self._block, _LARGEST_BLOCK)
+        return bytes(self._data[offset:end])
+
+
+class _Reader:
+    """Walks over the bytes forwards, refusing to go beyond their end or the size of any real header."""
+
+    def __init__(self, read: Read, path: Path, size: int, offset: int = 0) -> None:
+        self.path, self.size = path, size
+        self._read, self._base, self._at, self._data = read, offset, 0, b""
+
+    @property
+    def offset(self) -> int:
+        return self._base + self._at
+
+    def corrupt(self, what: str) -> NoReturn:
+        raise ModelFileError(f"{self.path} is corrupt: {what}.", DOWNLOAD_AGAIN)
+
+    def check(self, count: int, what: str) -> None:
+        """Refuses to go `count` bytes on if they cannot be there."""
+        missing = self.offset + count - self.size
+        if missing > 0:
+            if missing > 1 << 44:
+                self.corrupt(f"{what} claims to be {count} bytes long")
+            raise ModelFileError(
+                f"{self.path} is truncated: it ends {missing} bytes before the end of {what}.", DOWNLOAD_AGAIN
+            )
+        if self.offset + count > _HEADER_BYTES:
+            self.corrupt(f"{what} ends beyond {_HEADER_BYTES >> 20} MiB, where no header does")
+
+    def need(self, count: int, what: str) -> None:
+        """Makes the next `count` bytes available."""
+        self.check(count, what)
+        if self._at + count > len(self._data):
+            rest = self._data[self._at :]
+            self._base, self._at = self._base + self._at, 0
+            self._data = rest + self._read(self._base + len(rest), max(_BLOCK, count - len(rest)))
+            if len(self._data) < count:
+                raise ModelFileError(f"{self.path} became shorter while it was read.", DOWNLOAD_AGAIN)
+
+    def take(self, count: int, what: str) -> bytes:
+        self.need(count, what)
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def scalar(self, layout: struct.Struct, what: str) -> Any:
+        self.need(layout.size, what)
+        self._at += layout.size
+        return layout.unpack_from(self._data, self._at - layout.size)[0]
+
+    def text(self, what: str, most: int = _STRING_BYTES) -> bytes:
+        length = self.scalar(_U64, what)
+        if length > most:
+            self.corrupt(f"{what} claims a text of {length} bytes")
+        return self.take(length, what)
+
+    def string(self, what: str, most: int = _STRING_BYTES) -> str:
+        return self.text(what, most).decode("utf-8", "replace")
+
+    def skip_string(self, what: str) -> None:
+        length = self.scalar(_U64, what)
+        if self._at + length <= len(self._data):
+            self._at += length
+        else:
+            self.skip(length, what)
+
+    def skip_strings(self, count: int, what: str) -> None:
+        """`skip_string` so often, without a call for each: a vocabulary and its merges are 300,000 strings."""
+        unpack, left = _U64.unpack_from, count
+        while left:
+            data, at = self._data, self._at
+            last = len(data) - _U64.size  # where a length may begin that is here in full
+            while left and at <= last:
+                (length,) = unpack(data, at)
+                if length > last - at:
+                    break
+                at += _U64.size + length
+                left -= 1
+            self._at = at
+            if left:
+                self.skip_string(what)
+                left -= 1
+
+    def elements(self, kind: int, count: int, what: str) -> list[Any]:
+        if kind == _STRING:
+            return [self.string(what) for _ in range(count)]
+        layout = _SCALARS[kind]
+        data = self.take(count * layout.size, what)
+        return [value for (value,) in layout.iter_unpack(data)]
+
+    def value(self, key: str) -> Value:
+        """A metadata value; long arrays are skipped."""
+        what = f"the value of {key!r}"
+        kind = self.scalar(_U32, what)
+        if kind in _SCALARS:
+            value: Value = self.scalar(_SCALARS[kind], what)
+            return value
+        if kind == _STRING:
+            return self.string(what)
+        if kind != _ARRAY:
+            self.corrupt(f"{what} has the unknown type {kind}")
+        inner, count = self.scalar(_U32, what), self.scalar(_U64, what)
+        if inner != _STRING and inner not in _SCALARS:
+            self.corrupt(f"{what} is an array of the unknown type {inner}")
+        smallest = 8 if inner == _STRING else _SCALARS[inner].size
+        if count * smallest > self.size - self.offset or count > _MOST_ELEMENTS:
+            self.corrupt(f"{what} claims {count} elements, more than the rest of the file could hold")
+        if count <= _SHORT_ARRAY:
+            return self.elements(inner, count, what)
+        start = self.offset
+        if inner == _STRING:
+            self.skip_strings(count, what)
+        else:
+            self.skip(count * smallest, what)
+        return Array(inner, count, start, self.offset - start)
+
+    def skip(self, count: int, what: str) -> None:
+        self.check(count, what)
+        while count > 0:
+            step = min(count, _BLOCK)
+            self.take(step, what)
+            count -= step
+
 
 _KEPT = 8
 """Headers that stay in memory: loading asks several times for those of a pair, and a large vocabulary takes 0.2 s."""
@@ -100,12 +257,10 @@ class Header:
 
     @property
     def parameters(self) -> int:
-        """Elements of all tensors."""
-        return sum(_product(tensor.shape) for tensor in self.tensors)
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.size for tensor in self.tensors)
 
     @property
@@ -114,10 +269,7 @@ class Header:
         stated = self.metadata.get("general.file_type")
         if isinstance(stated, int) and stated % 1024 in FILE_TYPES:
             return FILE_TYPES[stated % 1024]
-        sizes: Counter[str] = Counter()
-        for tensor in self.tensors:
-            sizes[tensor.type] += tensor.size
-        return sizes.most_common(1)[0][0] if sizes else "none"
+        return next(iter(bytes_by_type([self])), "none")
 
     @property
     def chat_template(self) -> str | None:
@@ -133,8 +285,9 @@ class Header:
         """Bytes of every token's text, by id: what `tokens` decodes, and two texts that are no UTF-8 stay two."""
         key = "tokenizer.ggml.tokens"
         value = self.metadata.get(key)
-        if isinstance(value, Array) and value.type == STRING:
-            return Reader(self.read, self.path, self.file_bytes, value.offset).texts(value.count, key)
+        if isinstance(value, Array) and value.type == _STRING:
+            reader = _Reader(self.read, self.path, self.file_bytes, value.offset)
+            return [reader.text(key) for _ in range(value.count)]
         return [token.encode("utf-8", "replace") for token in self.tokens]
 
     @property
@@ -184,20 +337,28 @@ class Header:
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return repr(value).encode("utf-8", "replace") if isinstance(value, list) else b""
-        return Reader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
+        return _Reader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
 
     def array(self, key: str) -> list[Any]:
         """All elements of an array value, empty if absent."""
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return value if isinstance(value, list) else []
-        return Reader(self.read, self.path, self.file_bytes, value.offset).elements(value.type, value.count, key)
+        return _Reader(self.read, self.path, self.file_bytes, value.offset).elements(value.type, value.count, key)
+
+
+def bytes_by_type(parts: Sequence[Header]) -> dict[str, int]:
+    """Bytes of all tensors per type, most first."""
+    sizes: Counter[str] = Counter()
+    for tensor in (tensor for part in parts for tensor in part.tensors):
+        sizes[tensor.type] += tensor.size
+    return dict(sizes.most_common())
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
     """Reads and checks a file's header, and that every tensor it lists is inside the file."""
     path = Path(path)
-    with open_file(path) as file:
+    with _opened(path) as file:
         status = os.fstat(file.fileno())
     return _read_header(path, status.st_size, (status.st_dev, status.st_ino, status.st_mtime_ns))
 
@@ -206,30 +367,33 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 def _read_header(path: Path, size: int, version: tuple[int, ...]) -> Header:
     """The header of a file of this size; `version` tells it from what the path held before."""
 
-    def again(offset: int, length: int) -> bytes:
-        with open_file(path) as file:
-            return file_read(file, path)(offset, length)
+    def read(offset: int, length: int) -> bytes:
+        with _opened(path) as file:
+            try:
+                file.seek(offset)
+                return file.read(length)
+            except OSError as error:
+                raise ModelFileError(f"{path} cannot be read: {error.strerror or error}.") from error
 
-    with open_file(path) as file:
-        return _header(Reader(file_read(file, path), path, size), again)
+    return _header(_Reader(read, path, size), read)
 
 
 def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
     """Reads a header through ranges, from front to back, each byte once: 1 MiB first, then twice as much each time.
 
     Args:
-        read: says the bytes of a range; what it raises passes through.
-        file_bytes: length of the whole file.
-        name: what messages call it; becomes `Header.path`.
+        read: what it raises passes through.
+        file_bytes: of the whole file.
+        name: becomes `Header.path`.
 
     Returns:
         A header that has all its arrays in memory: `read` is not called again.
     """
-    kept = Kept(read, file_bytes)
-    return _header(Reader(kept, Path(name), file_bytes), kept)
+    kept = _Growing(read, file_bytes)
+    return _header(_Reader(kept, Path(name), file_bytes), kept)
 
 
-def _header(reader: Reader, read: Read) -> Header:
+def _header(reader: _Reader, read: Read) -> Header:
     path = reader.path
     if reader.size == 0:
         raise ModelFileError(f"{path} is empty.", DOWNLOAD_AGAIN)
@@ -240,65 +404,59 @@ def _header(reader: Reader, read: Read) -> Header:
             f"{path} is not a GGUF file (it starts with {begin}).",
             "localspec runs models in llama.cpp's GGUF format.",
         )
-    version = reader.scalar(U32, "the version")
+    version = reader.scalar(_U32, "the version")
     if version not in (2, 3):
         if version & 0xFFFF == 0 and version:
             raise ModelFileError(f"{path} is a big-endian GGUF file.", "Convert it for little-endian machines.")
         raise ModelFileError(f"{path} is GGUF version {version}; versions 2 and 3 can be read.")
-    n_tensors, n_values = reader.scalar(U64, "the header"), reader.scalar(U64, "the header")
+    n_tensors, n_values = reader.scalar(_U64, "the header"), reader.scalar(_U64, "the header")
     left = reader.size - reader.offset
-    if n_values * 13 > left or n_tensors * 25 > left or n_values > MOST_VALUES or n_tensors > MOST_TENSORS:
+    if n_values * 13 > left or n_tensors * 25 > left or n_values > _MOST_VALUES or n_tensors > _MOST_TENSORS:
         reader.corrupt(f"{n_tensors} tensors and {n_values} metadata values do not fit into {reader.size} bytes")
     metadata: dict[str, Value] = {}
     for index in range(n_values):
-        key = reader.string(f"the name of metadata value {index}", NAME_BYTES)
+        key = reader.string(f"the name of metadata value {index}", _NAME_BYTES)
         if not key or key in metadata:
             reader.corrupt(f"metadata value {index} has {'no name' if not key else f'the name {key!r} of another'}")
         metadata[key] = reader.value(key)
-    tensors = _tensors(reader, n_tensors, _alignment(reader, metadata))
-    return Header(path, reader.size, version, metadata, tensors, read)
-
-
-def _alignment(reader: Reader, metadata: dict[str, Value]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1) or alignment > 1 << 30:
         reader.corrupt(f"its alignment is {str(alignment)[:40]}, not a power of 2")
-    return alignment
+    return Header(path, reader.size, version, metadata, _tensors(reader, n_tensors, alignment), read)
 
 
-def _tensors(reader: Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
+def _tensors(reader: _Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
     """The tensor list; every tensor must lie within the file, in order and without gaps but padding."""
-    found: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    found: dict[str, tuple[tuple[int, ...], str, int, int, int]] = {}
     for index in range(count):
         what = f"the description of tensor {index}"
-        name = reader.string(what, NAME_BYTES)
+        name = reader.string(what, _NAME_BYTES)
         if name in found or len(name.encode("utf-8", "replace")) >= 64:
             reader.corrupt(
                 f"tensor {index} has the name {name[:40]!r}, which is {'a repeat' if name in found else 'too long'}"
             )
-        dimensions = reader.scalar(U32, what)
+        dimensions = reader.scalar(_U32, what)
         if dimensions > 4:
             reader.corrupt(f"tensor {name!r} has {dimensions} dimensions; at most 4 are possible")
-        shape = tuple(reader.scalar(U64, what) for _ in range(dimensions))
-        kind, offset = reader.scalar(U32, what), reader.scalar(U64, what)
+        shape = tuple(reader.scalar(_U64, what) for _ in range(dimensions))
+        kind, offset = reader.scalar(_U32, what), reader.scalar(_U64, what)
         if kind not in TENSOR_TYPES:
             reader.corrupt(f"tensor {name!r} has the unknown type {kind}")
-        found[name] = (shape, kind, offset)
+        label, block, block_bytes = TENSOR_TYPES[kind]
+        found[name] = (shape, label, block, offset, math.prod(shape) // block * block_bytes)
     start = -(-reader.offset // alignment) * alignment
     tensors, expected = [], 0
-    for name, (shape, kind, offset) in found.items():
-        label, block, block_bytes = TENSOR_TYPES[kind]
+    for name, (shape, label, block, offset, size) in found.items():
         row = shape[0] if shape else 1
         if row % block:
             reader.corrupt(f"rows of tensor {name!r} have {row} elements, no multiple of {block} ({label})")
         if offset != expected:
             reader.corrupt(f"tensor {name!r} starts at {offset} of the data instead of {expected}")
-        size = _product(shape) // block * block_bytes
         missing = start + offset + size - reader.size
         if missing > 0:
             if missing > 1 << 50:
                 reader.corrupt(f"tensor {name!r} claims {size} bytes")
-            missing = _total(found, start) - reader.size
+            missing = start + max(at + count for *_, at, count in found.values()) - reader.size
             raise ModelFileError(
                 f"{reader.path} is truncated: {missing} bytes are missing (tensor {name!r} ends beyond the file).",
                 DOWNLOAD_AGAIN,
@@ -306,19 +464,3 @@ def _tensors(reader: Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
         tensors.append(Tensor(name, shape, label, start + offset, size))
         expected = -(-(offset + size) // alignment) * alignment
     return tuple(tensors)
-
-
-def _total(found: dict[str, tuple[tuple[int, ...], int, int]], start: int) -> int:
-    """Bytes the whole file should have (up to padding)."""
-    ends = (
-        offset + _product(shape) // TENSOR_TYPES[kind][1] * TENSOR_TYPES[kind][2]
-        for shape, kind, offset in found.values()
-    )
-    return start + max(ends)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

@@ -13,7 +13,7 @@ from localspec.llama.cache.context import Context
 from localspec.llama.exact.facts import SelfCheck
 from localspec.llama.library.settings import union
 from localspec.llama.model import Model
-from localspec.models.facts.vocabulary import SharedVocabulary
+from localspec.models.facts.pairing import SharedVocabulary
 from localspec.models.memory.gpu import integrated
 from localspec.planning.knowledge import Knowledge
 from localspec.runtime import costs

@@ -1,7 +1,12 @@
-"""Models to pull in words, with size and expected speed: the same in the welcome, on F5 and in `list`."""
+"""Models to pull in words, with size and expected speed: the same in the welcome, on F5 and in `list`.
+
+What to recommend: models of the catalogue with a drafter that fit this memory and disk and are not too slow here.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +15,131 @@ from rich.filesize import decimal
 from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.exact import facts
-from localspec.machine import default_threads
-from localspec.models.hub.offer import Offer, first_offers, recommended
+from localspec.machine import Place, default_threads, ram
+from localspec.methods import FROM_FILES
+from localspec.models.installed.adopt import hub_cache
+from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.store import Store
 from localspec.models.memory import gpu
 from localspec.runtime.costs import Rates, read_seconds
 from localspec.runtime.memory import gpus
+
+OFFER_ORDER = (
+    "qwen3.6-35b-a3b-mtp",
+    "qwen3.8-27b-dflash2",
+    "lfm2.5-8b-a1b-dspark",
+    "qwen3.5-4b-dflash",
+    "lfm2.5-2.6b-dspark",
+    "lfm2.5-1.2b-dspark",
+)
+"""Pairs of the catalogue, and models that draft for themselves, that are offered first: the largest first. From the
+catalogue's entries of late 2026 that have a drafter trained for them."""
+MOST_OFFERS = 3
+"""Offers at once."""
+BYTES_PER_PARAMETER = 0.65
+"""Size of a Q4_K_M file with its drafter, for entries whose size is not listed: the catalogue's Qwen3 files of 8 to 32
+billion parameters have 0.60 to 0.61, and a head has up to a tenth of its target."""
+_BYTES_OF_Q8_0 = 1.1
+"""The same of a Q8_0 file: 1.06 by the format itself."""
+LEAST_RATE = 3.0
+"""Tokens a second below which reading an answer as it comes is a wait: such models are recommended last."""
+_OVERHEAD = 1.15
+"""What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
+_OTHER_BYTES = 512 << 20
+"""Bytes of memory that it takes besides, however small it is."""
+_SPARE_DISK = 1 << 30
+"""Bytes of disk that are left free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something to pull."""
+
+    name: str
+    """What `localspec pull` takes."""
+    bytes: int
+    """Target and drafter together, estimated where the catalogue does not list them."""
+    drafter: str
+    """What drafts for it, in words."""
+    read_bytes: int
+    """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
+    listed: bool = False
+    """Its size is the catalogue's, no estimate."""
+
+
+def needed_bytes(files: int) -> int:
+    """Memory that a model takes whose files have so many bytes, with a margin, before its headers can be read."""
+    return int(files * _OVERHEAD) + _OTHER_BYTES
+
+
+Rate = Callable[[int], float]
+"""Tokens a second of a model whose passes read so many bytes."""
+
+
+def first_offers(store: Store | None = None, rate: Rate | None = None) -> list[Offer]:
+    """What to offer on this machine as it is now; nothing once a model is installed. Raises as `recommended`.
+
+    Args:
+        store: None = the user's.
+        rate: of this machine; None = it is not known.
+    """
+    return [] if (Store() if store is None else store).entries() else recommended(rate)
+
+
+def recommended(rate: Rate | None = None) -> list[Offer]:
+    """What to recommend on this machine as it is now, whatever is installed."""
+    return offers(Catalog.load(), ram(), _free_disk(), rate)
+
+
+def offers(catalog: Catalog, memory: Place, disk_bytes: int, rate: Rate | None = None) -> list[Offer]:
+    """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`; such as are too slow come last, the fastest first.
+
+    Args:
+        catalog: what is known; names that it does not have are left out.
+        memory: the CPU's; where its free bytes are unknown (0), only the disk counts.
+        disk_bytes: free where models are kept.
+        rate: of this machine; None = it is not known, and no model is too slow.
+    """
+    found = [offer for name in OFFER_ORDER if (offer := offer_of(catalog, name)) is not None]
+    free = memory.free_bytes
+    fit = [one for one in found if one.bytes <= disk_bytes - _SPARE_DISK]
+    fit = [one for one in fit if not free or needed_bytes(one.bytes) <= free]
+
+    def slowness(one: Offer) -> float:
+        speed = rate(one.read_bytes) if rate is not None and one.read_bytes else LEAST_RATE
+        return 0.0 if speed >= LEAST_RATE else 1.0 / speed
+
+    return sorted(fit, key=slowness)[:MOST_OFFERS]
+
+
+def offer_of(catalog: Catalog, name: str) -> Offer | None:
+    """A pair or model of the catalogue as it would be offered; None = there is none, or localspec cannot draft so."""
+    pair = catalog.pairs.get(name)
+    target = catalog.models.get(name if pair is None else pair.target)
+    if target is None or (pair is not None and pair.method not in FROM_FILES):
+        return None
+    draft = None if pair is None else catalog.models[pair.draft]
+    drafter = "layers of its own file draft" if draft is None or pair is None else f"drafter: {pair.method}"
+    listed = target.bytes + draft.bytes if draft is not None and target.bytes and draft.bytes else 0
+    read = estimate(target.name, "a") or target.bytes or estimate(target.name)
+    if pair is None:
+        listed = target.bytes
+    return Offer(name, listed or estimate(target.name), drafter, read, bool(listed))
+
+
+def estimate(name: str, kind: str = "") -> int:
+    """Bytes by the billions of parameters in a model's name: of all, or with the kind "a" of those active for a token
+    (35b-a3b); 0 = the name does not say.
+    """
+    billions = re.search(rf"-{kind}(\d+(?:\.\d+)?)b\b", name)
+    each = _BYTES_OF_Q8_0 if name.endswith("q8_0") else BYTES_PER_PARAMETER
+    return int(float(billions[1]) * 1e9 * each) if billions else 0
+
+
+def _free_disk() -> int:
+    """Bytes free on the disk that the hub's files are, or will be, on."""
+    return paths.free_bytes(hub_cache())
+
 
 TINY = (
     "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "

@@ -8,7 +8,7 @@ import numpy as np
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.models.translation import TranslatedContext, Translator
-from localspec.models.facts.vocabulary import SharedVocabulary
+from localspec.models.facts.pairing import SharedVocabulary
 from localspec.types import Tokens
 from tests.fakes import FakeDraftContext, LogitsOf
 

@@ -15,8 +15,7 @@ from localspec.drafters.heads import eagle3
 from localspec.drafters.heads.eagle3 import Eagle3Context
 from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
-from localspec.gguf import read_header
-from localspec.gguf.reader import Array
+from localspec.gguf import Array, read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model

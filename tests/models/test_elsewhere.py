@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from localspec.cli.elsewhere import ENGINES, NAMES, Model, serving
+from localspec.cli.commands.show import ENGINES, NAMES, Model, serving
 from localspec.errors import UsageError
 from localspec.methods import FROM_FILES
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from localspec.machine import Place
-from localspec.models.hub import offer
-from localspec.models.hub.offer import MOST_OFFERS, OFFER_ORDER, first_offers, offers
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store, StoredFile
+from localspec.runtime import offered
+from localspec.runtime.offered import MOST_OFFERS, OFFER_ORDER, first_offers, offers
 
 GB = 10**9
 
@@ -20,7 +20,9 @@ def _offered(memory: int, disk: int) -> list[str]:
 
 
 def test_every_name_is_in_the_catalogue_and_has_a_drafter_that_is_used() -> None:
-    found = {one.name: one for one in (offer.offer_of(Catalog.load(), name) for name in OFFER_ORDER) if one is not None}
+    found = {
+        one.name: one for one in (offered.offer_of(Catalog.load(), name) for name in OFFER_ORDER) if one is not None
+    }
     assert set(found) == set(OFFER_ORDER)
     sizes = [found[name].bytes for name in OFFER_ORDER]
     assert sizes == sorted(sizes, reverse=True)
@@ -43,8 +45,8 @@ def test_nothing_is_offered_where_nothing_fits() -> None:
 def test_nothing_is_offered_once_a_model_is_installed(
     tmp_path: Path, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offer, "ram", lambda: Place("CPU", "cpu", 64 * GB))
-    monkeypatch.setattr(offer, "_free_disk", lambda: 500 * GB)
+    monkeypatch.setattr(offered, "ram", lambda: Place("CPU", "cpu", 64 * GB))
+    monkeypatch.setattr(offered, "_free_disk", lambda: 500 * GB)
     store = Store(tmp_path)
     assert [one.name for one in first_offers(store)] == list(OFFER_ORDER[:MOST_OFFERS])
     file = StoredFile.of(tiny_target, "0" * 64, "foreign")
@@ -56,7 +58,7 @@ def test_what_is_too_slow_here_comes_last_and_the_fastest_of_it_first() -> None:
     rates = dict.fromkeys(OFFER_ORDER, 10.0)
     rates |= {"qwen3.6-35b-a3b-mtp": 2.0, "qwen3.8-27b-dflash2": 1.0}
     catalog = Catalog.load()
-    by_bytes = {one.read_bytes: rates[name] for name in OFFER_ORDER if (one := offer.offer_of(catalog, name))}
+    by_bytes = {one.read_bytes: rates[name] for name in OFFER_ORDER if (one := offered.offer_of(catalog, name))}
     found = offers(catalog, Place("CPU", "cpu", 64 * GB), 500 * GB, by_bytes.__getitem__)
     assert [one.name for one in found] == list(OFFER_ORDER[2:5])
     found = offers(catalog, Place("CPU", "cpu", 64 * GB), 500 * GB, lambda read: 1e9 / read)
@@ -66,7 +68,7 @@ def test_what_is_too_slow_here_comes_last_and_the_fastest_of_it_first() -> None:
 
 def test_the_size_of_a_pair_is_the_catalogues_where_that_has_it() -> None:
     catalog = Catalog.load()
-    listed, guessed = offer.offer_of(catalog, "qwen3-8b"), offer.offer_of(catalog, "qwen2.5-coder-7b")
+    listed, guessed = offered.offer_of(catalog, "qwen3-8b"), offered.offer_of(catalog, "qwen2.5-coder-7b")
     assert listed is not None
     assert listed.listed
     assert listed.bytes == catalog.models["qwen3-8b-q4_k_m"].bytes + catalog.models["qwen3-0.6b-q8_0"].bytes

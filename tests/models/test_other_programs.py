@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.installed.adopt import adopt
-from localspec.models.installed.other_programs import Kept, find_kept
+from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.store import Store
 
 

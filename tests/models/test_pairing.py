@@ -20,8 +20,7 @@ from localspec.errors import PairError
 from localspec.gguf import Header, read_header
 from localspec.llama.library import lib
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers
-from localspec.models.facts.pairing import Difference, Match, check, differences, match
-from localspec.models.facts.vocabulary import Vocabulary, vocabulary
+from localspec.models.facts.pairing import Difference, Match, Vocabulary, check, differences, match, vocabulary
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 from tests.models.made_models import Made, write_model
 from tests.models.vocabularies import EXTRACTS, VERDICTS, digest, extract, fetch, files, from_extract, table

@@ -9,8 +9,7 @@ import pytest
 
 from localspec.errors import PairError
 from localspec.gguf import Header, read_header
-from localspec.models.facts.pairing import check, match
-from localspec.models.facts.vocabulary import SharedVocabulary, Vocabulary, share, vocabulary
+from localspec.models.facts.pairing import SharedVocabulary, Vocabulary, check, match, share, vocabulary
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.gguf import Tensor, read_header
-from localspec.models.facts.suggestion import family_of, neighbours, parameters_of, suggest
+from localspec.models.hub.drafters import family_of, neighbours, parameters_of, suggest
 from localspec.models.hub.names import base_name
 from localspec.models.installed.catalog import Catalog
 from tests.hub import published

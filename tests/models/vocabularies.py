@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.gguf import read_header
-from localspec.models.facts.pairing import FIRST_COMPARED, Difference, differences
-from localspec.models.facts.vocabulary import Vocabulary, vocabulary
+from localspec.models.facts.pairing import FIRST_COMPARED, Difference, Vocabulary, differences, vocabulary
 
 FOLDER = Path(__file__).parent
 EXTRACTS, VERDICTS = FOLDER / "vocabularies.json", FOLDER / "verdicts.tsv"

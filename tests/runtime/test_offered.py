@@ -12,11 +12,20 @@ from localspec.cli import main
 from localspec.llama.exact import facts
 from localspec.llama.exact.facts import Limits
 from localspec.machine import Place, default_threads
-from localspec.models.hub import offer
-from localspec.models.hub.offer import OFFER_ORDER, offers
 from localspec.models.installed.catalog import Catalog
+from localspec.runtime import offered as offer
 from localspec.runtime.costs import Rates
-from localspec.runtime.offered import HEADING, TINY, Pace, is_bundled, offered, recommended_names, words
+from localspec.runtime.offered import (
+    HEADING,
+    OFFER_ORDER,
+    TINY,
+    Pace,
+    is_bundled,
+    offered,
+    offers,
+    recommended_names,
+    words,
+)
 from localspec.tui.screens.shelf import Item, judged
 from tests.fake_gpus import CARD, list_gpus
 

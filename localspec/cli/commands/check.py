@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from localspec.methods import COPYING
 if TYPE_CHECKING:
     from localspec.gguf import Header
     from localspec.models.facts.facts import Method
-    from localspec.models.facts.suggestion import Suggestion
+    from localspec.models.hub.drafters import Suggestion
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def check_alone(options: argparse.Namespace, path: Path) -> int:
         told |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
         told |= {"template_fault": fault, "tokenizer_doubt": doubt}
         told |= {"methods": [method.name for method in facts.methods if method.fits]}
-        told |= {"drafts": [one.as_dict() for one in drafts], "exact": exact, "memory": plan.as_dict()}
+        told |= {"drafts": [asdict(one) for one in drafts], "exact": exact, "memory": plan.as_dict()}
         print(json.dumps(told))
     else:
         chats = "" if facts.template else "; it has no chat template, so it completes text"
@@ -162,7 +162,7 @@ def _refusal(path: Path) -> str:
 
 def _drafts(name: str, parts: Sequence[Header]) -> list[Suggestion]:
     """Draft models and heads for it: of this machine, and of the catalogue."""
-    from localspec.models.facts.suggestion import candidates, suggest
+    from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.installed.catalog import Catalog
 
     path = parts[0].path

@@ -58,7 +58,7 @@ def _find(as_json: bool) -> int:
     from rich.filesize import decimal
 
     from localspec.cli.output import print_plain, print_rows
-    from localspec.models.installed.other_programs import find_kept
+    from localspec.models.installed.adopt import find_kept
     from localspec.models.installed.store import Store
 
     found = find_kept(Store())

@@ -102,9 +102,8 @@ def _servers() -> list[dict[str, Any]]:
 def _print_catalog(as_json: bool) -> int:
     """Pairs first, as they are what one pulls; "~" where the size was not compared with the file yet."""
     from localspec.cli.output import not_used
-    from localspec.models.hub.offer import offer_of
     from localspec.models.installed.catalog import Catalog
-    from localspec.runtime.offered import pace
+    from localspec.runtime.offered import offer_of, pace
 
     catalog = Catalog.load()
     if as_json:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from localspec.cli.parser import add_engine_settings
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
-    from localspec.models.facts.suggestion import Suggestion
+    from localspec.models.hub.download import Part
+    from localspec.models.hub.drafters import Suggestion
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import Plan
-    from localspec.models.hub.sidecar import Part
     from localspec.models.installed.store import Entry
 
 _SUGGESTIONS = 3
@@ -110,15 +110,15 @@ def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str
         "free_bytes": plan.free_bytes,
         "folder": str(plan.folder),
         "notes": list(plan.notes),
-        "drafters": [one.as_dict() for one in plan.drafters],
-        "suggestions": [one.as_dict() for one in suggestions],
+        "drafters": [asdict(one) for one in plan.drafters],
+        "suggestions": [asdict(one) for one in suggestions],
     }
 
 
 def drafts_for(plan: Plan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
     from localspec.cli.output import drafts
-    from localspec.models.facts.suggestion import candidates, suggest
+    from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.installed.catalog import Catalog
 
     part = plan.parts[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from shlex import quote
 
 from rich.filesize import decimal
@@ -20,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import drafts, not_used
     from localspec.gguf.split import read_parts
-    from localspec.models.facts.suggestion import candidates, suggest
+    from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.hub.names import RepositoryName, parse
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find_one
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         names.add(path.name)
     found = suggest(parts, names, catalog, candidates(path), name if parts else "")
     if options.json:
-        print(json.dumps([one.as_dict() | {"unused": not_used(one.method)} for one in found]))
+        print(json.dumps([asdict(one) | {"unused": not_used(one.method)} for one in found]))
         return 0 if found else 1
     for one in found:
         here = "here" if one.installed else "on the hub"

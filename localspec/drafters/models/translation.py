@@ -24,7 +24,7 @@ import numpy as np
 
 from localspec.drafters.models.draft_model import DraftContext
 from localspec.llama.library.batch import common_prefix
-from localspec.models.facts.vocabulary import SharedVocabulary
+from localspec.models.facts.pairing import SharedVocabulary
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 
 _PIECE_START = re.compile(rb"(?<=\S)(?= )")

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from localspec import paths
 from localspec.errors import LocalspecError, ModelFileError, reason
-from localspec.gguf.reader import DOWNLOAD_AGAIN
+from localspec.gguf import DOWNLOAD_AGAIN
 from localspec.methods import ROWS, TABLE
 from localspec.models.facts.heads import DraftKind
 from localspec.native.kernels import Int8Matrix

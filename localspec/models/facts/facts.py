@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from localspec.gguf import Header, packs
-from localspec.gguf.formats import ROLLS_BACK
+from localspec.gguf import Header
+from localspec.gguf.formats import ROLLS_BACK, packs
 from localspec.machine import Place, total_ram
 from localspec.methods import TABLE, Need
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
-from localspec.models.facts.pairing import template_marks
+from localspec.models.facts.pairing import doubt_of, template_marks, vocabulary
 from localspec.models.facts.shape import default_context, shape_of
-from localspec.models.facts.vocabulary import doubt_of, vocabulary
 from localspec.models.memory.fit import FitSettings, plan
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)

@@ -161,13 +161,18 @@ def keeps_state(header: Header) -> bool:
     return any(header.real(key) or header.array(f"{header.architecture}.{key}") for key in _STATE_KEYS)
 
 
-def check_forgets(target: Header) -> None:
-    """Whether tokens that a target rejects can be dropped from its cache.
+def keeps_guesses(header: Header) -> bool:
+    """Whether rejected tokens cannot be dropped from its cache: it keeps a recurrent state, and llama.cpp no snapshots
+    of it."""
+    return keeps_state(header) and header.architecture not in ROLLS_BACK
 
-    Raises:
-        PairError: it keeps a recurrent state that llama.cpp cannot take back.
+
+def check_forgets(target: Header) -> None:
     """
-    if keeps_state(target) and target.architecture not in ROLLS_BACK:
+    Raises:
+        PairError: tokens that the target rejects cannot be dropped from its cache.
+    """
+    if keeps_guesses(target):
         raise PairError(
             f"{target.path.name} keeps a recurrent state ({target.architecture}), from which rejected tokens cannot be"
             " dropped.",

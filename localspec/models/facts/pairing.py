@@ -4,22 +4,249 @@ The rule is llama.cpp's for draft models (common/speculative.cpp), made strict: 
 tokens, sizes that differ by at most 128 (families pad differently), and the text of every token from id 5 on. What
 differs without harm is a warning. A wrong pair would not change the text, it would only never be right.
 
-A whole draft model with another tokenizer fits where that is wanted, over the tokens that both vocabularies have
-(`shared_vocabulary`).
+A whole draft model with another tokenizer fits where that is wanted, over the tokens that both vocabularies have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from localspec.errors import ModelFileError, PairError
-from localspec.gguf import Header
-from localspec.gguf.reader import DOWNLOAD_AGAIN
-from localspec.models.facts.heads import DraftKind, check_head, draft_kind, keeps_state
-from localspec.models.facts.vocabulary import READABLE, SharedVocabulary, Vocabulary, share, vocabulary
+from localspec.gguf import DOWNLOAD_AGAIN, Header
+from localspec.methods import FROM_FILES, HEADS, OF_ITS_OWN, ROWS
+from localspec.models.facts.heads import DraftKind, check_head, draft_kind, keeps_guesses, keeps_state, nextn_layers
+from localspec.types import Tokens
+
+KINDS = {
+    "llama": "SPM", "gpt2": "BPE", "gemma4": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "bert": "WPM",
+    "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2",
+}  # fmt: skip
+"""`tokenizer.ggml.model` -> the kind of tokenizer llama.cpp makes of it."""
+
+_BOS_EOS = {"SPM": (1, 2), "BPE": (11, 11), "WPM": (101, None), "UGM": (None, 1), "PLaMo-2": (1, 2)}
+_ADDS = {"SPM": (True, False), "WPM": (True, False), "UGM": (False, True)}
+_PRE_ADDS_BOS = frozenset((
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken",
+    "chameleon",
+))  # fmt: skip
+_MARKS = ("eot", "fim_pre", "fim_suf", "fim_mid")
+_PRE_WITHOUT_BOS = frozenset(("chatglm-bpe", "glm4", "glm5"))
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The facts that decide whether two models speak of the same tokens."""
+
+    kind: str
+    """"SPM", "BPE", ...; "" = the file has no tokenizer."""
+    pre: str
+    """Pre-tokenizer; "" = not stated."""
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+    """Whether a text starts with `bos`."""
+    add_eos: bool
+    """Whether a text ends with `eos`."""
+    tokens: Sequence[bytes] = field(repr=False)
+    """Text of every token, by id."""
+    types: Sequence[int] = field(default=(), repr=False)
+    """llama.cpp's type of every token; may be empty, and in a damaged file of another length than `tokens`."""
+    merges: bytes = field(default=b"", repr=False)
+    """BPE merges, as the file writes them."""
+    merge_count: int = 0
+    marks: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Control tokens the file names by purpose: eot (end of a turn), fim_pre, fim_suf, fim_mid (around a gap)."""
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    def text(self, token: int | None) -> str:
+        """A token's text; "" for None."""
+        return "" if token is None else self.tokens[token].decode("utf-8", "replace")
+
+
+def doubt_of(header: Header) -> str:
+    """What a file does not say about its tokenizer and llama.cpp guesses, in a sentence; "" = nothing."""
+    if KINDS.get(header.text("tokenizer.ggml.model")) != "BPE" or vocabulary(header).pre:
+        return ""
+    guessed = "The file does not say how its tokenizer splits text (tokenizer.ggml.pre), so llama.cpp guesses"
+    return f"{guessed}: answers may be worse. Newer conversions say it."
+
+
+def vocabulary(header: Header) -> Vocabulary:
+    """The tokenizer of a file."""
+    model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+    kind, tokens = KINDS.get(model, model), header.token_bytes
+    bos, eos = _BOS_EOS.get(kind, (None, None)) if model != "gemma4" else (None, None)
+    if kind == "BPE" and pre in _PRE_WITHOUT_BOS:
+        bos = None
+    add_bos, add_eos = _ADDS.get(kind, (kind == "BPE" and pre in _PRE_ADDS_BOS, False))
+    add_bos = _stated(header, "add_bos_token", add_bos)
+    marks = {name: _special(header, f"{name}_token_id", None, len(tokens)) for name in _MARKS}
+    return Vocabulary(
+        kind=kind,
+        pre="gemma4" if model == "gemma4" else pre,
+        bos=_special(header, "bos_token_id", bos, len(tokens)),
+        eos=_special(header, "eos_token_id", eos, len(tokens)),
+        add_bos=add_bos or model == "gemma4" or (kind == "BPE" and pre == "gemma4"),
+        add_eos=_stated(header, "add_eos_token", add_eos),
+        tokens=tokens,
+        types=header.token_types,
+        merges=header.raw("tokenizer.ggml.merges"),
+        merge_count=header.count("tokenizer.ggml.merges"),
+        marks={name: token for name, token in marks.items() if token is not None},
+    )
+
+
+def _stated(header: Header, key: str, default: bool) -> bool:
+    value = header.flag(f"tokenizer.ggml.{key}")
+    return default if value is None else value
+
+
+def _special(header: Header, key: str, default: int | None, size: int) -> int | None:
+    """The id in the file; one beyond the vocabulary is ignored, as llama.cpp does."""
+    value = header.metadata.get(f"tokenizer.ggml.{key}")
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size:
+        return value
+    return default if default is not None and default < size else None
+
+
+# Which tokens of two vocabularies say the same: all that a draft model with another tokenizer may guess.
+#
+# Text tokens are the same where they add the same bytes to a text, however each file writes them; control tokens where
+# they have the same name or the same purpose (the end of an answer, the marks around a gap).
+
+LEAST_SHARED = 0.1
+"""Share of the smaller vocabulary that both must have; with less (the 256 bytes, say) next to nothing is guessed."""
+READABLE = frozenset(("BPE", "SPM", "UGM", "WPM"))
+"""Kinds of tokenizers whose tokens `piece` can read."""
+_NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
+_SPACE = "\u2581".encode()
+_BYTE_TEXT = re.compile(rb"<0x[0-9a-fA-F]{2}.", re.DOTALL)
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _VISIBLE]
+_LETTERS = {chr(byte): byte for byte in _VISIBLE} | {chr(256 + at): byte for at, byte in enumerate(_HIDDEN)}
+"""GPT-2's way to write bytes: visible Latin-1 as it is, all others as the letters from U+0100 on."""
+Ids: TypeAlias = dict[bytes, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedVocabulary:
+    """The tokens a target and a draft model have in common, one to one."""
+
+    target_size: int
+    draft_size: int
+    target_ids: Tokens
+    """int32[n], ascending."""
+    draft_ids: Tokens
+    """int32[n], the draft's ids of the same tokens."""
+    controls: Mapping[int, int]
+    """Those among them that are no text: the target's id -> the draft's."""
+    byte_ids: Mapping[int, int]
+    """Byte -> the draft's token of that byte alone, as far as it has one."""
+    foreign: int = 0
+    """Texts of the draft's tokens that no token of the target has."""
+
+    def __len__(self) -> int:
+        return len(self.target_ids)
+
+    @property
+    def enough(self) -> bool:
+        """Whether guesses over these tokens alone are worth making."""
+        return len(self) >= max(1.0, LEAST_SHARED * min(self.target_size, self.draft_size))
+
+
+def share(target: Vocabulary, draft: Vocabulary) -> SharedVocabulary:
+    """Compares two vocabularies token by token; of several tokens with the same bytes the first that is no bare byte
+    counts, which is the one that models say. Each must have as many types as tokens, or none."""
+    ours, theirs = _texts(target), _texts(draft)
+    same = {token: theirs[text] for text, token in ours.items() if text in theirs}
+    foreign = len(theirs) - len(same)
+    controls = _controls(target, draft, same)
+    same |= controls
+    order = sorted(same)
+    return SharedVocabulary(
+        target.size,
+        draft.size,
+        np.array(order, dtype=np.int32),
+        np.array([same[token] for token in order], dtype=np.int32),
+        controls,
+        {text[0]: token for text, token in theirs.items() if len(text) == 1},
+        foreign,
+    )
+
+
+def _controls(target: Vocabulary, draft: Vocabulary, same: Mapping[int, int]) -> dict[int, int]:
+    """Tokens that at least one of the two reads as control tokens and that mean the same."""
+    found: dict[int, int] = {}
+    taken = set(same.values())
+    theirs, purposes = _names(draft), _purposes(draft)
+    pairs = [(token, theirs[name]) for name, token in _names(target).items() if name in theirs]
+    pairs += [(token, purposes[name]) for name, token in _purposes(target).items() if name in purposes]
+    for ours, other in pairs:
+        if ours not in same and ours not in found and other not in taken:
+            found[ours] = other
+            taken.add(other)
+    return found
+
+
+def _purposes(found: Vocabulary) -> dict[str, int]:
+    """What control tokens are for. A file that names no end of a turn ends it with `eos`."""
+    purposes = dict(found.marks)
+    if found.eos is not None:
+        purposes = {"eot": found.eos, **purposes, "eos": found.eos}
+    return purposes
+
+
+def _names(found: Vocabulary) -> Ids:
+    """Control tokens, and those a file's author added, by name."""
+    names: Ids = {}
+    for wanted in (_CONTROL, _USER_DEFINED):
+        for token in (token for token, kind in enumerate(found.types) if kind == wanted):
+            names.setdefault(found.tokens[token], token)
+    return names
+
+
+def _texts(found: Vocabulary) -> Ids:
+    """Text tokens by the bytes they add."""
+    texts: Ids = {}
+    bare: Ids = {}
+    for token, (kind, text) in enumerate(_pieces(found)):
+        if text:
+            (bare if kind == _BYTE else texts).setdefault(text, token)
+    return bare | texts
+
+
+def _pieces(found: Vocabulary) -> Iterator[tuple[int, bytes]]:
+    """(type, bytes) of every token; b"" for what is no text."""
+    if found.kind not in READABLE:
+        return
+    by_letters = found.kind == "BPE" and found.pre != "gemma4"
+    types = found.types if len(found.types) == found.size else [_NORMAL] * found.size
+    for kind, text in zip(types, found.tokens, strict=True):
+        if kind == _NORMAL:
+            yield kind, _decoded(text) if by_letters else text.replace(_SPACE, b" ")
+        elif kind == _USER_DEFINED:
+            yield kind, text
+        elif kind == _BYTE:
+            yield kind, bytes.fromhex(text[3:5].decode()) if _BYTE_TEXT.fullmatch(text) else b""
+        else:
+            yield kind, b""
+
+
+def _decoded(text: bytes) -> bytes:
+    """The bytes that byte-level BPE writes as letters; b"" for a text that uses others."""
+    try:
+        return bytes([_LETTERS[letter] for letter in text.decode()])
+    except (KeyError, UnicodeDecodeError):
+        return b""
+
 
 MOST_SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
@@ -86,78 +313,55 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
         target: of the model whose text is emitted.
         draft: of the one that should guess.
         cross_tokenizer: whether it may do so with another tokenizer.
+
+    Raises:
+        ModelFileError: a file has not as many types of tokens as tokens, or has changed.
     """
-    kind = draft_kind(draft)
-    subject = f"{draft.path.name} cannot draft for {target.path.name}"
-    base = draft_kind(target)
+    kind, base = draft_kind(draft), draft_kind(target)
+
+    def no(why: str, fact: Difference, shared: SharedVocabulary | None = None) -> Match:
+        return Match(False, kind.method, f"{_subject(target, draft)}: {why}.", fact, shared=shared)
+
     if base.is_head or not base.drafts:
         fact = Difference("kind of file", base.sentence, kind.sentence)
         return Match(False, kind.method, f"{target.path.name} cannot be a target: it is {base.sentence}.", fact)
     if not kind.drafts:
-        fact = Difference("kind of file", "a language model", kind.sentence)
-        return Match(False, kind.method, f"{subject}: it is {kind.sentence}.", fact)
+        return no(f"it is {kind.sentence}", Difference("kind of file", "a language model", kind.sentence))
     if kind.is_head and (fault := check_head(kind, target, draft)) is not None:
-        fact = Difference(*fault)
-        return Match(False, kind.method, f"{subject}: {_in_words(fact)}.", fact)
-    ours, theirs = _sound_vocabulary(target), _sound_vocabulary(draft)
+        return no(_in_words(Difference(*fault)), Difference(*fault))
+    ours, theirs = vocabulary(target), vocabulary(draft)
+    for header, found in ((target, ours), (draft, theirs)):
+        if found.types and len(found.types) != found.size:
+            text = f"{header.path} is corrupt: it has {found.size} tokens and {len(found.types)} types of tokens."
+            raise ModelFileError(text, DOWNLOAD_AGAIN)
+    fits = f"{draft.path.name} can draft for {target.path.name}, as {kind.sentence}"
     if kind.is_head and not theirs.kind:
         note = "the head brings no tokenizer: that it was trained for this target is taken from its sizes alone"
-        return Match(True, kind.method, _fitting(target, draft, kind), None, (note,))
+        return Match(True, kind.method, f"{fits}.", None, (note,))
+    notes = (*_templates(target, draft, kind), *_states(target, draft))
     difference = next(differences(ours, theirs), None)
-    if difference is not None:
-        may_cross = not kind.is_head and {ours.kind, theirs.kind} <= READABLE
-        if may_cross and draft.text(TRAINED_FOR):
-            return _part(target, draft, kind, share(ours, theirs))
-        if may_cross and cross_tokenizer:
-            return _crossing(target, draft, kind, difference, share(ours, theirs))
-        way_out = f"; {_WAY_OUT}" if may_cross else ""
-        return Match(False, kind.method, f"{subject}: {_in_words(difference)}{way_out}.", difference)
-    return Match(
-        True,
-        kind.method,
-        _fitting(target, draft, kind),
-        None,
-        (*_harmless(ours, theirs), *_templates(target, draft, kind), *_states(target, draft)),
-        max(0, theirs.size - ours.size),
-    )
+    if difference is None:
+        more = max(0, theirs.size - ours.size)
+        return Match(True, kind.method, f"{fits}.", None, (*_harmless(ours, theirs), *notes), more)
+    may_cross, words = not kind.is_head and {ours.kind, theirs.kind} <= READABLE, _in_words(difference)
+    if may_cross and draft.text(TRAINED_FOR):
+        shared = share(ours, theirs)
+        if shared.foreign > _MOST_FOREIGN:
+            fact = Difference("tokens", str(shared.target_size), str(shared.draft_size))
+            return no("it was trained for another model", fact)
+        return Match(True, kind.method, f"{fits} that has a part of its vocabulary.", shared=shared)
+    if may_cross and cross_tokenizer:
+        shared = share(ours, theirs)
+        count = f"{len(shared)} of {shared.target_size} tokens shared"
+        if not shared.enough:
+            return no(f"tokenizers differ, with {count}: too few", difference, shared)
+        note = f"tokenizers differ: {count}, only these are guessed, so it is right less often ({words})"
+        return Match(True, kind.method, f"{fits}.", difference, (note, *notes), shared=shared)
+    return no(words + (f"; {_WAY_OUT}" if may_cross else ""), difference)
 
 
-def _sound_vocabulary(header: Header) -> Vocabulary:
-    """The tokenizer of a file.
-
-    Raises:
-        ModelFileError: its tokens and their types are not equally many, or the file has changed.
-    """
-    found = vocabulary(header)
-    if found.types and len(found.types) != found.size:
-        raise ModelFileError(
-            f"{header.path} is corrupt: it has {found.size} tokens and {len(found.types)} types of tokens.",
-            DOWNLOAD_AGAIN,
-        )
-    return found
-
-
-def _part(target: Header, draft: Header, kind: DraftKind, shared: SharedVocabulary) -> Match:
-    """The verdict on a draft model of `localspec train`, whose vocabulary is a part of its target's."""
-    if shared.foreign > _MOST_FOREIGN:
-        fact = Difference("tokens", str(shared.target_size), str(shared.draft_size))
-        verdict = f"{draft.path.name} cannot draft for {target.path.name}: it was trained for another model."
-        return Match(False, kind.method, verdict, fact)
-    verdict = f"{_fitting(target, draft, kind)[:-1]} that has a part of its vocabulary."
-    return Match(True, kind.method, verdict, None, (), shared=shared)
-
-
-def _crossing(
-    target: Header, draft: Header, kind: DraftKind, difference: Difference, shared: SharedVocabulary
-) -> Match:
-    """The verdict on a draft model with another tokenizer."""
-    count = f"{len(shared)} of {shared.target_size} tokens shared"
-    if not shared.enough:
-        verdict = f"{draft.path.name} cannot draft for {target.path.name}: tokenizers differ, with {count}: too few."
-        return Match(False, kind.method, verdict, difference, shared=shared)
-    note = f"tokenizers differ: {count}, only these are guessed, so it is right less often ({_in_words(difference)})"
-    warnings = (note, *_templates(target, draft, kind), *_states(target, draft))
-    return Match(True, kind.method, _fitting(target, draft, kind), difference, warnings, shared=shared)
+def _subject(target: Header, draft: Header) -> str:
+    return f"{draft.path.name} cannot draft for {target.path.name}"
 
 
 def differences(target: Vocabulary, draft: Vocabulary) -> Iterator[Difference]:
@@ -167,7 +371,8 @@ def differences(target: Vocabulary, draft: Vocabulary) -> Iterator[Difference]:
     for name in ("add_bos", "bos", "add_eos", "eos"):
         ours, theirs = getattr(target, name), getattr(draft, name)
         if ours != theirs:
-            yield Difference(name, _id(ours), _id(theirs))
+            ours, theirs = ("none" if one is None else str(one) for one in (ours, theirs))
+            yield Difference(name, ours, theirs)
     if abs(target.size - draft.size) > MOST_SIZE_DIFFERENCE:
         yield Difference("size", str(target.size), str(draft.size))
     if target.tokens == draft.tokens:
@@ -176,10 +381,6 @@ def differences(target: Vocabulary, draft: Vocabulary) -> Iterator[Difference]:
         if target.tokens[token] != draft.tokens[token]:
             yield Difference("token text", target.text(token), draft.text(token), token)
             return
-
-
-def _id(value: int | None) -> str:
-    return "none" if value is None else str(value)
 
 
 def _in_words(difference: Difference) -> str:
@@ -193,10 +394,6 @@ def _in_words(difference: Difference) -> str:
     if difference.token is not None:
         return f"token {difference.token} is {ours!r} in the target and {theirs!r} in the draft model"
     return f"{difference.fact} is {ours} in the target and {theirs} in the draft model"
-
-
-def _fitting(target: Header, draft: Header, kind: DraftKind) -> str:
-    return f"{draft.path.name} can draft for {target.path.name}, as {kind.sentence}."
 
 
 def _harmless(target: Vocabulary, draft: Vocabulary) -> Iterator[str]:
@@ -213,12 +410,11 @@ def _harmless(target: Vocabulary, draft: Vocabulary) -> Iterator[str]:
         yield f"pre-tokenizers differ ({target.pre or 'none'}, {draft.pre or 'none'}); {unread}s"
     if target.merges != draft.merges:
         yield f"merges differ ({target.merge_count}, {draft.merge_count}); {unread}"
-    if target.types and draft.types and target.types != draft.types:
-        pairs = enumerate(zip(target.types, draft.types, strict=False))
-        found = next(((token, *kinds) for token, kinds in pairs if kinds[0] != kinds[1]), None)
-        if found is not None:
-            token, ours, theirs = found
+    kinds = () if target.types == draft.types else zip(target.types, draft.types, strict=False)  # either may be empty
+    for token, (ours, theirs) in enumerate(kinds):
+        if ours != theirs:
             yield f"token {token} {target.text(token)!r} has type {ours} in the target and {theirs} in the draft"
+            return
 
 
 def _templates(target: Header, draft: Header, kind: DraftKind) -> Iterator[str]:
@@ -230,7 +426,7 @@ def _templates(target: Header, draft: Header, kind: DraftKind) -> Iterator[str]:
         yield "the target has no chat template, the draft has one: chats need a target with one"
     elif theirs is None:
         yield "the draft has no chat template (a base model?): it reads the target's chat format, which it may not know"
-    elif _essence(ours) != _essence(theirs):
+    elif len({re.sub(r"\{#.*?#\}|\s+", "", text, flags=re.DOTALL) for text in (ours, theirs)}) > 1:
         only = ", ".join(sorted(template_marks(ours) ^ template_marks(theirs))[:4])
         if only:
             yield f"chat templates use different marks ({only}): the draft reads the target's and may guess worse"
@@ -244,11 +440,60 @@ def _states(target: Header, draft: Header) -> Iterator[str]:
             yield f"the {name} has recurrent layers ({header.architecture}), whose guesses cannot simply be taken back"
 
 
-def _essence(template: str) -> str:
-    """A Jinja template without comments and white space."""
-    return re.sub(r"\s+", "", re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL))
-
-
 def template_marks(template: str) -> frozenset[str]:
     """The control tokens a template writes, such as <|im_start|>."""
     return frozenset(re.findall(r"<\|?[\w./▁|\uff5c-]{2,40}\|?>|\[/?[A-Z_]{3,20}\]", template))
+
+
+def rank(method: str, mixture: bool = False) -> int:
+    """The place of a way to draft among all, 0 the most promising.
+
+    Args:
+        method: as `heads.DraftKind` has it.
+        mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
+    """
+    if mixture and method in ROWS and ROWS[method].family:
+        return -1
+    order = (*HEADS, "draft")
+    return order.index(method) if method in order else len(order)
+
+
+def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str:
+    """Why a file cannot be taken as a model's drafter, from their headers: a clause; "" = it can.
+
+    Args:
+        target: headers of all files of the model.
+        draft: of the drafter.
+        whole: whether it may be a whole model.
+    """
+    kind, model = draft_kind(draft), target[0]
+    if not kind.drafts:
+        return f"it is {kind.sentence}"
+    if kind.method == "draft" and not whole:
+        return "it is a whole model, no head"
+    if kind.method not in FROM_FILES:
+        return f"it is {kind.sentence}, which localspec cannot draft with yet"
+    if fault := misfit(target, draft):
+        return fault
+    found = match(model, draft)
+    return "" if found.fits else found.verdict.removeprefix(f"{_subject(model, draft)}: ").rstrip(".")
+
+
+def irreversible(model: Header) -> str:
+    """Why no guess of a drafter can be taken back from a model's cache: a clause; "" = it can."""
+    if not keeps_guesses(model):
+        return ""
+    return f"the model keeps a recurrent state ({model.architecture}), from which guesses cannot be taken back"
+
+
+def misfit(target: Sequence[Header], draft: Header) -> str:
+    """The first fact by which a head that is part of one family of models is another's: a clause; "" = none."""
+    method, model = draft_kind(draft).method, target[0]
+    family = draft.architecture.removesuffix("-assistant")
+    if method in ROWS and ROWS[method].family and family != model.architecture:
+        return f"architecture is {model.architecture} in the target and {family} in the head"
+    theirs = draft.n_layers - draft.number("nextn_predict_layers")
+    ours = {model.n_layers - count for count in (nextn_layers(target), model.number("nextn_predict_layers"))}
+    if method != OF_ITS_OWN or theirs in ours:  # a model whose MTP layers were taken out may still count them
+        return ""
+    return f"number of layers is {max(ours)} in the target and {theirs} in the head"

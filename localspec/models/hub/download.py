@@ -1,24 +1,24 @@
-"""Fetches files from the hub into the shared Hugging Face cache, and from other addresses into a folder of ours.
+"""One model of a pull: its files and headers, and how the files come into the shared Hugging Face cache, or, from other
+addresses, into a folder of ours.
 
 huggingface_hub moves the bytes and lays out its cache; what is added here: a partial file that survives any
 interruption and is gone on with, a sha256 check of what is really on disk before anything is called complete, several
 files at once, and a way to stop. A file appears under its final name by one rename or not at all.
-
-A file to fetch: where it goes, what of it has come, and whether what has come is right.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, NamedTuple
 
 import httpx2 as httpx
 from huggingface_hub import constants, errors, hf_hub_download
@@ -26,15 +26,34 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import WeakFileLock
 
 from localspec import paths
-from localspec.errors import Cancelled, DownloadError, LocalspecError
-from localspec.models.hub.hub import Hub, passing
-from localspec.models.hub.names import RemoteFile
+from localspec.errors import Cancelled, DownloadError, LocalspecError, ModelError, ModelFileError
+from localspec.gguf import Header, read_header, read_header_from
+from localspec.models.facts.heads import draft_kind
+from localspec.models.hub import names
+from localspec.models.hub.hub import Hub, Listing, passing
+from localspec.models.hub.names import Choice, RemoteFile, RepositoryName, Url
+from localspec.models.installed.catalog import ModelEntry
+from localspec.models.installed.store import Store
 
 PARTIAL = ".localspec.incomplete"
 """Ending of a file that has come in part."""
+AT_ONCE = 4
+"""Files fetched in parallel."""
+_MOST_FAILURES = 3  # without a new byte
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BLOCK_BYTES = 1 << 20
+
+constants.DOWNLOAD_CHUNK_SIZE = _BLOCK_BYTES  # a cut connection loses what is not yet written: 1 MiB instead of 10
 
 Report = Callable[[str, int, int, str], None]
 """(file, bytes done, bytes in all, "loading", "checking" or "waiting"), from several threads."""
+
+
+class Fetched(NamedTuple):
+    """A complete, checked file."""
+
+    path: Path
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,49 +94,145 @@ class Transfer:
         blob = self.blob(hub)
         return blob.with_name(blob.name + PARTIAL)
 
-    def lock(self, hub: Hub) -> Path:
-        """Held while its bytes come: huggingface_hub's own lock of a blob, or one for the folder."""
-        return lock_of(self.partial(hub), hub.cache)
+    def missing(self, hub: Hub) -> int:
+        """Bytes still to be fetched."""
+        for path in (self.blob(hub), self.partial(hub)):
+            with suppress(OSError):
+                return self.file.size - min(path.stat().st_size, self.file.size)
+        return self.file.size
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """A complete, checked file."""
+class Wish:
+    """One model somebody wants, before the net was asked."""
 
-    path: Path
-    size: int
-    sha256: str
-
-
-def on_disk(transfer: Transfer, hub: Hub) -> int:
-    """Bytes of a transfer that need not be fetched any more."""
-    for path in (transfer.blob(hub), transfer.partial(hub)):
-        with suppress(OSError):
-            return min(path.stat().st_size, transfer.file.size)
-    return 0
+    source: RepositoryName | Url
+    role: str = "target"
+    name: str = ""
+    """What it will be called; "" = after its source."""
+    revision: str = ""
+    sha256: str = ""
+    """Known beforehand, as from the catalogue."""
+    licence: str = ""
 
 
-def checked_sha256(path: Path, transfer: Transfer, report: Report, stop: threading.Event) -> str | None:
-    """Sha256 of a file on disk, if size and checksum are as promised; else None.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of a pull: its files, and their headers, read by range."""
+
+    name: str
+    role: str
+    origin: str
+    """Repository or address."""
+    choice: Choice
+    headers: tuple[Header, ...]
+    """Of its files."""
+    transfers: tuple[Transfer, ...]
+    others: tuple[Choice, ...] = ()
+    """What else the repository has of this model."""
+    listing: Listing | None = None
+    licence: str = ""
+
+    @property
+    def header(self) -> Header:
+        """Of the first file, which describes the model."""
+        return self.headers[0]
+
+    def missing(self, hub: Hub) -> int:
+        """Bytes still to be fetched."""
+        return sum(transfer.missing(hub) for transfer in self.transfers)
+
+    def as_dict(self, hub: Hub) -> dict[str, Any]:
+        """For JSON."""
+        files = [{"file": file.name, "bytes": file.size, "sha256": file.sha256} for file in self.choice.files]
+        commit = self.listing.commit if self.listing else ""
+        facts = {"name": self.name, "role": self.role, "origin": self.origin, "revision": commit}
+        facts |= {"quant": self.choice.quant, "architecture": self.header.architecture, "licence": self.licence}
+        return {**facts, "bytes": self.choice.size, "missing_bytes": self.missing(hub), "files": files}
+
+
+def wish_for(entry: ModelEntry, role: str, revision: str = "") -> Wish:
+    """What a model of the catalogue asks for.
 
     Raises:
-        Cancelled: `stop` was set.
+        ModelError: it is shipped with localspec.
     """
-    file = transfer.file
-    if path.stat().st_size != file.size:
-        return None
-    git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)  # what git calls a file that is not in LFS
-    check_git = not file.sha256 and len(file.blob) == 40
+    if entry.bundled:
+        raise ModelError(
+            f"{entry.name!r} is shipped with localspec; there is nothing to pull.", "localspec run uses it."
+        )
+    source = RepositoryName(entry.repository, entry.quant, entry.file)
+    role = entry.role if role == "draft" else role
+    sha256 = "" if revision and revision != entry.revision else entry.sha256
+    return Wish(source, role, entry.name, revision or entry.revision, sha256, entry.licence)
 
-    def heard(_: str, done: int, size: int) -> None:
-        if stop.is_set():
-            raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
-        report(transfer.label, done, size, "checking")
 
-    found = paths.sha256_of(path, heard, git.update if check_git else None)
-    if check_git:
-        return found if git.hexdigest() == file.blob else None
-    return found if file.sha256 in ("", found) else None
+def part_of(wish: Wish, hub: Hub, store: Store) -> Part:
+    """The files that a wish means, and their headers.
+
+    Raises:
+        ModelError: no such file, or one that cannot be what it is wished for.
+    """
+    if isinstance(wish.source, Url):
+        file = hub.url_file(wish.source)
+        choice = Choice(names.quant_of(file.name), (file,))
+        name = file.name.removesuffix(".gguf")
+        if any(entry.name == name and entry.origin != wish.source.url for entry in store.entries()):
+            name = f"{name}-{file.blob[:8]}"  # many addresses end in model.gguf
+        transfers = (Transfer(file, folder=store.files / file.blob),)
+        return Part(name, wish.role, wish.source.url, choice, _headers(wish, transfers, hub), transfers)
+    listing = hub.listing(wish.source.repository, wish.revision)
+    choice = names.choose(wish.source, listing.files)
+    if wish.sha256 and choice.files[0].sha256 not in ("", wish.sha256):
+        raise ModelError(
+            f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256).",
+            f"Look at {hub.endpoint}/{listing.repository} and pull {listing.repository}:{choice.quant} by name.",
+        )
+    return chosen(wish, listing, choice, hub)
+
+
+def chosen(wish: Wish, listing: Listing, choice: Choice, hub: Hub) -> Part:
+    """One choice of a repository, and its headers; raises as `part_of`.
+
+    A model is called `user/repo:QUANT` where that is clear; a drafter that lies beside it, by its file.
+    """
+    transfers = tuple(Transfer(file, listing.repository, listing.commit) for file in choice.files)
+    others = names.choices(listing.files)
+    alone = bool(choice.quant) and [other for other in others if other.quant == choice.quant] == [choice]
+    name = wish.name or listing.repository + (f":{choice.quant}" if alone else f"/{choice.files[0].name}")
+    headers, rest = _headers(wish, transfers, hub), tuple(other for other in others if other != choice)
+    return Part(name, wish.role, listing.repository, choice, headers, transfers, rest, listing, wish.licence)
+
+
+def _headers(wish: Wish, transfers: Sequence[Transfer], hub: Hub) -> tuple[Header, ...]:
+    """Of all files; refuses what cannot be part of a pair."""
+    headers = tuple(_header(transfer, hub) for transfer in transfers)
+    kind = draft_kind(headers[0])
+    if not kind.drafts or (kind.is_head and wish.role == "target"):
+        name = f"{transfers[0].file.name} of {transfers[0].where}"
+        raise ModelError(f"{name} cannot be a {wish.role}: it is {kind.sentence}.")
+    return headers
+
+
+def _header(transfer: Transfer, hub: Hub) -> Header:
+    """By range, or from the disk where the file lies complete."""
+    file, called = transfer.file, f"{transfer.where}/{transfer.file.name}"
+    local = transfer.link(hub) if hub.offline else transfer.blob(hub)
+    if hub.offline or (local.is_file() and local.stat().st_size == file.size):
+        try:
+            return replace(read_header(local), path=Path(called))  # not by its checksum in the cache
+        except ModelFileError:
+            if hub.offline:
+                raise
+    return read_header_from(hub.reader(file, transfer.where), file.size, called)
+
+
+def lock_of(partial: Path, cache: Path) -> Path:
+    """The lock of a partial file, held while its bytes come: huggingface_hub's own of its blob in the Hugging Face
+    cache, else one of its folder, which has one file."""
+    if partial.parent.name == "blobs" and partial.is_relative_to(cache):
+        return cache / ".locks" / partial.parent.parent.name / f"{partial.name.removesuffix(PARTIAL)}.lock"
+    return partial.parent.parent / ".locks" / f"{partial.parent.name}.lock"
 
 
 def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
@@ -126,9 +241,8 @@ def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
     Returns:
         (path, bytes given back) of each.
     """
-    found = [*hub.cache.glob(f"models--*/blobs/*{PARTIAL}"), *folder.glob(f"*/*{PARTIAL}")]
     removed = []
-    for partial in sorted(found):
+    for partial in sorted([*hub.cache.glob(f"models--*/blobs/*{PARTIAL}"), *folder.glob(f"*/*{PARTIAL}")]):
         lock = lock_of(partial, hub.cache)
         with suppress(OSError):
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -139,55 +253,6 @@ def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
                 if not partial.is_relative_to(hub.cache):
                     partial.parent.rmdir()  # unless something else is in it
     return removed
-
-
-def lock_of(partial: Path, cache: Path) -> Path:
-    """The lock of a partial file: of its blob in the Hugging Face cache, else of its folder, which has one file."""
-    if partial.parent.name == "blobs" and partial.is_relative_to(cache):
-        return cache / ".locks" / partial.parent.parent.name / f"{partial.name.removesuffix(PARTIAL)}.lock"
-    return partial.parent.parent / ".locks" / f"{partial.parent.name}.lock"
-
-
-AT_ONCE = 4
-"""Files fetched in parallel."""
-_MOST_FAILURES = 3  # without a new byte
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_BLOCK_BYTES = 1 << 20
-
-constants.DOWNLOAD_CHUNK_SIZE = _BLOCK_BYTES  # a cut connection loses what is not yet written: 1 MiB instead of 10
-
-
-class _Stop(Exception):
-    """Somebody asked to stop."""
-
-
-class _Overflow(Exception):
-    """More bytes came than the file has."""
-
-
-class _Sink:
-    """What `http_get` writes to: the partial file, with progress, a limit and a stop."""
-
-    def __init__(self, file: IO[bytes], limit: int, report: Callable[[int], None], stop: threading.Event) -> None:
-        self._file, self._limit, self._report, self._stop = file, limit, report, stop
-
-    def write(self, data: bytes) -> int:
-        if self._stop.is_set():
-            raise _Stop
-        if self._file.tell() + len(data) > self._limit:
-            raise _Overflow
-        written = self._file.write(data)
-        self._report(self._file.tell())
-        return written
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def truncate(self, size: int | None = None) -> int:
-        return self._file.truncate(size)
 
 
 def fetch_all(
@@ -211,7 +276,7 @@ def fetch_all(
                     return
                 index, transfer = waiting.pop(0)
             try:
-                results[index] = fetch(transfer, hub, report, stop)
+                results[index] = _Fetch(transfer, hub, report, stop).run()
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
                 failures.append(error)
                 stop.set()
@@ -231,207 +296,233 @@ def fetch_all(
         raise
     for worker in workers:
         worker.join(2.0)
-    real = [error for error in failures if not isinstance(error, Cancelled)]
     if failures:
-        raise (real or failures)[0]
+        raise next((error for error in failures if not isinstance(error, Cancelled)), failures[0])
     if len(results) < len(transfers):
-        raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
+        raise _stopped()
     return [results[index] for index in range(len(transfers))]
 
 
-def fetch(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event) -> Fetched:
-    """Fetches and checks one file, or finds it complete.
+def _stopped() -> Cancelled:
+    return Cancelled("The download was stopped.", "The next pull goes on where it was.")
 
-    Raises:
-        DownloadError: not to be had, wrong bytes, or no room; says which.
-        Cancelled: `stop` was set.
-    """
-    file = transfer.file
-    if hub.offline:
-        return _cached(transfer, hub, report, stop)
-    if transfer.repository and file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
-        return _by_xet(transfer, hub, report, stop)
-    blob, partial = transfer.blob(hub), transfer.partial(hub)
-    lock = transfer.lock(hub)
-    try:
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(lock, lambda: report(transfer.label, 0, file.size, "waiting"), stop):
-            sha256 = checked_sha256(blob, transfer, report, stop) if blob.exists() else None
-            if sha256 is None:
-                sha256 = _load(transfer, hub, blob, partial, report, stop)
-        if not transfer.repository:
-            return Fetched(blob, file.size, sha256)
-        return _linked(transfer, hub, blob, sha256)
-    except (OSError, httpx.HTTPError) as error:
-        if isinstance(error, httpx.HTTPError):
+
+class _Stop(Exception):
+    """Somebody asked to stop."""
+
+
+class _Overflow(Exception):
+    """More bytes came than the file has."""
+
+
+class _PartialFile(io.BufferedWriter):
+    """What `http_get` appends to, with progress, a limit and a stop."""
+
+    def __init__(self, path: Path, limit: int, report: Callable[[int], None], stop: threading.Event) -> None:
+        super().__init__(io.FileIO(path, "ab"))
+        self._limit, self._report, self._stop = limit, report, stop
+
+    def write(self, data: Any) -> int:
+        if self._stop.is_set():
+            raise _Stop
+        if self.tell() + len(data) > self._limit:
+            raise _Overflow
+        written = super().write(data)
+        self._report(self.tell())
+        return written
+
+    def empty(self) -> None:
+        self.seek(0)  # truncate alone leaves the position where it was
+        self.truncate()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """One file on its way."""
+
+    transfer: Transfer
+    hub: Hub
+    report: Report
+    stop: threading.Event
+
+    def run(self) -> Fetched:
+        """Fetches and checks the file, or finds it complete.
+
+        Raises:
+            DownloadError: not to be had, wrong bytes, or no room; says which.
+            Cancelled: it was stopped.
+        """
+        transfer, hub, file = self.transfer, self.hub, self.transfer.file
+        if hub.offline:
+            return self._cached()
+        if transfer.repository and file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
+            return self._by_xet()
+        blob, partial = transfer.blob(hub), transfer.partial(hub)
+        try:
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked(lock_of(partial, hub.cache)):
+                sha256 = (self._checked(blob) if blob.exists() else None) or self._load(blob, partial)
+            return self._linked(blob, sha256) if transfer.repository else Fetched(blob, sha256)
+        except httpx.HTTPError as error:
             raise hub.explain(error, transfer.where, file.name) from error
-        raise _disk_error(error, transfer, partial) from error
+        except OSError as error:
+            raise self._disk_error(error, partial) from error
 
+    def _tell(self, done: int, doing: str) -> None:
+        self.report(self.transfer.label, done, self.transfer.file.size, doing)
 
-def _load(transfer: Transfer, hub: Hub, blob: Path, partial: Path, report: Report, stop: threading.Event) -> str:
-    """Bytes into the partial file, checks them, renames; once more from the start if what was resumed was wrong."""
-    file = transfer.file
-    for again in (True, False):
-        resumed = partial.exists() and partial.stat().st_size > 0
-        _transfer(transfer, hub, partial, report, stop)
-        sha256 = checked_sha256(partial, transfer, report, stop)
-        if sha256 is not None:
-            os.replace(partial, blob)
-            return sha256
-        partial.unlink()
-        if not (resumed and again):
-            break
-    raise DownloadError(
-        f"{transfer.where} sent wrong bytes for {file.name}: their sha256 is not the promised {file.sha256[:12]}...",
-        "Nothing was kept; try again later, or report it to the repository.",
-    )
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Waits for another download of the file, unless stopped."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(WeakFileLock(path, timeout=0.2))
+                    break
+                except TimeoutError:  # filelock's own is one
+                    self._tell(0, "waiting")
+                if self.stop.is_set():
+                    raise _stopped()
+                time.sleep(0.1)
+            yield
 
+    def _checked(self, path: Path) -> str | None:
+        """Sha256 of a file on disk, if size and checksum are as promised; else None."""
+        file = self.transfer.file
+        if path.stat().st_size != file.size:
+            return None
+        git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)  # what git calls a file that is not in LFS
+        check_git = not file.sha256 and len(file.blob) == 40
 
-def _transfer(transfer: Transfer, hub: Hub, partial: Path, report: Report, stop: threading.Event) -> None:
-    """Appends to the partial file until it has its full size."""
-    file, failures = transfer.file, 0
-    while True:
-        with open(partial, "ab") as out:
-            if out.tell() > file.size:
-                _empty(out)
-            start = out.tell()
-            if start == file.size:
-                out.flush()
-                os.fsync(out.fileno())
-                return
-            try:
-                _receive(transfer, hub, out, report, stop)
-                continue
-            except _Stop:
-                raise Cancelled("The download was stopped.", "The next pull goes on where it was.") from None
-            except _Overflow:
-                _empty(out)
-                raise DownloadError(
-                    f"{transfer.where} sends more than the {file.size} bytes {file.name} has.", "Try again later."
-                ) from None
-            except Exception as error:
-                if _is_shorter(error):
-                    _empty(out)
-                    raise DownloadError(
-                        f"{transfer.where} has less than the {file.size} bytes promised for {file.name}.",
-                        "Try again later.",
-                    ) from error
-                if not _worth_another_try(error):
-                    raise
-                failures = 0 if out.tell() > start else failures + 1
-                if failures >= _MOST_FAILURES:
-                    raise hub.explain(error, transfer.where, file.name) from error
-        if stop.wait(min(2.0**failures - 1, 8.0)):
-            raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
+        def heard(_: str, done: int, size: int) -> None:
+            if self.stop.is_set():
+                raise _stopped()
+            self.report(self.transfer.label, done, size, "checking")
 
+        found = paths.sha256_of(path, heard, git.update if check_git else None)
+        if check_git:
+            return found if git.hexdigest() == file.blob else None
+        return found if file.sha256 in ("", found) else None
 
-def _receive(transfer: Transfer, hub: Hub, out: IO[bytes], report: Report, stop: threading.Event) -> None:
-    file = transfer.file
-    headers: dict[str, Any] = hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
-    if file.version and not file.version.startswith("W/"):
-        headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
-    sink = _Sink(out, file.size, lambda done: report(transfer.label, done, file.size, "loading"), stop)
-    report(transfer.label, out.tell(), file.size, "loading")
-    http_get(file.url, cast(BinaryIO, sink), resume_size=out.tell(), headers=headers, expected_size=file.size)
-
-
-def _empty(out: IO[bytes]) -> None:
-    out.seek(0)  # truncate alone leaves the position where it was
-    out.truncate()
-
-
-def _is_shorter(error: Exception) -> bool:
-    """Whether the server says that the file ends before what is asked for."""
-    return isinstance(error, errors.HfHubHTTPError) and error.response.status_code == 416
-
-
-def _worth_another_try(error: Exception) -> bool:
-    if isinstance(error, httpx.HTTPError):
-        return passing(error)
-    # http_get's own check: fewer bytes than announced came, without an error of the connection.
-    return isinstance(error, OSError) and error.errno is None and "Consistency" in str(error)
-
-
-def _linked(transfer: Transfer, hub: Hub, blob: Path, sha256: str) -> Fetched:
-    """Lets huggingface_hub link the checked blob into its snapshot."""
-    file, link, checked = transfer.file, transfer.link(hub), blob.stat()
-    if link.is_symlink() and not link.exists():
-        link.unlink()  # to a blob that is gone
-    found = _by_hub(transfer, hub)
-    linked = found.stat()
-    if (linked.st_ino, linked.st_size, linked.st_mtime_ns) != (checked.st_ino, checked.st_size, checked.st_mtime_ns):
-        raise DownloadError(f"{found} is not the file that was checked: something else changed it.", "Pull it again.")
-    return Fetched(found, file.size, sha256)
-
-
-def _by_xet(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event) -> Fetched:
-    """A file too large for the hub's plain HTTP: huggingface_hub fetches it by Xet, without resuming across runs."""
-    report(transfer.label, 0, transfer.file.size, "loading")
-    try:
-        found = _by_hub(transfer, hub)
-    except ValueError as error:  # its plain HTTP has a limit, too
-        raise DownloadError(f"{transfer.file.name} is too large for plain HTTP, and hf_xet cannot fetch it.") from error
-    sha256 = checked_sha256(found, transfer, report, stop)
-    if sha256 is None:
-        paths.real(found).unlink()
+    def _load(self, blob: Path, partial: Path) -> str:
+        """Bytes into the partial file, checks them, renames; once more from the start if what was resumed was wrong."""
+        transfer, file = self.transfer, self.transfer.file
+        for again in (True, False):
+            resumed = partial.exists() and partial.stat().st_size > 0
+            self._append(partial)
+            sha256 = self._checked(partial)
+            if sha256 is not None:
+                os.replace(partial, blob)
+                return sha256
+            partial.unlink()
+            if not (resumed and again):
+                break
+        promised = f"their sha256 is not the promised {file.sha256[:12]}..."
         raise DownloadError(
-            f"{transfer.where} sent wrong bytes for {transfer.file.name}.", "Nothing was kept; try again."
+            f"{transfer.where} sent wrong bytes for {file.name}: {promised}",
+            "Nothing was kept; try again later, or report it to the repository.",
         )
-    return Fetched(found, transfer.file.size, sha256)
 
-
-def _by_hub(transfer: Transfer, hub: Hub) -> Path:
-    """huggingface_hub's own download: of a blob that is there already it makes the link."""
-    try:
-        where: dict[str, Any] = {"revision": transfer.commit, "endpoint": hub.endpoint, "cache_dir": hub.cache}
-        return Path(hf_hub_download(transfer.repository, transfer.file.name, token=hub.token or False, **where))
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError) as error:
-        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
-        raise hub.explain(cause or error, transfer.where, transfer.file.name) from error
-
-
-def _cached(transfer: Transfer, hub: Hub, report: Report, stop: threading.Event) -> Fetched:
-    """A file that must be in the Hugging Face cache already."""
-    found = transfer.link(hub)
-    if not transfer.repository or not found.is_file():
-        raise DownloadError(
-            f"{transfer.file.name} of {transfer.where} is not in the cache.", "Pull it without --offline."
-        )
-    sha256 = checked_sha256(found, transfer, report, stop)
-    if sha256 is None:
-        raise DownloadError(f"{found} is damaged: its sha256 is not its name.", "Pull it again without --offline.")
-    return Fetched(found, transfer.file.size, sha256)
-
-
-class _locked:  # noqa: N801 - reads as a verb in `with`
-    """huggingface_hub's lock of a blob; waits for another download of it, unless stopped."""
-
-    def __init__(self, path: Path, waiting: Callable[[], None], stop: threading.Event) -> None:
-        self._path, self._waiting, self._stop = path, waiting, stop
-
-    def __enter__(self) -> None:
+    def _append(self, partial: Path) -> None:
+        """Appends to the partial file until it has its full size."""
+        transfer, file, failures = self.transfer, self.transfer.file, 0
         while True:
-            self._lock = WeakFileLock(self._path, timeout=0.2)
-            try:
-                self._lock.__enter__()
-                return
-            except TimeoutError:  # filelock's own is one
-                self._waiting()
-            if self._stop.is_set():
-                raise Cancelled("The download was stopped.", "The next pull goes on where it was.")
-            time.sleep(0.1)
+            with _PartialFile(partial, file.size, lambda done: self._tell(done, "loading"), self.stop) as out:
+                if out.tell() > file.size:
+                    out.empty()
+                start = out.tell()
+                if start == file.size:
+                    out.flush()
+                    os.fsync(out.fileno())
+                    return
+                try:
+                    self._receive(out)
+                    continue
+                except _Stop:
+                    raise _stopped() from None
+                except _Overflow:
+                    out.empty()
+                    text = f"{transfer.where} sends more than the {file.size} bytes {file.name} has."
+                    raise DownloadError(text, "Try again later.") from None
+                except Exception as error:
+                    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code == 416:
+                        out.empty()
+                        text = f"{transfer.where} has less than the {file.size} bytes promised for {file.name}."
+                        raise DownloadError(text, "Try again later.") from error
+                    # http_get's own check: fewer bytes than announced came, without an error of the connection.
+                    is_short = isinstance(error, OSError) and error.errno is None and "Consistency" in str(error)
+                    if not (passing(error) if isinstance(error, httpx.HTTPError) else is_short):
+                        raise
+                    failures = 0 if out.tell() > start else failures + 1
+                    if failures >= _MOST_FAILURES:
+                        raise self.hub.explain(error, transfer.where, file.name) from error
+            if self.stop.wait(min(2.0**failures - 1, 8.0)):
+                raise _stopped()
 
-    def __exit__(self, *error: object) -> None:
-        self._lock.__exit__(None, None, None)
+    def _receive(self, out: _PartialFile) -> None:
+        file = self.transfer.file
+        headers: dict[str, Any] = self.hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
+        if file.version and not file.version.startswith("W/"):
+            headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
+        self._tell(out.tell(), "loading")
+        http_get(file.url, out, resume_size=out.tell(), headers=headers, expected_size=file.size)
 
+    def _linked(self, blob: Path, sha256: str) -> Fetched:
+        """Lets huggingface_hub link the checked blob into its snapshot."""
+        link, checked = self.transfer.link(self.hub), blob.stat()
+        if link.is_symlink() and not link.exists():
+            link.unlink()  # to a blob that is gone
+        found = self._by_hub()
+        linked = found.stat()
+        facts = ((one.st_ino, one.st_size, one.st_mtime_ns) for one in (linked, checked))
+        if len({*facts}) > 1:
+            text = f"{found} is not the file that was checked: something else changed it."
+            raise DownloadError(text, "Pull it again.")
+        return Fetched(found, sha256)
 
-def _disk_error(error: OSError, transfer: Transfer, partial: Path) -> LocalspecError:
-    if error.errno in _FULL:
-        kept = partial.stat().st_size if partial.exists() else 0
-        missing = f"{transfer.file.size - kept} bytes of {transfer.file.name} are missing"
+    def _by_xet(self) -> Fetched:
+        """A file too large for the hub's plain HTTP: huggingface_hub fetches it by Xet, and a new run begins anew."""
+        self._tell(0, "loading")
+        name = self.transfer.file.name
+        try:
+            found = self._by_hub()
+        except ValueError as error:  # its plain HTTP has a limit, too
+            raise DownloadError(f"{name} is too large for plain HTTP, and hf_xet cannot fetch it.") from error
+        sha256 = self._checked(found)
+        if sha256 is None:
+            paths.real(found).unlink()
+            text = f"{self.transfer.where} sent wrong bytes for {name}."
+            raise DownloadError(text, "Nothing was kept; try again.")
+        return Fetched(found, sha256)
+
+    def _by_hub(self) -> Path:
+        """huggingface_hub's own download: of a blob that is there already it makes the link."""
+        transfer, hub = self.transfer, self.hub
+        where: dict[str, Any] = {"revision": transfer.commit, "endpoint": hub.endpoint, "cache_dir": hub.cache}
+        try:
+            return Path(hf_hub_download(transfer.repository, transfer.file.name, token=hub.token or False, **where))
+        except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError) as error:
+            cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
+            raise hub.explain(cause or error, transfer.where, transfer.file.name) from error
+
+    def _cached(self) -> Fetched:
+        """A file that must be in the Hugging Face cache already."""
+        found = self.transfer.link(self.hub)
+        if not self.transfer.repository or not found.is_file():
+            text = f"{self.transfer.file.name} of {self.transfer.where} is not in the cache."
+            raise DownloadError(text, "Pull it without --offline.")
+        sha256 = self._checked(found)
+        if sha256 is None:
+            text = f"{found} is damaged: its sha256 is not its name."
+            raise DownloadError(text, "Pull it again without --offline.")
+        return Fetched(found, sha256)
+
+    def _disk_error(self, error: OSError, partial: Path) -> LocalspecError:
+        if error.errno not in _FULL:
+            return DownloadError(f"{error.filename or partial} cannot be written: {error.strerror or error}.")
+        kept, file = partial.stat().st_size if partial.exists() else 0, self.transfer.file
         return DownloadError(
-            f"The disk of {partial.parent} is full: {missing}.",
+            f"The disk of {partial.parent} is full: {file.size - kept} bytes of {file.name} are missing.",
             "Make room and pull again: what came so far is kept.",
         )
-    return DownloadError(f"{error.filename or partial} cannot be written: {error.strerror or error}.")

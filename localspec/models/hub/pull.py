@@ -17,12 +17,12 @@ from localspec.machine import Place, ram, total_ram
 from localspec.methods import HEADS
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind
-from localspec.models.facts.shape import default_context, gguf_head, shape_of
-from localspec.models.hub import names, sidecar
-from localspec.models.hub.download import Fetched, Report, fetch_all
-from localspec.models.hub.hub import Hub, Listing
-from localspec.models.hub.names import Choice, Url
-from localspec.models.hub.sidecar import Finding, Part, Reach, Wish, chosen, part_of, wish_for
+from localspec.models.facts.shape import HeadShape, default_context, gguf_head, shape_of
+from localspec.models.hub import names
+from localspec.models.hub.download import Part, Report, Wish, chosen, fetch_all, part_of, wish_for
+from localspec.models.hub.drafters import Finding, Reach, search
+from localspec.models.hub.hub import Hub
+from localspec.models.hub.names import Url
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 from localspec.models.memory import fit
@@ -64,14 +64,12 @@ def wishes(
     """What `localspec pull TEXT` asks for: a pair or model of the catalogue, `user/repo[:quant]`, or an address."""
     catalog = Catalog.load() if catalog is None else catalog
     pair = catalog.pairs.get(text)
-    if pair is not None:
+    if pair is None:
+        found = [_one(text, hub, catalog, role, revision)]
+    else:
         found = [wish_for(catalog.models[pair.target], "target", revision)]
-        found.append(_one(draft, hub, catalog, "draft", "") if draft else wish_for(catalog.models[pair.draft], "draft"))
-        return found
-    found = [_one(text, hub, catalog, role, revision)]
-    if draft:
-        found.append(_one(draft, hub, catalog, "draft", ""))
-    return found
+        found += [] if draft else [wish_for(catalog.models[pair.draft], "draft")]
+    return [*found, _one(draft, hub, catalog, "draft", "")] if draft else found
 
 
 def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wish:
@@ -105,8 +103,7 @@ def make_plan(
 
     Args:
         wanted: the target, and its draft if there is one.
-        hub: where from.
-        store: where plain downloads go.
+        hub, store: where from, and where plain downloads go.
         context: tokens to plan memory for; None = what the target was trained for, at most 4,096.
         places: devices to plan for; none = the CPU's memory.
         cross_tokenizer: whether the draft may have another tokenizer.
@@ -115,96 +112,71 @@ def make_plan(
         reach: says which heads cannot be run; those are not taken.
     """
     places = places or [ram()]
-    plan = _fitting(wanted, hub, store, context, places, cross_tokenizer)
+
+    def planned(*parts: Part) -> Plan:
+        return _planned(parts, hub, context, places, cross_tokenizer)
+
+    plan = planned(*(part_of(wish, hub, store) for wish in wanted))
+    if not plan.memory.fits:
+        plan = _smaller(plan, wanted[0], hub, planned)
     if catalog is None or len(wanted) > 1 or wanted[0].role != "target":
         return plan
-    found = sidecar.search(plan.parts[0], hub, store, catalog, reach)
-    if found.part is None:
-        return replace(plan, drafters=found.findings)
-    both = _planned((*plan.parts, found.part), hub, context, places)
+    found, part = search(plan.parts[0], hub, store, catalog, reach)
+    if part is None:
+        return replace(plan, drafters=found)
+    both, fact = planned(*plan.parts, part), ""
     if not both.memory.fits:
-        found = found.without("beside the model it does not fit the memory that is free now")
+        fact = "beside the model it does not fit the memory that is free now"
     elif both.missing_bytes + SPARE_DISK > both.free_bytes:
-        found = found.without(f"the disk has no room for it in {both.folder}")
-    else:
-        more = both.memory.total_bytes - plan.memory.total_bytes
-        if more > 0 and both.memory.context == plan.memory.context:
-            found = found.noting(f"{decimal(more)} more memory")
-        plan = replace(both, notes=plan.notes)
-    return replace(plan, drafters=found.findings)
+        fact = f"the disk has no room for it in {both.folder}"
+    if fact:
+        left = (replace(one, taken=False, why=fact) if one.taken else one for one in found)
+        return replace(plan, drafters=tuple(left))
+    more = both.memory.total_bytes - plan.memory.total_bytes
+    if more > 0 and both.memory.context == plan.memory.context:
+        fact = f", {decimal(more)} more memory"
+    noted = (replace(one, why=one.why + fact) if one.taken else one for one in found)
+    return replace(both, notes=plan.notes, drafters=tuple(noted))
 
 
-def _fitting(
-    wanted: Sequence[Wish],
-    hub: Hub,
-    store: Store,
-    context: int | None,
-    places: Sequence[Place],
-    cross_tokenizer: bool,
-) -> Plan:
-    """The plan of what is wanted, with the largest quantisation that fits memory where none was named."""
-    parts = tuple(part_of(wish, hub, store) for wish in wanted)
-    plan = _planned(parts, hub, context, places, cross_tokenizer)
-    if plan.memory.fits:
-        return plan
-    smaller = _that_fits(parts[0], plan.memory)
-    label = parts[0].choice.quant or parts[0].choice.stem
+def _smaller(plan: Plan, wish: Wish, hub: Hub, planned: Callable[..., Plan]) -> Plan:
+    """What becomes of a plan that does not fit memory: the largest quantisation whose weights leave everything else its
+    room is taken where none was named, else it is said."""
+    target, *rest = plan.parts
+    short = max((plan.memory.missing(place) for place in plan.memory.places), default=0)
+    kind, most = names.family(target.choice), target.choice.size - short
+    fits = [other for other in target.others if other.size <= most and names.family(other) == kind]
+    smaller = max(fits, key=lambda other: other.size, default=None)
     if smaller is None:
-        return replace(plan, notes=(_hopeless(plan, hub, context, places),))
-    if not _is_open(wanted[0]):
-        return replace(plan, notes=(f"{smaller.quant} would fit: localspec pull {parts[0].origin}:{smaller.quant}",))
-    parts = (chosen(wanted[0], _listing(parts[0]), smaller, hub), *parts[1:])
+        note = "No quantisation in this repository fits the memory that is free now"
+        if not (rest and planned(target).memory.fits):
+            return replace(plan, notes=(f"{note}.",))
+        way = f"the target alone does: localspec pull {target.origin}:{target.choice.quant}"
+        return replace(plan, notes=(f"{note} beside its draft; {way}",))
+    if isinstance(wish.source, Url) or not (wish.name or not (wish.source.quant or wish.source.file)):
+        return replace(plan, notes=(f"{smaller.quant} would fit: localspec pull {target.origin}:{smaller.quant}",))
+    assert target.listing is not None
+    label = target.choice.quant or target.choice.stem
     note = f"{label} does not fit the memory that is free now; {smaller.quant} is the largest that does."
-    return replace(_planned(parts, hub, context, places, cross_tokenizer), notes=(note,))
-
-
-def _hopeless(plan: Plan, hub: Hub, context: int | None, places: Sequence[Place]) -> str:
-    """What to do where no quantisation fits."""
-    nothing = "No quantisation in this repository fits the memory that is free now"
-    target = plan.parts[0]
-    if plan.is_pair and _planned((target,), hub, context, places).memory.fits:
-        return (
-            f"{nothing} beside its draft; the target alone does: localspec pull {target.origin}:{target.choice.quant}"
-        )
-    return f"{nothing}."
+    return replace(planned(chosen(wish, target.listing, smaller, hub), *rest), notes=(note,))
 
 
 def _planned(
-    parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool = False
+    parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool
 ) -> Plan:
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
     match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
-    settings, drafts = FitSettings(), draft.headers if draft else None
+    heads: tuple[HeadShape, ...] = ()
+    drafts = draft.headers if draft else None
     if draft and match and match.method in HEADS:
-        head = gguf_head(draft.headers, match.method, target.header)
-        settings, drafts = replace(settings, heads=(head,)), None
+        heads, drafts = (gguf_head(draft.headers, match.method, target.header),), None
     small = None if drafts is None else shape_of(drafts)
     usual = default_context(shape_of(target.headers), small, total_bytes=total_ram(places))
-    settings = replace(settings, context=context or usual)
+    settings = FitSettings(context=context or usual, heads=heads)
     memory = fit.choose(target.headers, drafts, settings, places, cache_types=())
     folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
     folder = min(sorted(folders), key=paths.free_bytes)
     return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, paths.free_bytes(folder))
-
-
-def _is_open(wish: Wish) -> bool:
-    """Whether the wish leaves the quantisation to us."""
-    if isinstance(wish.source, Url):
-        return False
-    return bool(wish.name) or not (wish.source.quant or wish.source.file)
-
-
-def _that_fits(part: Part, memory: MemoryPlan) -> Choice | None:
-    """The largest quantisation whose weights leave everything else its room."""
-    short = max((memory.missing(place) for place in memory.places), default=0)
-    kind = names.family(part.choice)
-    fits = [other for other in part.others if other.size <= part.choice.size - short and names.family(other) == kind]
-    return max(fits, key=lambda other: other.size, default=None)
-
-
-def _listing(part: Part) -> Listing:
-    assert part.listing is not None
-    return part.listing
 
 
 def check_disk(plan: Plan) -> None:
@@ -234,9 +206,7 @@ def install(
     The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
 
     Args:
-        plan: what to fetch.
-        hub: where from.
-        store: the index it goes into.
+        plan, hub, store: what to fetch, where from, and the index it goes into.
         report: called with progress, from several threads.
         stop: ends it when set.
         load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
@@ -247,10 +217,23 @@ def install(
     fetched = iter(fetch_all(transfers, hub, report, stop))
     entries = []
     for part in plan.parts:
-        files = [next(fetched) for _ in part.transfers]
-        for file in files:
-            read_header(file.path)
-        entries.append(_entry(part, files, ours))
+        made: Ownership = "copy" if part.listing is None else "link"
+        files = []
+        for path, sha256 in (next(fetched) for _ in part.transfers):
+            read_header(path)
+            files.append(StoredFile.of(path, sha256, made if path in ours else "foreign"))
+        entry = Entry(
+            part.name,
+            tuple(files),
+            role="head" if draft_kind(part.header).is_head else part.role,
+            source="hub" if part.listing else "url",
+            origin=part.origin,
+            revision=part.listing.commit if part.listing else "",
+            quant=part.choice.quant or part.header.quantisation,
+            architecture=part.header.architecture,
+            licence=part.licence or part.header.text("general.license"),
+        )
+        entries.append(entry)
         if part.listing is not None and not hub.offline:
             hub.remember(part.listing)
     if plan.is_pair and _loads(plan, entries, load_head):
@@ -269,19 +252,3 @@ def _loads(plan: Plan, entries: Sequence[Entry], load_head: Callable[[Path, Head
         _LOG.warning("%s It is installed and not used.", error)
         return False
     return True
-
-
-def _entry(part: Part, files: Sequence[Fetched], ours: set[Path]) -> Entry:
-    made: Ownership = "copy" if part.listing is None else "link"
-    stored = tuple(StoredFile.of(file.path, file.sha256, made if file.path in ours else "foreign") for file in files)
-    return Entry(
-        part.name,
-        stored,
-        role="head" if draft_kind(part.header).is_head else part.role,
-        source="hub" if part.listing else "url",
-        origin=part.origin,
-        revision=part.listing.commit if part.listing else "",
-        quant=part.choice.quant or part.header.quantisation,
-        architecture=part.header.architecture,
-        licence=part.licence or part.header.text("general.license"),
-    )

@@ -29,7 +29,7 @@ import numpy as np
 from localspec import paths, sqlite
 from localspec.errors import LocalspecError
 from localspec.gguf import Header
-from localspec.models.facts.vocabulary import vocabulary
+from localspec.models.facts.pairing import vocabulary
 from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec import __version__
 from localspec.gguf.split import read_parts
-from localspec.models.facts.vocabulary import vocabulary
+from localspec.models.facts.pairing import vocabulary
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Pool
 from localspec.types import SamplingParams

@@ -14,8 +14,7 @@ from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import pictured
 from localspec.errors import Cancelled, LocalspecError, reason
-from localspec.models.installed.adopt import adopt
-from localspec.models.installed.other_programs import Kept, find_kept
+from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.store import Store
 from localspec.paths import typed
 from localspec.tui.text.plots import amount, bar

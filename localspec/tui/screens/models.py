@@ -17,7 +17,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import LocalspecError, reason
 from localspec.methods import FROM_FILES
-from localspec.models.facts.suggestion import Suggestion, candidates, suggest
+from localspec.models.hub.drafters import Suggestion, candidates, suggest
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import twin_sentence
 from localspec.models.installed.store import Removal, Store

@@ -23,9 +23,9 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import one_line
 from localspec.errors import Cancelled, LocalspecError
+from localspec.models.hub.download import Part
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Plan
-from localspec.models.hub.sidecar import Part
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
 from localspec.models.installed.store import Entry, Store
 from localspec.runtime.memory import places

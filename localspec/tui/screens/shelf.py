@@ -14,13 +14,12 @@ from localspec.gguf.split import read_parts
 from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.shape import default_context, shape_of
-from localspec.models.hub.offer import estimate, needed_bytes, offer_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft, title_of, twins
 from localspec.models.installed.store import Entry, Store
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
-from localspec.runtime.offered import Pace
+from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of
 
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"
