@@ -18,7 +18,7 @@ from localspec.llama.exact.limits import SelfCheck
 from localspec.llama.model import Model
 from localspec.models.facts.vocabulary import SharedVocabulary
 from localspec.models.memory.gpu import integrated
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import Knowledge
 from localspec.runtime.kept import pass_record
 from localspec.runtime.kept.corpus import Corpus
 from localspec.runtime.kept.knowledge import Store

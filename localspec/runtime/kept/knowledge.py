@@ -1,4 +1,4 @@
-"""What plans know (`planning.knowledge`), kept between runs.
+"""What plans know (`planning.costs.Knowledge`), kept between runs.
 
 Two facts: acceptance for each pair of files, costs for each target, machine and configuration. Of passes the ratios are
 kept, each with the number of passes that it is worth, which halves with time: they are a beginning and forbid nothing.
@@ -12,8 +12,7 @@ from typing import Any
 
 from localspec.kept import Facts
 from localspec.planning.acceptance import Table
-from localspec.planning.costs import DraftCosts, kept_from_json
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import DraftCosts, Knowledge, kept_from_json
 
 _HALF_LIFE = 30 * 24 * 3600.0
 """Seconds after which what was learned of passes is worth half as many: a month of updates and dust."""
