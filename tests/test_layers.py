@@ -139,7 +139,7 @@ def test_a_wrong_import_is_noticed(where: str, text: str) -> None:
     [
         ("native/gpu.py", "from localspec.native import library"),
         ("engine/loop.py", "from localspec.native import kernels\nimport numpy as np"),
-        ("engine/loop.py", "from localspec.engine.stop import TextStream"),
+        ("engine/loop.py", "from localspec.engine.slot import TextStream"),
         ("llama/library/lib.py", "import llama_cpp"),
         ("config.py", "from localspec.types import Rule"),
     ],

@@ -1,19 +1,79 @@
-"""What a drafter is told when it is made, and how one of the table is."""
+"""What a drafter is told when it is made, how one of the table is made, and what drafters of text have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from localspec.config import EngineSettings
-from localspec.drafters.search.conversations import Conversations
-from localspec.engine.interfaces import Drafter
+from localspec.engine.interfaces import NEEDS_NOTHING, Draft, Drafter, DraftRequest, History, Outcome
 from localspec.methods import ROWS
 from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
+
+
+@dataclass(slots=True)
+class Indexed:
+    """A conversation, as far as it was searched."""
+
+    index: SuffixIndex = field(default_factory=SuffixIndex)
+    counts: ContextCounts = field(default_factory=ContextCounts)
+    history: History | None = None
+    epoch: int = 0
+    length: int = 0
+    """Tokens that the index holds of it."""
+    counted: int = 0
+    """Tokens that the counts hold of it."""
+
+
+class Conversations:
+    """By slot, the conversation that drafters search: one index and its counts for all of them."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, Indexed] = {}
+
+    def of(self, request: DraftRequest) -> Indexed:
+        """The conversation, whose index and counts may be shorter than the history."""
+        history, seen = request.history, self._slots.get(request.slot)
+        if seen is None:
+            seen = self._slots[request.slot] = Indexed()
+        if seen.history is not history or seen.epoch != history.epoch:
+            seen.history, seen.epoch, seen.length, seen.counted = history, history.epoch, 0, 0
+        return seen
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing."""
+        for seen in self._slots.values():
+            seen.index.close()
+            seen.counts.close()
+        self._slots.clear()
+
+
+class FreeDrafter(ABC):
+    """A drafter that costs next to nothing and needs no reading: a `Drafter` but for its guess."""
+
+    name: str
+    needs = NEEDS_NOTHING
+    free = True
+
+    def missing(self, slot: int, history: History) -> int:
+        return 0
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [self._guess(request) for request in requests]
+
+    @abstractmethod
+    def _guess(self, request: DraftRequest) -> Draft: ...
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - the next draft reads the history
+        pass
+
+    def close(self) -> None:  # noqa: B027
+        pass
 
 
 class Corpus(Protocol):

@@ -8,7 +8,9 @@ so the baseline of every comparison is this very code. Next to read: `interfaces
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -20,20 +22,62 @@ from localspec.engine.interfaces import (
     DraftRequest,
     History,
     Outcome,
+    Plan,
     Request,
     Target,
     Verdict,
     Vocabulary,
 )
-from localspec.engine.plan import Plan
-from localspec.engine.reading import PASSES_BETWEEN, Reading
-from localspec.engine.slot import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, Slot, TokenLogProb
+from localspec.engine.slot import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, Slot, TextStream, TokenLogProb
 from localspec.engine.stats import Beside, RequestStats, Step
-from localspec.engine.stop import TextStream
 from localspec.engine.verify import verify
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Noise, Rule, Tokens
+
+PASSES_BETWEEN = 5
+"""Plain passes that the time between two tokens of an answer may take while a prompt is read: a piece, and a pass."""
+ALONE_SECONDS = 1.0
+"""Seconds of a piece while no answer is decoded: a new request waits this long, and a cancel loses no more."""
+ALONE_PASSES = 16
+"""Plain passes that such a piece may take where these are more: every piece reads the weights, as a pass does."""
+LEAST_PIECE, LEAST_ALONE = 4, 64
+"""Tokens of a piece at least, beside answers and alone: fewer cost about as much."""
+FIRST_PIECE = 32
+"""Tokens of the first piece, when no cost is known."""
+_PASSES_KEPT = 16
+"""Number of last passes whose median counts as the pass: it ignores a stall and follows the load."""
+
+
+class Reading:
+    """The size of the next piece, from what the last piece and the last passes took."""
+
+    def __init__(self, largest: int) -> None:
+        """`largest`: most tokens of a piece."""
+        self._largest = largest
+        self._passes: deque[float] = deque(maxlen=_PASSES_KEPT)
+        self._token = 0.0
+        """Seconds for each token of the last piece; 0 = nothing was read yet."""
+
+    def passed(self, seconds: float) -> None:
+        """Learns what plain decoding takes for a pass now."""
+        self._passes.append(seconds)
+
+    def read(self, tokens: int, seconds: float) -> None:
+        """Learns what a piece of `tokens` took. A slow one is believed by half: it may have been a stall."""
+        if tokens > 0 and seconds > 0.0:
+            found = seconds / tokens
+            self._token = min(found, 2.0 * self._token) if self._token else found
+
+    def piece(self, beside: bool) -> int:
+        """Most tokens of the next piece; `beside`: whether answers are decoded meanwhile."""
+        if not self._token or (beside and not self._passes):
+            return min(FIRST_PIECE, self._largest)
+        plain = median(self._passes or [0.0])
+        seconds = (PASSES_BETWEEN - 1) * plain if beside else max(ALONE_SECONDS, ALONE_PASSES * plain)
+        least = min(LEAST_PIECE if beside else LEAST_ALONE, self._largest)
+        return max(least, int(min(seconds / self._token, self._largest)))
+
 
 COMPARED_EVERY = 1 / 15
 """Seconds from one comparison with plain decoding to the next, and one at the end: people read it no more often."""

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.engine.plan import Curve, Review, Undrafted
+from localspec.engine.interfaces import Curve, Review, Undrafted
 
 ENOUGH_UNLIKELY = 8
 """Passes whose guesses were not likely enough, from which on they are called wrong too often: fewer show nothing."""

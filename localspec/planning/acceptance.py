@@ -1,4 +1,4 @@
-"""How likely guesses are to be accepted: learned per drafter, from every guess whose outcome is known.
+"""How likely guesses are to be accepted, and what drafts are worth by it; in plain Python.
 
 A drafter's confidence is any monotone score: a probability below 1, or the length of a match from 1 on. Each range of
 scores has a cell with the rate of guesses that were right; so has each level of a draft, for what can be expected of
@@ -6,18 +6,17 @@ a drafter before it is asked. Cells are a `Table`, remembered across runs. A `Tr
 contents differ, so it adds a shift in log-odds that follows the request's own hits and misses.
 
 Under *coupled* a guess is accepted if and only if it is the token that is emitted there. So drafts are scored whether
-they were sent or not (`localspec.planning.weighing`).
-
-Moving averages: a sample moves the usual value by a share of the difference.
+they were sent or not.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.engine.interfaces import HIGHEST_PROBABILITY
+from localspec.engine.interfaces import EMPTY_DRAFT, HIGHEST_PROBABILITY, Draft, Price
 from localspec.planning.fixed import MOST_NODES
 
 LEARNING_RATE = 0.1
@@ -158,3 +157,192 @@ def shifted(chance: float, odds: float) -> float:
     """The probability after its odds are multiplied by `odds`."""
     raised = chance * odds
     return raised / (raised + 1.0 - chance)
+
+
+@dataclass(slots=True)
+class DraftPrice(Price):
+    """Goes on while some longer draft is worth more than the best one that could be sent now.
+
+    With reach[i] = probability that the first i guesses are all accepted (from the confidences so far), a draft of m
+    nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. After level k the guesses to
+    come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. All
+    lengths are compared, not the next node alone: after a bad width a good one may follow.
+    """
+
+    rate: float
+    """Tokens that a second must bring (`Pass.rate`)."""
+    pass_seconds: Sequence[float]
+    """By nodes sent, 0 included; infinity where no pass of that width may run."""
+    level_seconds: float
+    """Seconds that the drafter takes for one more level."""
+    probability: Callable[[float], float]
+    """From a node's confidence, the probability that it is accepted if its parent is."""
+    typical: Sequence[float]
+    """By depth - 1, the probability of acceptance before the confidence is known."""
+
+    def pays(self, path: Sequence[float], nodes: int) -> bool:
+        prices, rate = self.pass_seconds, self.rate
+        plain = prices[0]
+        breadth = max(1, nodes // len(path))
+        reach, total, best = 1.0, 0.0, 0.0
+        for depth, confidence in enumerate(path, 1):
+            reach *= self.probability(confidence)
+            total += reach
+            if depth * breadth < len(prices):
+                best = max(best, total - rate * (prices[depth * breadth] - plain))
+        drafting = 0.0
+        for depth in range(len(path) + 1, min(len(self.typical), (len(prices) - 1) // breadth) + 1):
+            reach *= self.typical[depth - 1]
+            total += reach
+            drafting += self.level_seconds
+            if total - rate * (prices[depth * breadth] - plain + drafting) > best:
+                return True
+        return False
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A draft for a request of the pass, or the promise of one that is not drawn yet."""
+
+    place: int
+    """Index of the request among those that share the pass."""
+    tracker: Tracker
+    draft: Draft = EMPTY_DRAFT
+    """Empty for a promise."""
+    free: bool = True
+    """Whether its drafter costs next to nothing."""
+    levels: int = 0
+    """Levels of a promise; 0 = a drawn draft."""
+    breadth: float = 1.0
+    """Nodes a level of a promise."""
+    optimism: float = 0.0
+    """Standard errors added to the learned acceptance of a promise."""
+
+    @property
+    def confidence(self) -> list[float]:
+        """Of each node; 0 where the drafter does not say."""
+        found = self.draft.confidence
+        return [0.0] * len(self.draft) if found is None else found.tolist()
+
+
+@dataclass(slots=True)
+class Choice:
+    """The drafts to send in a pass, and their worth."""
+
+    value: float
+    """`gain` less the rate times the extra seconds of the pass, in tokens."""
+    nodes: int
+    """Most nodes of each draft; 0 = no draft is sent."""
+    picks: list[int]
+    """For each request, index of the candidate that is sent; -1 = none."""
+    gain: float = 0.0
+    """Expected number of tokens over those of a pass without drafts."""
+
+
+def weigh(
+    candidates: Sequence[Candidate],
+    places: int,
+    prices: Sequence[float],
+    rate: float,
+    floor: float = 0.0,
+    only: int = 0,
+    again: float = 0.0,
+) -> Choice:
+    """The drafts and the number of nodes of the highest value.
+
+    Args:
+        candidates: at most one of them is sent for each request.
+        places: requests that share the pass.
+        prices: seconds of the pass by nodes sent; infinity where it may not run.
+        rate: tokens that a second must bring.
+        floor: value that a choice must exceed.
+        only: number of nodes that is the only choice; 0 = any.
+        again: tokens that a node costs which is accepted beside the main chain, and so decoded again.
+    """
+    gains = [_promised(one, len(prices)) if one.levels else _gains(one, again) for one in candidates]
+    best = Choice(floor, 0, [-1] * places)
+    for nodes in (only,) if only else range(1, min(max(map(len, gains), default=1), len(prices))):
+        total, picks = 0.0, [-1] * places
+        most = [0.0] * places
+        for index, (one, gain) in enumerate(zip(candidates, gains, strict=True)):
+            if nodes < len(gain):
+                brought = gain[nodes]
+            elif only or places > 1:
+                brought = gain[-1]
+            else:
+                continue
+            if brought > most[one.place]:
+                most[one.place], picks[one.place] = brought, index
+        for brought in most:
+            total += brought
+        value = total - rate * (prices[nodes] - prices[0])
+        if total > 0.0 and value > best.value:
+            best = Choice(value, nodes, picks, total)
+    return best
+
+
+def learn(candidate: Candidate, said: Sequence[int]) -> None:
+    """Learns from a draft that was drawn, and from what the target said in its place; of a drafter that costs something
+    by level, too."""
+    tokens, parents = candidate.draft.tokens.tolist(), candidate.draft.parents.tolist()
+    confidence, tracker = candidate.confidence, candidate.tracker
+    node = -1
+    for level, token in enumerate(said):
+        tried = hit = False
+        for child in range(node + 1, len(tokens)):
+            if parents[child] == node:
+                tried, hit = True, tokens[child] == token
+                tracker.count(cell_of(confidence[child]), 0, hit)
+                if hit:
+                    node = child
+                    break
+        if tried and not candidate.free:
+            tracker.count(CONFIDENCE_CELLS + min(level, LEVEL_CELLS - 1), 2, hit)
+        if not hit:
+            return
+
+
+def likeliest(candidates: Sequence[Candidate], place: int) -> list[int]:
+    """The main chain of the draft for a request whose first guess is most likely; empty = it has none."""
+    best, found = 0.0, None
+    for one in candidates:
+        if one.place == place and len(one.draft):
+            chance = one.tracker.probability(0.0 if one.draft.confidence is None else float(one.draft.confidence[0]))
+            if chance > best:
+                best, found = chance, one.draft
+    if found is None:
+        return []
+    chain, main = list[int](), -1
+    for node, (token, parent) in enumerate(zip(found.tokens.tolist(), found.parents.tolist(), strict=True)):
+        if parent == main:
+            main = node
+            chain.append(token)
+    return chain
+
+
+def _gains(one: Candidate, again: float) -> list[float]:
+    """By n, expected number of tokens of the first n nodes."""
+    n, rates, odds = len(one.draft), one.tracker.table.rates, math.exp(one.tracker.shift[0])
+    left = [*[0.0] * n, 1.0]  # per node, and for the root: it is reached, and no child so far was right
+    gains, total, main = [0.0], 0.0, -1
+    for node, (parent, score) in enumerate(zip(one.draft.parents.tolist(), one.confidence, strict=True)):
+        chance = shifted(rates[cell_of(score)], odds) * left[parent]
+        left[parent] -= chance
+        left[node] = chance
+        if parent == main:
+            main = node
+            total += chance
+        else:  # what is accepted beside the main chain is decoded again
+            total += chance * (1.0 - again)
+        gains.append(total)
+    return gains
+
+
+def _promised(one: Candidate, lengths: int) -> list[float]:
+    """By n, expected number of tokens of the first n nodes of a draft that is not drawn yet."""
+    by_level, reach = [0.0], 1.0
+    for chance in one.tracker.typical(one.levels, one.optimism):
+        reach *= chance
+        by_level.append(by_level[-1] + reach)
+    most = min(lengths, int(one.levels * one.breadth) + 1)
+    return [by_level[min(one.levels, int(nodes / one.breadth))] for nodes in range(most)]

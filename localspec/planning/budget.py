@@ -9,7 +9,7 @@ guesses that were drawn, not sent, and right. So
 
     time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + 1 + credit(tokens) plain passes,
 
-and readings of prompts that did not pay back (see `asking`). Of a pass that took longer than was feared one plain pass
+and readings of prompts that did not pay back (see `passes`). Of a pass that took longer than was feared one plain pass
 counts over the feared. Each answer has its own budget: neither savings nor losses of one answer count in the next.
 """
 
@@ -19,7 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localspec.planning.acceptance import CONVINCING_STREAK, Usual
+from localspec.engine.interfaces import History
+from localspec.planning.acceptance import CONVINCING_STREAK, Tracker, Usual
 
 LOSS_SHARE = 0.01
 """Share of plain decoding's time that an answer may lose by wrong guesses (issue 57)."""
@@ -80,15 +81,8 @@ class Budget:
 
     def lend(self, prices: Sequence[float], plain: float) -> None:
         """Lends what right guesses have earned that were not sent: at most one plain pass, at most what a send of them
-        would have saved. They count no more.
-
-        Each plain pass of debt doubles the number of right guesses that the next credit needs, so n tokens leave a
-        debt of `credit(n)` at most.
-
-        Args:
-            prices: expected seconds of the pass by nodes; infinity where a width is not allowed.
-            plain: seconds of a plain pass.
-        """
+        would have saved. They count no more. Each plain pass of debt doubles the number of right guesses that the next
+        credit needs, so n tokens leave a debt of `credit(n)` at most. `prices` by nodes and `plain` are in seconds."""
         if self.streak < CONVINCING_STREAK * 2.0**self._credit.debt:
             return
         nodes = min(self.streak, len(prices) - 1)
@@ -104,6 +98,27 @@ def credit(tokens: int) -> float:
     """Most plain passes of debt in an answer of so many tokens: the k-th credit comes after CONVINCING_STREAK * 2^(k-1)
     tokens more."""
     return math.floor(math.log2(1.0 + tokens / CONVINCING_STREAK))
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A request from its first pass to its last."""
+
+    history: History
+    start: int
+    """Number of tokens in the history before the first pass."""
+    trackers: list[Tracker]
+    """Acceptance in this request, one tracker per drafter."""
+    budget: Budget
+    promising: bool = False
+    """Whether the last pass brought more than one token, or guesses that were not sent are right: a copy goes on."""
+    tries: bool = True
+    """Whether a draft that is not worth its expected price may still be tried."""
+
+    def heard(self, said: Sequence[int], sent: int) -> None:
+        """Learns from the tokens of a pass in which a draft of `sent` nodes was sent."""
+        self.budget.heard(said, sent)
+        self.promising = (sent > 0 and len(said) > 1) or self.budget.streak >= CONVINCING_STREAK
 
 
 class Looks:

@@ -1,15 +1,21 @@
-"""A plan that drafts the same length every time: *rejection* and *block* need one, and so do measurements.
-
-Drafts cut to widths that a pass may have.
-"""
+"""A plan that drafts the same length every time: *rejection* and *block* need one, and so do measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from localspec.engine.constraint import legal
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target
-from localspec.engine.plan import NO_REVIEW, Proposal, Review
+from localspec.engine.interfaces import (
+    EMPTY_DRAFT,
+    NO_REVIEW,
+    Draft,
+    Drafter,
+    DraftRequest,
+    Outcome,
+    Proposal,
+    Review,
+    Target,
+)
 from localspec.errors import UsageError
 
 MOST_NODES = 64

@@ -9,17 +9,37 @@ from time import perf_counter
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
-from localspec.engine.interfaces import ANY_PRICE, EMPTY_DRAFT, Draft, Drafter, DraftRequest, Outcome, Target, Watcher
-from localspec.engine.plan import NO_REVIEW, Curve, Proposal, Review, Undrafted
+from localspec.engine.interfaces import (
+    ANY_PRICE,
+    EMPTY_DRAFT,
+    NO_REVIEW,
+    Curve,
+    Drafter,
+    DraftRequest,
+    Outcome,
+    Proposal,
+    Review,
+    Target,
+    Undrafted,
+    Watcher,
+)
 from localspec.errors import DecodeError
-from localspec.planning.acceptance import CONVINCING_STREAK, PRIOR_ACCEPTANCE, Tracker, moved
-from localspec.planning.asking import Asked, Asking, Offer, Planned, Rest
-from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks
-from localspec.planning.coming import Coming, Served, prices
-from localspec.planning.costs import PASS_NOISE, DraftCosts, PassCosts
+from localspec.planning.acceptance import (
+    CONVINCING_STREAK,
+    PRIOR_ACCEPTANCE,
+    Candidate,
+    Choice,
+    DraftPrice,
+    Tracker,
+    learn,
+    likeliest,
+    moved,
+    weigh,
+)
+from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks, Served
+from localspec.planning.costs import PASS_NOISE, DraftCosts, Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan, depth_of, fitting
-from localspec.planning.knowledge import Knowledge
-from localspec.planning.weighing import Choice, DraftPrice, Option, learn, likeliest, weigh
+from localspec.planning.passes import Asking, Offer, Pass, Rest, prices
 
 LEAST_GAIN = 0.01
 """Tokens a pass: a draft is sent if it promises at least so many more than no draft."""
@@ -57,12 +77,12 @@ class AdaptivePlan:
         Args:
             drafters: in the order in which they are asked.
             exact_widths: widths a pass may have; None = any.
-            knowledge: what is known of the pair of models; the plan adds to it.
+            knowledge: of the pair of models; the plan adds to it.
             longest: most nodes of a draft.
             longest_costly: most nodes of a draft from a drafter that costs something.
             fixed: the plan for rules that need a fixed one.
             forced: what settings leave no choice about.
-            clock: seconds.
+            clock: in seconds.
             delayed: seconds for which our threads waited for a CPU since the last call.
         """
         self.drafters: Sequence[Drafter] = tuple(drafters)
@@ -84,7 +104,7 @@ class AdaptivePlan:
         self._served: dict[int, Served] = {}
         self._looks, self._credit = Looks(), Credit()
         self._watchers = [one for one in self.drafters if isinstance(one, Watcher)]
-        self._last: Planned | None = None
+        self._last: Pass | None = None
         """The last pass that was planned, if the same requests may rest after it."""
         self._review = NO_REVIEW
         """Of a pass that rests."""
@@ -100,24 +120,23 @@ class AdaptivePlan:
         if self._last is not None and self._rests(self._last, requests, pending):
             return Rest([EMPTY_DRAFT] * len(requests), self._last, self._clock() - started)
         self._settle()
-        found = Planned([EMPTY_DRAFT] * len(requests), self._coming(target, requests, pending))
-        if self._looks_now(found):
-            self._choose(found)
-        self._send(found, target)
-        found.host = self._clock() - started - (found.asked.seconds if found.asked else 0.0)
-        return found
+        now = self._coming(target, requests, pending)
+        if self._looks_now(now):
+            self._choose(now)
+        self._send(now, target)
+        now.host = self._clock() - started - (now.asked.seconds if now.asked else 0.0)
+        return now
 
-    def _rests(self, last: Planned, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
+    def _rests(self, last: Pass, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
         """Whether no drafter is asked in this pass: it has the requests of the last one, and a look is not due."""
-        now = last.now
-        if len(self._rested) >= MOST_BETWEEN_LOOKS or not len(requests) == sum(pending) == now.active:
+        if len(self._rested) >= MOST_BETWEEN_LOOKS or not len(requests) == sum(pending) == last.active:
             return False
-        for request, served in zip(requests, now.served, strict=True):
+        for request, served in zip(requests, last.served, strict=True):
             if request.history is not served.history or (served.promising and last.looked):
                 return False
-        return not (last.looked and (self._looks.due(now.plain) or self._saved(now) or self._sees(requests)))
+        return not (last.looked and (self._looks.due(last.plain) or self._saved(last) or self._sees(requests)))
 
-    def _saved(self, now: Coming) -> bool:
+    def _saved(self, now: Pass) -> bool:
         """Whether what guesses have saved pays for a look."""
         gained = sum(one.budget.gained for one in now.served)
         return gained > 0.0 and gained * now.plain >= now.active * self._looks.look.seconds
@@ -133,9 +152,9 @@ class AdaptivePlan:
 
     def _settle(self) -> None:
         """Learns from the passes that rested."""
-        if self._last is None or not self._rested:
+        now, passes = self._last, len(self._rested)
+        if now is None or not passes:
             return
-        now, passes = self._last.now, len(self._rested)
         costs, spent = self._costs[now.active], 1.0 + self._looks.rest.seconds / now.plain
         for place, (seconds, delayed) in enumerate(self._rested, 1):
             if now.plain_width:
@@ -147,34 +166,36 @@ class AdaptivePlan:
             one.idle += passes
         self._rested.clear()
 
-    def _looks_now(self, found: Planned) -> bool:
+    def _looks_now(self, now: Pass) -> bool:
         """Whether drafters are asked in this pass: not before a plain pass was timed."""
-        now = found.now
         asks = bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
-        found.looked = asks and (now.forced or now.active in self._costs[now.active].timed)
-        if asks and not found.looked:
-            found.undrafted = Undrafted.UNTIMED
-        return found.looked
+        now.looked = asks and (now.forced or now.active in self._costs[now.active].timed)
+        if asks and not now.looked:
+            now.undrafted = Undrafted.UNTIMED
+        return now.looked
 
-    def _choose(self, found: Planned) -> None:
+    def _choose(self, now: Pass) -> None:
         """Asks drafters, and chooses what of their drafts is sent."""
-        self._ask_free(found)
-        best = self._best(found)
-        if self._costly and self._ask(found, best):
-            best = self._best(found)
-        if not found.options:
-            costly = any(found.now.places(one.drafter.name) for one in self._costly)
-            found.undrafted = Undrafted.UNLIKELY if costly else Undrafted.NOTHING
-        elif not found.now.forced and best.value <= LEAST_GAIN:
-            best = self._trial(found)
+        self._ask_free(now)
+        best = self._best(now)
+        if self._costly and self._ask(now, best):
+            best = self._best(now)
+        if not now.candidates:
+            costly = any(now.places(one.drafter.name) for one in self._costly)
+            now.undrafted = Undrafted.UNLIKELY if costly else Undrafted.NOTHING
+        elif not now.forced and best.value <= LEAST_GAIN:
+            best = self._trial(now)
         if best.nodes:
-            found.guarded = best.value <= LEAST_GAIN and not found.trial
-            found.drafts = [EMPTY_DRAFT if one < 0 else found.drawn[one][1].truncated(best.nodes) for one in best.picks]
-        for place, (one, draft) in enumerate(zip(found.now.served, found.drafts, strict=True)):
-            if not len(draft) and not one.budget.unsent:
-                one.budget.unsent = likeliest(found.options, place)
+            now.guarded = best.value <= LEAST_GAIN and not now.trial
+            now.drafts = [
+                EMPTY_DRAFT if one < 0 else now.candidates[one].draft.truncated(best.nodes) for one in best.picks
+            ]
+        for place, (served, draft) in enumerate(zip(now.served, now.drafts, strict=True)):
+            if not len(draft) and not served.budget.unsent:
+                served.budget.unsent = likeliest(now.candidates, place)
 
-    def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Coming:
+    def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Pass:
+        """The pass before any drafter is asked."""
         active = len(requests)
         costs = self._costs.get(active)
         if costs is None:
@@ -183,13 +204,22 @@ class AdaptivePlan:
         served, lengths = [self._serve(one) for one in requests], [len(one.history) for one in requests]
         row, feared = costs.rows(sum(lengths) // active)
         limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
-        by_nodes = prices(target, requests, pending, row, limit, self._exact)
         widths = target.pass_widths({one.slot: 1 for one in requests}) if active > 1 else [1]
-        plain, width = sum(row[one] for one in widths), widths[0] if len(widths) == 1 else 0
-        rate = self.knowledge.pace.value * active / plain if plain else 0.0
-        by_fear = prices(target, requests, pending, feared, limit, self._exact)
-        forced = self._forces or any(one.asked.forced for one in requests)
-        now = Coming(requests, pending, served, lengths, row, by_nodes, plain, width, rate, by_fear, math.inf, forced)
+        plain = sum(row[one] for one in widths)
+        now = Pass(
+            [EMPTY_DRAFT] * active,
+            requests,
+            pending,
+            served,
+            lengths,
+            row,
+            prices=prices(target, requests, pending, row, limit, self._exact),
+            feared=prices(target, requests, pending, feared, limit, self._exact),
+            plain=plain,
+            plain_width=widths[0] if len(widths) == 1 else 0,
+            rate=self.knowledge.pace.value * active / plain if plain else 0.0,
+            forced=self._forces or any(one.asked.forced for one in requests),
+        )
         now.lend()
         return now
 
@@ -207,9 +237,9 @@ class AdaptivePlan:
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers, budget)
         return served
 
-    def _ask_free(self, found: Planned) -> None:
+    def _ask_free(self, now: Pass) -> None:
         """Drafters that cost nothing guess."""
-        now, asked = found.now, dict[int, DraftRequest]()
+        asked = dict[int, DraftRequest]()
         limit = len(now.prices) - 1
         constrained = any(one.constraint is not None for one in now.requests)
         for index, drafter in self._free:
@@ -222,77 +252,72 @@ class AdaptivePlan:
                     asked[place] = request if request.max_nodes <= limit else request.limited(limit)
             wanted = [asked[place] for place in places]
             for place, draft in zip(places, legal(wanted, drafter.draft(wanted)) if wanted else [], strict=True):
-                self._add(found, index, place, draft)
+                if len(draft):
+                    now.candidates.append(Candidate(place, now.served[place].trackers[index], draft))
 
-    def _add(self, found: Planned, index: int, place: int, draft: Draft) -> None:
-        """Adds the draft of a drafter for a request, if it has any node."""
-        if len(draft):
-            tracker = found.now.served[place].trackers[index]
-            found.options.append(Option(place, tracker, draft.tokens, draft.parents, draft.confidence))
-            found.drawn.append((index, draft))
-
-    def _best(self, found: Planned) -> Choice:
+    def _best(self, now: Pass) -> Choice:
         """The choice of highest value among the drafts drawn so far."""
-        now, only = found.now, 0
+        only = 0
         if self._forced.nodes:
             only = min(self._forced.nodes, len(now.prices) - 1)
             while only > 0 and now.prices[only] == math.inf:
                 only -= 1
         floor = -math.inf if now.forced else 0.0
-        spent = [max(0.0, found.asked.seconds - found.asked.offer.reading)] * len(now.prices) if found.asked else ()
-        return weigh(now.open(found.options), now.active, now.affordable(spent), now.rate, floor, only, now.again)
+        spent = [max(0.0, now.asked.seconds - now.asked.reading)] * len(now.prices) if now.asked else ()
+        return weigh(now.open, now.active, now.affordable(spent), now.rate, floor, only, now.again)
 
-    def _trial(self, found: Planned) -> Choice:
+    def _trial(self, now: Pass) -> Choice:
         """The shortest draft, sent to measure its pass, if it is likely to be right although it is not worth its
         expected price. Else nothing, and why."""
-        now, nothing = found.now, Choice(0.0, 0, [])
         shortest = next((nodes for nodes, price in enumerate(now.prices) if nodes and price < math.inf), 0)
-        likely = weigh(found.options, now.active, now.prices, now.rate, -math.inf, shortest, now.again)
+        likely = weigh(now.candidates, now.active, now.prices, now.rate, -math.inf, shortest, now.again)
         if not shortest or likely.gain < PRIOR_ACCEPTANCE * shortest * now.active:
-            found.undrafted = Undrafted.UNLIKELY
+            now.undrafted = Undrafted.UNLIKELY
         elif now.affordable()[shortest] == math.inf:
-            found.undrafted = Undrafted.LOST
+            now.undrafted = Undrafted.LOST
         elif not all(one.tries for one in now.served):
-            found.undrafted = Undrafted.PRICE
+            now.undrafted = Undrafted.PRICE
         else:
-            found.trial = True
+            now.trial = True
             return likely
-        return nothing
+        return Choice(0.0, 0, [])
 
-    def _ask(self, found: Planned, best: Choice) -> bool:
+    def _ask(self, now: Pass, best: Choice) -> bool:
         """Asks the costly drafter that promises most over the drafts so far, or probes one; whether one guessed."""
-        now, knowledge = found.now, self.knowledge
-        top: tuple[Asking, Offer] | None = None
-        probe: tuple[Asking, Offer] | None = None
+        top: Offer | None = None
+        probe: Offer | None = None
         most = max(best.value, 0.0) + LEAST_GAIN
         for one in self._costly:
             if one.drafter.name in self.dropped or not now.places(one.drafter.name):
                 continue
             one.rest(now)
-            offer = one.offer(now, found.options, knowledge.answer)
+            offer = one.offer(now, self.knowledge.answer)
             if offer is None:
                 continue
             one.ahead = one.ahead + 1 if best.value <= max(SMALL_GAIN, offer.promise) else 0
             if now.forced:
-                if not best.nodes and (top is None or offer.value > top[1].value):
-                    top = one, offer
-            elif offer.value > most and one.may_read(offer, now, knowledge.readings):
-                top, most = (one, offer), offer.value
+                if not best.nodes and (top is None or offer.value > top.value):
+                    top = offer
+            elif offer.value > most and one.may_read(offer, now, self.knowledge.readings):
+                top, most = offer, offer.value
             elif best.value <= SMALL_GAIN and probe is None and one.due(offer, now):
-                probe = one, offer
+                probe = offer
         chosen = top or probe
-        return chosen is not None and self._drawn(found, *chosen, top is None)
+        if chosen is None:
+            return False
+        chosen.probing = top is None
+        return self._drawn(now, chosen)
 
-    def _drawn(self, found: Planned, one: Asking, offer: Offer, probing: bool) -> bool:
+    def _drawn(self, now: Pass, offer: Offer) -> bool:
         """Lets a drafter guess; one that fails is dropped, and the answer goes on."""
-        now = found.now
-        longest = 1 if probing else min(one.longest, len(now.prices) - 1)
+        one = offer.asking
+        longest = 1 if offer.probing else min(one.longest, len(now.prices) - 1)
         shares = [price / now.active for price in now.affordable()]
         level = 0.0 if one.one_pass else one.costs.level(len(offer.places)) / len(offer.places)
-        wanted = []
-        for place, tracker in zip(offer.places, one.trackers(now), strict=True):
+        trackers, wanted = one.trackers(now), []
+        for place, tracker in zip(offer.places, trackers, strict=True):
             nodes, price = max(0, min(longest, now.requests[place].max_nodes)), ANY_PRICE
-            if not (probing or self._forced.nodes):
+            if not (offer.probing or self._forced.nodes):
                 price = DraftPrice(now.rate, shares, level, tracker.probability, tracker.typical(longest))
             wanted.append(replace(now.requests[place], max_nodes=nodes, max_depth=nodes, price=price))
         started = self._clock()
@@ -301,34 +326,32 @@ class AdaptivePlan:
         except (DecodeError, MemoryError) as error:
             self.drop(one.drafter.name, str(error) or "out of memory")
             return False
-        found.asked = asked = Asked(one, offer, probing, self._clock() - started)
-        for place, draft in zip(offer.places, drafts, strict=True):
-            self._add(found, one.index, place, draft)
+        offer.seconds, now.asked = self._clock() - started, offer
+        for place, tracker, draft in zip(offer.places, trackers, drafts, strict=True):
             if len(draft):
+                now.candidates.append(Candidate(place, tracker, draft, free=False))
                 depth = depth_of(draft)
-                asked.levels = max(asked.levels, depth)
-                asked.first_guesses[place] = int(draft.tokens[0])
-                table = now.served[place].trackers[one.index].table
-                table.breadth = moved(table.breadth, len(draft) / depth)
+                offer.levels = max(offer.levels, depth)
+                offer.first_guesses[place] = int(draft.tokens[0])
+                tracker.table.breadth = moved(tracker.table.breadth, len(draft) / depth)
         return True
 
-    def _send(self, found: Planned, target: Target) -> None:
+    def _send(self, now: Pass, target: Target) -> None:
         """Cuts drafts to allowed widths, and fills in the width and the expected seconds of the pass."""
-        now = found.now
-        drafted = any(map(len, found.drafts))
+        drafted = any(map(len, now.drafts))
         if drafted and (now.active > 1 or now.forced):  # drafts shorter than the choice make other widths
             slots = [one.slot for one in now.requests]
-            found.drafts = fitting(target, slots, now.pending, found.drafts, self._exact)
-            drafted = any(map(len, found.drafts))
-        widths = [now.pending[0] + len(found.drafts[0])]
+            now.drafts = fitting(target, slots, now.pending, now.drafts, self._exact)
+            drafted = any(map(len, now.drafts))
+        widths = [now.pending[0] + len(now.drafts[0])]
         if now.active > 1:
-            rows = zip(now.requests, now.pending, found.drafts, strict=True)
+            rows = zip(now.requests, now.pending, now.drafts, strict=True)
             widths = target.pass_widths({one.slot: waiting + len(draft) for one, waiting, draft in rows})
+        now.plain_rows = not drafted and sum(now.pending) == now.active
         # Rows that wait may be decoded one by one where nothing is drafted: no single pass to learn from.
-        if len(widths) == 1 and (drafted or sum(now.pending) == now.active):
-            found.width = widths[0]
-        found.plain = not drafted and sum(now.pending) == now.active
-        found.expected = sum(now.row[width] for width in widths) if drafted else now.prices[0]
+        if len(widths) == 1 and (drafted or now.plain_rows):
+            now.width = widths[0]
+        now.expected = sum(now.row[width] for width in widths) if drafted else now.prices[0]
 
     # -- after a pass --------------------------------------------------------------------------------------------------
 
@@ -336,43 +359,41 @@ class AdaptivePlan:
         started = self._clock()
         if isinstance(proposal, Rest):
             return self._rest(proposal, outcomes, seconds, started)
-        if not isinstance(proposal, Planned):
+        if not isinstance(proposal, Pass):
             return self._fixed.learn(proposal, outcomes, seconds)
         for drafter in self.drafters:
             drafter.observe(outcomes)
-        now = proposal.now
-        compares = now.active in self._costs[now.active].timed
-        pace = self._costs[now.active].pace
-        curve = Curve(now.plain / pace, now.row, pace, proposal.width) if now.plain else None
+        now, costs = proposal, self._costs[proposal.active]
+        compares = now.active in costs.timed
+        curve = Curve(now.plain / costs.pace, now.row, costs.pace, now.width) if now.plain else None
         tokens, said = [0] * now.active, list[list[int]]([[]] * now.active)
         places = {one.slot: place for place, one in enumerate(now.requests)}
         for outcome in outcomes:
             place = places[outcome.slot]
             tokens[place] = len(outcome.history) - now.lengths[place]
             said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
-            now.served[place].heard(said[place], len(proposal.drafts[place]))
-        for option, (index, _) in zip(proposal.options, proposal.drawn, strict=True):
-            learn(option, said[option.place], by_level=not self.drafters[index].free)
-        asked = proposal.asked
-        seconds, delayed = self._undelayed(proposal, seconds)
-        if proposal.width:
-            self._costs[now.active].observe(proposal.width, now.length, seconds, delayed)
-        if asked is not None:
-            self._heard(asked, now, any(said[place][:1] == [token] for place, token in asked.first_guesses.items()))
-        if proposal.looked:
-            self._looks.look.add(proposal.host + self._clock() - started)
+            now.served[place].heard(said[place], len(now.drafts[place]))
+        for candidate in now.candidates:
+            learn(candidate, said[candidate.place])
+        seconds, delayed = self._undelayed(now, seconds)
+        if now.width:
+            costs.observe(now.width, now.length, seconds, delayed)
+        if now.asked is not None:
+            self._heard(now.asked, now, said)
+        if now.looked:
+            self._looks.look.add(now.host + self._clock() - started)
         if now.plain and outcomes and not now.forced:
-            self._book(proposal, tokens, seconds)
+            self._book(now, tokens, seconds)
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
         compared = now.plain if compares else 0.0
         plain = replace(curve, width=now.plain_width) if curve else None
-        self._review = Review(compared, True, False, proposal.undrafted, row, plain)
-        self._last = proposal if compares and not now.forced else None
-        return Review(compared, proposal.plain, proposal.guarded, proposal.undrafted, row, curve)
+        self._review = Review(compared, True, False, now.undrafted, row, plain)
+        self._last = now if compares and not now.forced else None
+        return Review(compared, now.plain_rows, now.guarded, now.undrafted, row, curve)
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
         """Notes a pass in which no drafter was asked."""
-        now, delayed = proposal.last.now, 0.0
+        now, delayed = proposal.last, 0.0
         for drafter in self.drafters:
             drafter.observe(outcomes)
         for outcome in outcomes:
@@ -387,74 +408,72 @@ class AdaptivePlan:
     def read(self, rows: int, length: int, seconds: float) -> None:
         self._costs[1].observe_prompt(rows, length, seconds, min(self.delayed(), seconds / 2))
 
-    def _undelayed(self, proposal: Planned, seconds: float) -> tuple[float, float]:
+    def _undelayed(self, now: Pass, seconds: float) -> tuple[float, float]:
         """Seconds of a pass without its delay, and the delay: at most the excess over the expected seconds, and at most
         what `delayed` reports. The rest of the reported delay is taken off the seconds of drafting."""
-        asked, now = proposal.asked, proposal.now
-        usual, guessing = proposal.expected, 0.0
-        if asked is not None:
-            guessing = asked.offer.first + asked.levels * asked.asking.costs.level(len(asked.offer.places))
-        drafting = asked.seconds if asked is not None else 0.0
-        if not now.plain or seconds + drafting <= (1.0 + PASS_NOISE) * (usual + guessing):
+        offer, guessing, drafting = now.asked, 0.0, 0.0
+        if offer is not None:
+            guessing = offer.first + offer.levels * offer.asking.costs.level(len(offer.places))
+            drafting = offer.seconds
+        if not now.plain or seconds + drafting <= (1.0 + PASS_NOISE) * (now.expected + guessing):
             return seconds, 0.0
         waited = self.delayed()
-        delayed = max(0.0, min(waited, seconds - usual))
-        if asked is not None:
-            asked.seconds -= max(0.0, min(waited - delayed, drafting - guessing))
+        delayed = max(0.0, min(waited, seconds - now.expected))
+        if offer is not None:
+            offer.seconds -= max(0.0, min(waited - delayed, drafting - guessing))
         return seconds - delayed, delayed
 
-    def _heard(self, asked: Asked, now: Coming, hit: bool) -> None:
+    def _heard(self, offer: Offer, now: Pass, said: Sequence[Sequence[int]]) -> None:
         """Learns the cost of a costly drafter from its draft, and when to probe that drafter next."""
-        one, offer = asked.asking, asked.offer
-        unread = 0
-        if not asked.levels:
+        one, unread = offer.asking, 0
+        if not offer.levels:
             requests = [now.requests[place] for place in offer.places]
             unread = sum(one.drafter.missing(request.slot, request.history) for request in requests)
         read = max(0, sum(offer.missing) - unread)
-        one.costs.observe(one.paid_levels(asked.levels), read, len(offer.places), asked.seconds)
+        one.costs.observe(one.paid_levels(offer.levels), read, len(offer.places), offer.seconds)
         self.knowledge.draft_costs[one.drafter.name] = one.costs
-        one.guessed(now, asked.probing, hit, offer.reading > now.plain)
+        hit = any(said[place][:1] == [token] for place, token in offer.first_guesses.items())
+        one.guessed(now, offer.probing, hit, offer.reading > now.plain)
 
-    def _book(self, proposal: Planned, tokens: Sequence[int], seconds: float) -> None:
+    def _book(self, now: Pass, tokens: Sequence[int], seconds: float) -> None:
         """Books what the pass saved or lost for each request, in plain passes: it brought each so many `tokens` in
         `seconds`, delays by other programs left out."""
-        now, asked = proposal.now, proposal.asked
-        plain, nodes = sum(tokens) / now.active, [len(one) for one in proposal.drafts]
+        offer, plain, nodes = now.asked, sum(tokens) / now.active, [len(one) for one in now.drafts]
         drafted, stalls = sum(nodes), max(0.0, self._costs[now.active].stalls)
-        host = self._looks.look.seconds / now.plain if proposal.looked else 0.0
-        shared = not proposal.looked or self._looks.due(now.plain) or not self._saved(now)
+        host = self._looks.look.seconds / now.plain if now.looked else 0.0
+        shared = not now.looked or self._looks.due(now.plain) or not self._saved(now)
         self._looks.book(plain, 0.0 if drafted or not shared else host)
         if not (drafted or shared):
             every = sum(one.budget.gained for one in now.served)
             for one in now.served:
                 one.budget.pay(host * now.active * one.budget.gained / every)
-        spent = plain if proposal.plain else seconds / now.plain
+        spent = plain if now.plain_rows else seconds / now.plain
         if drafted:
             spent = min(spent, now.feared[max(nodes)] / now.plain + 1.0) + host
-        if asked is not None:
-            spent += self._asking_took(asked, now)
+        if offer is not None:
+            spent += self._asking_took(offer, now)
         self.knowledge.pace.book(plain, spent + (0.0 if drafted else host))
-        if asked is not None:
-            asked.asking.repay([now.requests[place].slot for place in asked.offer.places], plain - spent)
+        if offer is not None:
+            offer.asking.repay([now.requests[place].slot for place in offer.places], plain - spent)
         for served, brought, sent in zip(now.served, tokens, nodes, strict=True):
             share = now.active * sent / drafted if drafted else 1.0  # who drafted nothing loses nothing by itself
             took = 1.0 + (spent - 1.0) * share
             served.budget.book(brought * (1.0 + stalls) if sent else brought, took)
-            if proposal.trial:
+            if now.trial:
                 served.tries = took < brought
 
-    def _asking_took(self, asked: Asked, now: Coming) -> float:
+    def _asking_took(self, offer: Offer, now: Pass) -> float:
         """Plain passes that a costly drafter took, those of a reading that is to be paid back left out."""
-        took, offer = asked.seconds / now.plain, asked.offer
-        reading = asked.asking.costs.reading(sum(offer.missing), len(offer.places))
+        took, one = offer.seconds / now.plain, offer.asking
+        reading = one.costs.reading(sum(offer.missing), len(offer.places))
         invested = min(reading / now.plain, took)
         if invested * now.plain <= now.room:
             return took
-        if not asked.asking.known(now):
+        if not one.known(now):
             self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
         for place in offer.places:
-            owed, slot = asked.asking.owed, now.requests[place].slot
-            owed[slot] = owed.get(slot, 0.0) + invested / len(offer.places)
+            slot = now.requests[place].slot
+            one.owed[slot] = one.owed.get(slot, 0.0) + invested / len(offer.places)
         return took - invested
 
     def drop(self, name: str, reason: str) -> None:

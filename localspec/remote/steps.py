@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from localspec.chat.archive.passes import Recorder
-from localspec.engine.plan import Undrafted
+from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 

@@ -25,8 +25,7 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.models.facts.shape import ModelShape
 from localspec.planning.acceptance import Table
-from localspec.planning.costs import DraftCosts, PassCosts, kept_from_json
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import DraftCosts, Knowledge, PassCosts, kept_from_json
 
 Kernels = Literal["wide", "llama", "gpu"]
 """Who computes passes: our kernels, llama.cpp's on the CPU, or a GPU that has all of the model."""

@@ -15,7 +15,7 @@ from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import SharedVocabulary
 from localspec.models.memory.gpu import integrated
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import Knowledge
 from localspec.runtime import costs
 from localspec.runtime.costs import Store
 from localspec.runtime.kept.corpus import Corpus

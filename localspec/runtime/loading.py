@@ -19,9 +19,8 @@ from localspec.drafters.models.draft_model import DraftContext, DraftModel, Draf
 from localspec.drafters.models.translation import TranslatedContext, Translator
 from localspec.drafters.search.prompt_lookup import PromptLookupSettings
 from localspec.drafters.setup import Setup, made
-from localspec.engine.interfaces import Drafter
+from localspec.engine.interfaces import Drafter, Plan
 from localspec.engine.loop import Loop
-from localspec.engine.plan import Plan
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts

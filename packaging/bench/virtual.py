@@ -49,8 +49,11 @@ from localspec.bench.sides import EngineSide  # noqa: E402
 from localspec.checks.compare import Heat, Side, compare, tasks  # noqa: E402
 from localspec.checks.prompts import SHIPPED, load_workloads  # noqa: E402
 from localspec.llama.cache.context import Context  # noqa: E402
-from localspec.planning.costs import DraftCosts, PassCosts  # noqa: E402
-from localspec.planning.knowledge import Knowledge  # noqa: E402
+from localspec.planning.costs import (  # noqa: E402
+    DraftCosts,
+    Knowledge,
+    PassCosts,
+)
 from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
 

@@ -14,8 +14,7 @@ from localspec.cli.commands.run import ENOUGH_TRIALS, FEWEST_PASSES, idle_draft,
 from localspec.engine.stats import RequestStats
 from localspec.planning import plan
 from localspec.planning.acceptance import CONFIDENCE_CELLS
-from localspec.planning.costs import DraftCosts, PassCosts
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import DraftCosts, Knowledge, PassCosts
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command
 

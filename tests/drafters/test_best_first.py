@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.models.best_first import BestFirst
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.engine.interfaces import Draft, History, Price
 from localspec.types import Feed, LogitRows, Noise, SamplingParams, Tokens
 from tests.fakes import HashModel, draft_request, paths

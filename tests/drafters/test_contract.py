@@ -18,9 +18,8 @@ from localspec.config import EngineSettings
 from localspec.drafters.heads.dflash import BlockDrafter
 from localspec.drafters.heads.pard import ParallelContext, PardDrafter
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.habits import Habits
 from localspec.drafters.search.prompt_lookup import PromptLookup
-from localspec.drafters.search.suffix import SuffixDecoding
+from localspec.drafters.search.suffix import Habits, SuffixDecoding
 from localspec.drafters.setup import made
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.methods import HEADS, NAMES, PLAIN, ROWS, TABLE

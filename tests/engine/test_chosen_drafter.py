@@ -10,13 +10,11 @@ import pytest
 
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.interfaces import Drafter, Request
+from localspec.engine.interfaces import Drafter, Plan, Request
 from localspec.engine.loop import Loop
-from localspec.engine.plan import Plan
 from localspec.errors import UsageError
-from localspec.planning.costs import PassCosts
+from localspec.planning.costs import Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan
-from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt

@@ -12,8 +12,7 @@ import pytest
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, Request
 from localspec.engine.loop import Loop
 from localspec.engine.stats import Comparison, RequestStats
-from localspec.planning.costs import PassCosts
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import Knowledge, PassCosts
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import Feed, LogitRows, SamplingParams
 from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt

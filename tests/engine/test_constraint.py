@@ -20,9 +20,8 @@ from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest
 from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
 from localspec.errors import GrammarError
-from localspec.planning.costs import PassCosts
+from localspec.planning.costs import Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan
-from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import (

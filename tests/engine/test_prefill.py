@@ -12,9 +12,8 @@ from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
 from localspec.engine.slot import Event, FinishReason
 from localspec.errors import DecodeError, LocalspecError
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import DraftCosts, Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan
-from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import SamplingParams, Tokens
 from tests.engine.recital import BANG, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital

@@ -11,8 +11,7 @@ import pytest
 
 from localspec.engine import loop as loop_module
 from localspec.engine.interfaces import Request
-from localspec.engine.loop import Loop
-from localspec.engine.reading import ALONE_SECONDS, FIRST_PIECE, LEAST_ALONE, LEAST_PIECE, PASSES_BETWEEN, Reading
+from localspec.engine.loop import ALONE_SECONDS, FIRST_PIECE, LEAST_ALONE, LEAST_PIECE, PASSES_BETWEEN, Loop, Reading
 from localspec.engine.slot import FinishReason
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Feed, LogitRows, Tokens

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.interfaces import Draft, Request
+from localspec.engine.interfaces import Draft, Request, Undrafted
 from localspec.engine.loop import Loop
-from localspec.engine.plan import Undrafted
 from localspec.engine.slot import TARGET_ORIGIN, Origin
 from localspec.engine.stats import RequestStats, kept_comparison, percentile
 from localspec.planning.fixed import FixedPlan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.stop import TextStream
+from localspec.engine.slot import TextStream
 
 
 def naive(pieces: Sequence[bytes], stop: tuple[str, ...]) -> tuple[str, int]:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
 from localspec.planning.budget import Budget
-from localspec.planning.costs import DraftCosts, PassCosts
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import DraftCosts, Knowledge, PassCosts
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import FakeTarget, HashModel, draft_request

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, History, Request
 from localspec.engine.loop import Loop
 from localspec.errors import UsageError
-from localspec.planning.costs import PassCosts
+from localspec.planning.costs import Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan, fitting
-from localspec.planning.knowledge import Knowledge
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import Noise, Rule, SamplingParams, SparseProbs
 from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, draft_request, prompt

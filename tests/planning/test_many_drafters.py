@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
-from localspec.planning.costs import PassCosts
-from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
+from localspec.planning.costs import READING_ALLOWANCE, Knowledge, PassCosts
 from tests.planning.simulator import (
     CURVES,
     Price,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
-from localspec.planning.knowledge import READING_ALLOWANCE
+from localspec.planning.costs import READING_ALLOWANCE
 from tests.planning.simulator import Curve, Process, World, make, seconds, simulate
 from tests.planning.worlds import figures
 

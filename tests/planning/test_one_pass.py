@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Draft, DraftRequest
-from localspec.planning.costs import DraftCosts, PassCosts
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import DraftCosts, Knowledge, PassCosts
 from localspec.planning.plan import AdaptivePlan
 from tests.planning.simulator import CURVES, Clock, Guesser, Process, Run, World, measured, simulate
 

@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
-from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request
+from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Undrafted
 from localspec.engine.loop import Loop
-from localspec.engine.plan import Undrafted
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
 from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
-from localspec.planning.costs import DraftCosts, PassCosts
+from localspec.planning.costs import READING_ALLOWANCE, DraftCosts, Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan
-from localspec.planning.knowledge import READING_ALLOWANCE, Knowledge
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import (

@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.planning.acceptance import CONFIDENCE_CELLS, LEVEL_CELLS, Table, Tracker, cell_of, shifted
-from localspec.planning.weighing import Option, learn, weigh
+from localspec.engine.interfaces import Draft
+from localspec.planning.acceptance import (
+    CONFIDENCE_CELLS,
+    LEVEL_CELLS,
+    Candidate,
+    Table,
+    Tracker,
+    cell_of,
+    learn,
+    shifted,
+    weigh,
+)
 
 chains = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_size=1, max_size=3)
 
@@ -24,16 +34,14 @@ def odds(*rates: float) -> Tracker:
     return Tracker(table)
 
 
-def chain(place: int, tracker: Tracker, confidence: list[float]) -> Option:
-    count = len(confidence)
-    tokens, parents = np.ones(count, np.int32), np.arange(-1, count - 1, dtype=np.int32)
-    return Option(place, tracker, tokens, parents, np.array(confidence, np.float32))
+def chain(place: int, tracker: Tracker, confidence: list[float], free: bool = True) -> Candidate:
+    draft = Draft.chain(np.ones(len(confidence), np.int32), confidence=np.array(confidence, np.float32))
+    return Candidate(place, tracker, draft, free)
 
 
-def expected(option: Option, nodes: int) -> float:
+def expected(option: Candidate, nodes: int) -> float:
     """Tokens that the first nodes of a chain bring."""
-    assert option.confidence is not None
-    rates = [option.tracker.table.rates[cell_of(one)] for one in option.confidence.tolist()[:nodes]]
+    rates = [option.tracker.table.rates[cell_of(one)] for one in option.confidence[:nodes]]
     return float(np.cumprod(rates).sum()) if rates else 0.0
 
 
@@ -45,7 +53,7 @@ def test_the_best_of_all_choices_is_found(drafts: list[list[float]], steps: list
     best = weigh(options, 1, prices, rate)
     values = [0.0]
     for one, nodes in product(options, range(1, 6)):
-        if nodes <= len(one.tokens):
+        if nodes <= len(one.draft):
             values.append(expected(one, nodes) - rate * (prices[nodes] - prices[0]))
     assert best.value == pytest.approx(max(values), abs=1e-6)
     if best.nodes:
@@ -72,7 +80,7 @@ def test_a_width_that_may_not_run_is_never_chosen() -> None:
 def test_siblings_share_what_their_parent_reaches() -> None:
     tracker = odds(*[0.5] * 10)
     tokens, confidence = np.array([1, 2], np.int32), np.array([0.5, 0.5], np.float32)
-    tree = Option(0, tracker, tokens, np.array([-1, -1], np.int32), confidence)
+    tree = Candidate(0, tracker, Draft(tokens, np.array([-1, -1], np.int32), None, confidence))
     assert weigh([tree], 1, [1.0, 1.0, 1.0], 0.0).gain == pytest.approx(0.5 + 0.25)
     again = weigh([tree], 1, [1.0, 1.0, 1.0], 0.0, again=0.5)
     assert again.gain == pytest.approx(0.5 + 0.125), "what is accepted beside the main chain is decoded again"
@@ -80,7 +88,7 @@ def test_siblings_share_what_their_parent_reaches() -> None:
 
 def test_a_promise_hopes_less_the_more_is_known() -> None:
     tracker = odds()
-    known, unknown = (Option(0, Tracker(Table()), levels=3, optimism=0.5) for _ in range(2))
+    known, unknown = (Candidate(0, Tracker(Table()), levels=3, optimism=0.5) for _ in range(2))
     known.tracker.table.trials[CONFIDENCE_CELLS:] = [300.0] * LEVEL_CELLS
     gains = [weigh([one], 1, [1.0] * 4, 1.0).gain for one in (known, unknown)]
     assert gains[0] < gains[1] < 3.0
@@ -90,15 +98,15 @@ def test_a_promise_hopes_less_the_more_is_known() -> None:
 def test_only_what_is_known_is_learned() -> None:
     """The first wrong guess says nothing of what lies after it."""
     tracker = odds(*[0.5] * 10)
-    option = chain(0, tracker, [0.05, 0.15, 0.25])
-    option.tokens[:] = (7, 8, 9)
+    option = chain(0, tracker, [0.05, 0.15, 0.25], free=False)
+    option.draft.tokens[:] = (7, 8, 9)
     before, cells = list(tracker.table.rates), list(tracker.table.trials)
-    learn(option, [7, 1, 1], True)
+    learn(option, [7, 1, 1])
     changed = [cell for cell, (one, was) in enumerate(zip(tracker.table.rates, before, strict=True)) if one != was]
     assert changed == [0, 1, CONFIDENCE_CELLS, CONFIDENCE_CELLS + 1]
     assert changed == [cell for cell, was in enumerate(cells) if tracker.table.trials[cell] != was]
     assert tracker.table.rates[0] > 0.5 > tracker.table.rates[1]
-    learn(option, [], True)
+    learn(option, [])
     assert tracker.table.trials[0] == cells[0] + 1, "nothing was said"
 
 
@@ -106,8 +114,8 @@ def test_a_request_drifts_from_its_table_and_comes_back() -> None:
     tracker = odds(*[0.5] * 10)
     for _ in range(30):
         option = chain(0, tracker, [0.55])
-        option.tokens[:] = 3
-        learn(option, [3], False)
+        option.draft.tokens[:] = 3
+        learn(option, [3])
     assert tracker.probability(0.55) > 0.8
     other = Tracker(tracker.table)
     assert other.probability(0.55) < tracker.probability(0.55), "another request begins with what all have in common"

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.chat.archive.passes import tokens_of
-from localspec.engine.plan import Undrafted
+from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import Event, FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.remote.steps import Hearer, Steps, Teller

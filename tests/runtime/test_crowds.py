@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import History, Outcome, Verdict
-from localspec.planning.costs import PassCosts
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import Knowledge, PassCosts
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import draft_request

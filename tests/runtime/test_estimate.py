@@ -11,7 +11,7 @@ from localspec.gguf import read_header
 from localspec.gguf.spread import spread_of
 from localspec.llama.model import Model
 from localspec.models.facts.shape import Layer, ModelShape, shape_of
-from localspec.planning.knowledge import Knowledge
+from localspec.planning.costs import Knowledge
 from localspec.runtime.costs import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
 from tests.planning.simulator import Process, World, make, seconds, simulate
 

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.engine.interfaces import Draft
 from localspec.kept import Facts
-from localspec.planning.acceptance import Tracker
-from localspec.planning.costs import MOST_KEPT_PASSES, DraftCosts, PassCosts
-from localspec.planning.knowledge import Knowledge
-from localspec.planning.weighing import Option, learn
+from localspec.planning.acceptance import Candidate, Tracker, learn
+from localspec.planning.costs import MOST_KEPT_PASSES, DraftCosts, Knowledge, PassCosts
 from localspec.runtime import memory
 from localspec.runtime.costs import Store
 from localspec.runtime.engine import Engine
-from tests.fakes import prompt
 from tests.runtime.fake_engine import make, read, request
 
 
@@ -28,9 +26,10 @@ def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
 
 def learned(where: Store) -> Knowledge:
     knowledge = where.read()
-    guess = Option(0, Tracker(knowledge.acceptance["draft"]), prompt(1), prompt(-1), np.full(1, 0.5, dtype=np.float32))
+    draft = Draft.chain([1], confidence=np.full(1, 0.5, dtype=np.float32))
+    guess = Candidate(0, Tracker(knowledge.acceptance["draft"]), draft, free=False)
     for _ in range(50):
-        learn(guess, [0], True)
+        learn(guess, [0])
     knowledge.costs = PassCosts({128: {1: 0.03, 4: 0.06}, 512: {1: 0.03, 4: 0.06}})
     knowledge.draft_costs["draft"] = DraftCosts({1: 0.003}, 0.001)
     knowledge.draft_costs["untimed"] = DraftCosts({1: 0.003}, 0.001, estimated=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from localspec import Engine, SamplingParams
-from localspec.engine.reading import Reading
+from localspec.engine.loop import Reading
 from localspec.engine.slot import FinishReason
 from localspec.llama.cache.context import Context
 from localspec.runtime.generation import Generation

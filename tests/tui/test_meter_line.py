@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.engine.plan import Undrafted
+from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.tui.widgets.meter import Now, meter_line

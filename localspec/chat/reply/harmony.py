@@ -13,7 +13,7 @@ from localspec.chat.reply.call_json import Arguments, NoCall
 from localspec.chat.reply.reply import Content, Parser, Part, Reasoning, Thought
 from localspec.chat.reply.tool import CallBegun, CallEnded, Tool, new_call_id
 from localspec.chat.turn import Message
-from localspec.engine.stop import overlap
+from localspec.engine.slot import overlap
 
 if TYPE_CHECKING:
     from localspec.chat.turn import Message

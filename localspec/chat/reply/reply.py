@@ -30,7 +30,7 @@ from localspec.chat.reply.tool import (
     new_call_id,
     parts_of,
 )
-from localspec.engine.stop import overlap
+from localspec.engine.slot import overlap
 from localspec.grammar.instance import admits
 
 _SPACE = " \t\r\n"

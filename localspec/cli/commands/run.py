@@ -28,7 +28,7 @@ from localspec.errors import UsageError
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
-    from localspec.planning.knowledge import Knowledge
+    from localspec.planning.costs import Knowledge
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
 
@@ -155,7 +155,7 @@ def _print_json(generation: Generation, configuration: str) -> int:
 
 FEWEST_PASSES = 64
 """Passes of an answer from which on a draft that was in none of them counts as never used: it was weighed in most of
-them, and probed several times (`planning.asking` waits 8 passes for the first probe, and longer after each miss)."""
+them, and probed several times (`planning.passes` waits 8 passes for the first probe, and longer after each miss)."""
 SLOW_GUESS = 0.5
 """Share of a plain pass from which on a guess is too slow to pay: it must be right more often than not to break even,
 before its wider pass is paid for."""

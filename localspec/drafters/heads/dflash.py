@@ -28,8 +28,7 @@ import numpy.typing as npt
 from localspec.drafters.heads.dflash_context import Block, BlockShape, DFlashContext
 from localspec.drafters.heads.head import Weights, check_rows, guessed_ids
 from localspec.drafters.heads.head_cache import HeadModel
-from localspec.drafters.models.best_first import BestFirst
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
@@ -462,7 +461,7 @@ class BlockDrafter(BestFirst):
     """Draws chains and trees from the rows that one pass computes."""
 
     one_pass = True
-    """The plan takes the first level to cost all and the others nothing (`planning.asking`)."""
+    """The plan takes the first level to cost all and the others nothing (`planning.passes`)."""
 
     def __init__(
         self, context: BlockContext, end_tokens: frozenset[int], settings: DraftModelSettings, name: str

@@ -1,7 +1,7 @@
 """EAGLE-1 and EAGLE-2 heads (Li et al. 2024, arXiv 2401.15077, 2406.16858): one decoder layer over pairs of the
 target's final state and the token after it, read through the target's own output matrix.
 
-The two share their heads and differ in the tree (`best_first`). Files are as published (yuhuili/EAGLE-*): config.json
+The two share their heads and differ in the tree (`draft_model`). Files are as published (yuhuili/EAGLE-*): config.json
 of a one-layer llama, and `embed_tokens`, `fc` and `layers.0` as safetensors or a pickle of torch's. llama.cpp does not
 know these heads; they are computed here, with matrices in 8 bits.
 """
@@ -20,8 +20,7 @@ import numpy.typing as npt
 from localspec.drafters.heads import head_cache
 from localspec.drafters.heads.head import check_sizes, output_matrix
 from localspec.drafters.heads.head_cache import HeadCache, Row
-from localspec.drafters.models.best_first import BestFirst
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context

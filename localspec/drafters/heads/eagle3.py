@@ -17,8 +17,7 @@ import numpy as np
 
 from localspec.drafters.heads.head import Weights, check_rows, guessed_ids
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadBatch, HeadCache, HeadModel, Row
-from localspec.drafters.models.best_first import BestFirst
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context

@@ -178,7 +178,7 @@ class FinalState:
         assert target.states is not None
         self.n_ctx, self.n_vocab = target.n_ctx, target.n_vocab
         self.n_paths = target.max_leaves
-        """Most paths of a slot (`best_first.TreeContext`); here more paths cost nothing."""
+        """Most paths of a slot (`draft_model.TreeContext`); here more paths cost nothing."""
         self._states, self._threads = target.states, target.threads
         self._nothing = np.full((1, self.n_vocab), -np.inf, dtype=np.float32)
 

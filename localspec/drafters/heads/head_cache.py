@@ -160,7 +160,7 @@ class Row:
 
 
 class HeadCache(ABC):
-    """A `drafters.best_first.TreeContext`; a method says how cells are computed."""
+    """A `drafters.draft_model.TreeContext`; a method says how cells are computed."""
 
     def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
         """

@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.drafters.heads.head import TAP, FinalState, check_sizes
-from localspec.drafters.models.best_first import BestFirst
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -131,7 +130,7 @@ class _Guesses:
 
 
 class MedusaContext(FinalState):
-    """A `best_first.TreeContext`: the row after a path is that of the head which guesses so far ahead."""
+    """A `draft_model.TreeContext`: the row after a path is that of the head which guesses so far ahead."""
 
     def __init__(self, target: Context, weights: Sequence[_Weights]) -> None:
         super().__init__(target)

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.drafters.heads.head import TAP, FinalState, check_sizes
-from localspec.drafters.models.best_first import BestFirst
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -158,7 +157,7 @@ class _Thought:
 
 
 class MlpContext(FinalState):
-    """A `best_first.TreeContext`; keeps the states of the paths after the target's last one."""
+    """A `draft_model.TreeContext`; keeps the states of the paths after the target's last one."""
 
     def __init__(self, target: Context, shape: Shape, steps: Sequence[_Step]) -> None:
         super().__init__(target)

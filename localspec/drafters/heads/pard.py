@@ -136,7 +136,7 @@ class PardDrafter(DraftModel):
     """The draft model's way to draw a draft, from rows that one pass computes."""
 
     one_pass = True
-    """The plan takes the first level to cost all and the others nothing (`planning.asking`)."""
+    """The plan takes the first level to cost all and the others nothing (`planning.passes`)."""
 
     def __init__(self, context: ParallelContext, end_tokens: frozenset[int], settings: DraftModelSettings) -> None:
         super().__init__(context, end_tokens, settings, PardHead.name)

@@ -5,29 +5,23 @@ It costs nothing. The target still has its say: the same text can often be cut i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from localspec.drafters.setup import Setup
-from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Needs, Outcome
+from localspec.drafters.setup import FreeDrafter, Setup
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, Needs
 
 _CONFIDENCE = 16.0
 """Confidence of every forced node: that of a match of 16 tokens."""
 
 
-class GrammarForced:
+class GrammarForced(FreeDrafter):
     """Guesses what the request's grammar forces; nothing without one."""
 
     name = "grammar"
     needs = Needs(constraint=True)
-    free = True
 
-    def missing(self, slot: int, history: History) -> int:
-        return 0
-
-    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        return [self._guess(request) for request in requests]
+    def __init__(self, setup: Setup | None = None) -> None:
+        pass
 
     def _guess(self, request: DraftRequest) -> Draft:
         limit = min(request.max_nodes, request.max_depth)
@@ -37,14 +31,3 @@ class GrammarForced:
         if not len(tokens):
             return EMPTY_DRAFT
         return Draft.chain(tokens, confidence=np.full(len(tokens), _CONFIDENCE, dtype=np.float32), origin=self.name)
-
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def make(setup: Setup) -> GrammarForced:
-    """The drafter as the table has it."""
-    return GrammarForced()

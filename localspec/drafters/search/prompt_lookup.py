@@ -7,17 +7,68 @@ native (`native/ngram.c`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.drafters.search.prediction import Prediction
-from localspec.drafters.setup import Setup
-from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.drafters.setup import FreeDrafter, Setup
+from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History
 from localspec.errors import UsageError
 from localspec.native.indexes import NgramIndex
-from localspec.types import NO_TOKENS
+from localspec.types import NO_TOKENS, Tokens
+
+
+class Prediction:
+    """A place in an expected text that follows a history: what a caller predicts (an edited file, say) need not stand
+    in the conversation to be found.
+
+    The answer is expected to begin where the text does. As long as it says what is expected the place moves along;
+    after a difference the end of the history is searched in the text, and the next place where it stands is taken.
+    """
+
+    def __init__(self, tokens: Tokens, shortest: int, longest: int, start: int) -> None:
+        """
+        Args:
+            tokens: int32[m], the expected text.
+            shortest: tokens that must match to find a place again.
+            longest: tokens of a match from which on a longer one is no better.
+            start: length of the history where the text is expected to begin.
+        """
+        self.tokens = tokens
+        self._shortest, self._longest = shortest, longest
+        self._seen = start
+        self._place = 0
+        """Index in the prediction of the token that is expected next; the last known index while it is lost."""
+        self._matched = longest
+        """Number of tokens before `_place` that agree with the history; 0 = the place is lost."""
+
+    def lookup(self, history: Tokens, count: int) -> tuple[Tokens, int]:
+        """What is expected next, at most `count` tokens, and how many tokens before it agree; empty and 0 if unknown.
+        `history`: int32[n], the whole of it, at least as long as the last time."""
+        new = history[self._seen :]
+        self._seen = len(history)
+        end = self._place + len(new)
+        if self._matched and np.array_equal(self.tokens[self._place : end], new):
+            self._place, self._matched = end, self._matched + len(new)
+        else:
+            self._find(history)
+        expected = self.tokens[self._place : self._place + count] if self._matched else self.tokens[:0]
+        return expected, self._matched if len(expected) else 0
+
+    def _find(self, history: Tokens) -> None:
+        """The place after the longest match of the history's end: of equals the next one, else the last before."""
+        places = np.arange(1, len(self.tokens) + 1)
+        self._matched, last = 0, self._place
+        for length in range(1, min(self._longest, len(history)) + 1):
+            places = places[places >= length]
+            places = places[self.tokens[places - length] == history[-length]]
+            if not len(places):
+                break
+            if length >= self._shortest:
+                self._matched = length
+                ahead = places[places >= last]
+                self._place = int(ahead[0] if len(ahead) else places[-1])
+
 
 PREDICTION = "prediction"
 """Origin of drafts from predicted text."""
@@ -25,8 +76,6 @@ PREDICTION = "prediction"
 
 @dataclass(frozen=True, slots=True)
 class PromptLookupSettings:
-    """Settings of prompt lookup."""
-
     min_ngram: int = 2
     """Shortest end of the history that is looked up; shorter finds more and is wrong more often."""
     max_ngram: int = 5
@@ -49,27 +98,19 @@ class _Indexed:
     prediction: Prediction | None = None
 
 
-class PromptLookup:
+class PromptLookup(FreeDrafter):
     """One n-gram index per slot, a cache of that slot's history."""
 
     name = "lookup"
-    needs = NEEDS_NOTHING
-    free = True
 
     def __init__(self, settings: PromptLookupSettings | None = None) -> None:
         self.settings = settings or PromptLookupSettings()
         self._slots: dict[int, _Indexed] = {}
 
-    def missing(self, slot: int, history: History) -> int:
-        return 0
-
     def matched(self, request: DraftRequest) -> int:
         return self._synced(request).index.lookup(1)[1]
 
-    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        return [self._lookup(request) for request in requests]
-
-    def _lookup(self, request: DraftRequest) -> Draft:
+    def _guess(self, request: DraftRequest) -> Draft:
         limit = min(request.max_nodes, request.max_depth)
         seen = self._synced(request)
         if limit < 1:
@@ -98,9 +139,6 @@ class PromptLookup:
         seen.history, seen.epoch, seen.length = history, history.epoch, len(history)
         return seen
 
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
-        pass  # the next draft reads the history
-
     def close(self) -> None:
         for seen in self._slots.values():
             seen.index.close()
@@ -108,5 +146,4 @@ class PromptLookup:
 
 
 def make(setup: Setup) -> PromptLookup:
-    """The drafter as settings have it."""
     return PromptLookup(PromptLookupSettings(setup.settings.min_ngram, setup.settings.max_ngram))
