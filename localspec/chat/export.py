@@ -6,13 +6,12 @@ import base64
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.archive.chats import clean
-from localspec.chat.archive.intake import ForeignChat, ForeignMessage
-from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.archive.file import clean
+from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
 from localspec.chat.plain_text import plain_text
 from localspec.chat.prompt.prompt import window_start, with_attachments
 
@@ -27,31 +26,30 @@ SUMMARISED = "From here on the model saw this summary instead of what stands abo
 """What stands before a summary in exports to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatExport:
-    """A chat with all that is exported of it."""
-
-    chat: Chat
-    path: Sequence[StoredMessage]
-    tree: Sequence[StoredMessage]
-    """Parents before children."""
-    chosen: frozenset[int]
-    """Messages that are their parent's chosen child."""
-    passes: Mapping[int, bytes] = field(default_factory=dict)
-    """Origin data of answers, as `passes.encode` makes it."""
+_CHAT = (
+    *("key", "title", "system", "model", "params", "pinned", "tags", "unsent", "window_first", "window_summary"),
+    *("created", "used", "messages"),
+)
+_MESSAGE = (
+    *("key", "parent", "chosen", "role", "content", "reasoning", "state", "note", "model", "seed", "sampling", "stats"),
+    *("attachments", "created", "updated"),
+)
+"""Fields of JSON, in their order; an answer whose origin is known has `passes`, too. Messages are named by key."""
 
 
-def to_markdown(exports: Sequence[ChatExport]) -> str:
+def to_markdown(exports: Sequence[WholeChat]) -> str:
     """The active paths, a chapter for each chat."""
     return "\n\n---\n\n".join(map(_markdown, exports)) + "\n"
 
 
-def _markdown(export: ChatExport) -> str:
+def _markdown(export: WholeChat) -> str:
     parts = [f"# {title(export.chat)}"]
     if export.chat.system:
         parts.append(f"**System prompt**\n\n{_quoted(export.chat.system)}")
-    for at, message in enumerate(export.path):
-        if at == summarised(export):
+    path = export.path
+    summarised = _summarised(export.chat, path)
+    for at, message in enumerate(path):
+        if at == summarised:
             parts.append(f"*{SUMMARISED}*\n\n{_quoted(export.chat.window_summary)}")
         parts.append(f"## {heading(message)}")
         if message.reasoning.strip():
@@ -62,9 +60,9 @@ def _markdown(export: ChatExport) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part)
 
 
-def summarised(export: ChatExport) -> int | None:
+def _summarised(chat: Chat, path: Sequence[StoredMessage]) -> int | None:
     """Index of the message before which the model was given a summary; None = it was given none."""
-    return window_start(export.chat, export.path) if export.chat.window_summary else None
+    return window_start(chat, path) if chat.window_summary else None
 
 
 def _quoted(text: str) -> str:
@@ -99,30 +97,26 @@ def stamp(seconds: float) -> str:
         return "unknown time"
 
 
-def to_json(exports: Sequence[ChatExport]) -> str:
+def to_json(exports: Sequence[WholeChat]) -> str:
     """Everything, all branches, origin data included; `import_.read_own` is the inverse."""
     data = {"format": FORMAT, "version": VERSION, "chats": [_plain(export) for export in exports]}
     return clean(json.dumps(data, ensure_ascii=False, indent=1)) + "\n"
 
 
-def _plain(export: ChatExport) -> dict[str, Any]:
-    keys: dict[int | None, str] = {message.id: message.key for message in export.tree}
-    messages = [_plain_message(message, keys, export) for message in export.tree]
-    return _like(ForeignChat, export.chat, {"window_first": keys.get(export.chat.window_first), "messages": messages})
+def _plain(export: WholeChat) -> dict[str, Any]:
+    keys: dict[int | None, str] = {message.id: message.key for message in export.messages}
+    messages = [_plain_message(message, keys, export) for message in export.messages]
+    own = {"window_first": keys.get(export.chat.window_first), "messages": messages}
+    return {name: own[name] if name in own else getattr(export.chat, name) for name in _CHAT}
 
 
-def _plain_message(message: StoredMessage, keys: Mapping[int | None, str], export: ChatExport) -> dict[str, Any]:
+def _plain_message(message: StoredMessage, keys: Mapping[int | None, str], export: WholeChat) -> dict[str, Any]:
     own: dict[str, Any] = {"parent": keys.get(message.parent_id), "chosen": message.id in export.chosen}
     own["attachments"] = [asdict(item) for item in message.attachments]
+    found = {name: own[name] if name in own else getattr(message, name) for name in _MESSAGE}
     if message.id in export.passes:
-        own["passes"] = base64.b64encode(export.passes[message.id]).decode()
-    return _like(ForeignMessage, message, own)
-
-
-def _like(kind: type[Any], stored: Chat | StoredMessage, own: dict[str, Any]) -> dict[str, Any]:
-    """By name, in their order, all fields of `kind` that are the archive's, too, or the export's own."""
-    found = {one.name: getattr(stored, one.name) for one in fields(kind) if hasattr(stored, one.name)} | own
-    return {one.name: found[one.name] for one in fields(kind) if one.name in found}
+        found["passes"] = base64.b64encode(export.passes[message.id]).decode()
+    return found
 
 
 # One HTML file that loads nothing, runs nothing and needs nothing else.
@@ -146,7 +140,7 @@ _HEAD = """<!doctype html>
 """
 
 
-def to_html(exports: Sequence[ChatExport]) -> str:
+def to_html(exports: Sequence[WholeChat]) -> str:
     """The active paths. Answers are rendered Markdown, HTML in them is shown as text, images as links."""
     from markdown_it import MarkdownIt  # 20 ms
 
@@ -160,8 +154,10 @@ def to_html(exports: Sequence[ChatExport]) -> str:
         parts.append(f'<article id="c{at}"><h1>{_safe(title(export.chat))}</h1>')
         if export.chat.system:
             parts.append(_folded("System prompt", export.chat.system))
-        for place, message in enumerate(export.path):
-            if place == summarised(export):
+        path = export.path
+        summarised = _summarised(export.chat, path)
+        for place, message in enumerate(path):
+            if place == summarised:
                 parts.append(_folded(SUMMARISED, export.chat.window_summary))
             parts.append(_section(message, markdown))
         parts.append("</article>")
@@ -190,7 +186,7 @@ def _safe(text: str) -> str:
     return escape(plain_text(text))
 
 
-KINDS: dict[str, Callable[[Sequence[ChatExport]], str]] = {
+KINDS: dict[str, Callable[[Sequence[WholeChat]], str]] = {
     "markdown": to_markdown,
     "json": to_json,
     "html": to_html,

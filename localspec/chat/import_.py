@@ -15,15 +15,14 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec import paths
 from localspec.chat.archive.chats import title_from
-from localspec.chat.archive.intake import ForeignChat, ForeignMessage
-from localspec.chat.archive.message import ROLES, STATES, Attachment
+from localspec.chat.archive.message import ROLES, STATES, Attachment, Chat, Role, StoredMessage, WholeChat
 from localspec.chat.archive.passes import decode
 from localspec.chat.export import FORMAT, VERSION
 from localspec.errors import UsageError
@@ -41,13 +40,13 @@ class _Node:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple[list[ForeignChat], int]:
+def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple[list[WholeChat], int]:
     """The chats, and how many messages were left out.
 
     Raises:
         UsageError: a conversation is not what ChatGPT exports; says which.
     """
-    chats: dict[str, ForeignChat] = {}
+    chats: dict[str, WholeChat] = {}
     left_out = 0
     for number, conversation in enumerate(conversations, 1):
         mapping = conversation.get("mapping")
@@ -55,18 +54,21 @@ def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple
             raise UsageError(f"{name}: the mapping of conversation {number} is no object.")
         nodes = _nodes(mapping)
         reader = _Reader(nodes, _time(conversation.get("create_time"), 0.0))
-        messages = reader.messages(_above(nodes, conversation.get("current_node")))
+        open_branch = _above(nodes, conversation.get("current_node"))
+        messages = reader.messages()
         left_out += reader.left_out
         if messages:
             key = _key(conversation, mapping)
             created = _time(conversation.get("create_time"), messages[0].created)
-            chats[key] = ForeignChat(
+            chat = Chat(
+                id=0,
                 key=f"chatgpt:{key}",
                 title=_text(conversation.get("title")) or title_from(messages[0].content),
                 created=created,
                 used=_time(conversation.get("update_time"), created),
-                messages=messages,
             )
+            chosen = frozenset(message.id for message in messages if message.key in open_branch)
+            chats[key] = WholeChat(chat, messages, chosen)
     return list(chats.values()), left_out
 
 
@@ -120,21 +122,21 @@ class _Reader:
         self._created = created
         self.left_out = 0
 
-    def messages(self, active: set[str]) -> list[ForeignMessage]:
+    def messages(self) -> list[StoredMessage]:
         """Parents before children."""
-        found: dict[str, ForeignMessage] = {}
+        found: dict[int, StoredMessage] = {}
         roots = [key for key, node in self._nodes.items() if node.parent is None]
-        waiting: list[tuple[str, str | None, str]] = [(key, None, "") for key in reversed(roots)]
+        waiting: list[tuple[str, int | None, str]] = [(key, None, "") for key in reversed(roots)]
         while waiting:
             key, parent, thoughts = waiting.pop()
             node = self._nodes[key]
             role, content, thought = _said(node.data)
             thoughts = "\n\n".join(part for part in (thoughts, thought) if part)
             if content:
-                message = ForeignMessage(
+                message = StoredMessage(
+                    id=len(found),
                     key=key,
-                    parent=parent,
-                    chosen=key in active,
+                    parent_id=parent,
                     role=role,
                     content=content,
                     created=_time(node.data.get("create_time"), self._created),
@@ -148,18 +150,17 @@ class _Reader:
             waiting += [(child, parent, thoughts) for child in reversed(node.children)]
         return list(found.values())
 
-    def _put(self, found: dict[str, ForeignMessage], message: ForeignMessage) -> str:
-        """Adds a message, or its text to the answer it goes on; the key it is found by."""
-        above = found.get(message.parent) if message.parent is not None else None
+    def _put(self, found: dict[int, StoredMessage], message: StoredMessage) -> int:
+        """Adds a message, or its text to the answer it goes on; the id it is found by."""
+        above = found.get(message.parent_id) if message.parent_id is not None else None
         if above is not None and above.role == message.role == "assistant" and self._alone(message.key):
-            found[above.key] = replace(
+            message = replace(
                 above,
                 content=f"{above.content}\n\n{message.content}",
                 reasoning="\n\n".join(part for part in (above.reasoning, message.reasoning) if part),
             )
-            return above.key
-        found[message.key] = message
-        return message.key
+        found[message.id] = message
+        return message.id
 
     def _alone(self, key: str) -> bool:
         """Whether a node and all above it up to the next text have no siblings."""
@@ -179,12 +180,13 @@ def _model(data: Mapping[str, Any]) -> str:
     return _text(metadata.get("model_slug"))[:_LONGEST_NAME] if isinstance(metadata, dict) else ""
 
 
-def _said(data: Mapping[str, Any]) -> tuple[str, str, str]:
+def _said(data: Mapping[str, Any]) -> tuple[Role, str, str]:
     """(role, text, thought) of a node; a text of "" = there is none to be kept."""
     author, content = data.get("author"), data.get("content")
-    role = author.get("role") if isinstance(author, dict) else None
-    if role not in ("user", "assistant") or not isinstance(content, dict):
-        return "", "", ""
+    said = author.get("role") if isinstance(author, dict) else None
+    if said not in ("user", "assistant") or not isinstance(content, dict):
+        return "system", "", ""
+    role: Role = "user" if said == "user" else "assistant"
     kind = content.get("content_type")
     if kind == "thoughts":
         return role, "", _thoughts(content.get("thoughts"))
@@ -217,12 +219,12 @@ def _thoughts(thoughts: Any) -> str:
 MOST_BYTES = 1 << 30
 """Of one file, unpacked; a larger one is refused."""
 _Kind = TypeVar("_Kind")
-_Foreign = TypeVar("_Foreign", ForeignChat, ForeignMessage)
+_Stored = TypeVar("_Stored", Chat, StoredMessage)
 
 
-def read_file(path: Path) -> tuple[list[ForeignChat], int]:
+def read_file(path: Path) -> tuple[list[WholeChat], int]:
     """The chats of a file, folder or zip, and how many things in it were left out."""
-    chats: list[ForeignChat] = []
+    chats: list[WholeChat] = []
     left_out = 0
     for name, data in _documents(path):
         found, without = _read(_parsed(data, name), name)
@@ -289,7 +291,7 @@ def _parsed(data: bytes, name: str) -> Any:
         raise UsageError(f"{name} is not JSON: {error}.") from None
 
 
-def _read(data: Any, name: str) -> tuple[list[ForeignChat], int]:
+def _read(data: Any, name: str) -> tuple[list[WholeChat], int]:
     if isinstance(data, dict) and data.get("format") == FORMAT:
         return read_own(data, name), 0
     if isinstance(data, dict) and "mapping" in data:
@@ -299,7 +301,7 @@ def _read(data: Any, name: str) -> tuple[list[ForeignChat], int]:
     raise UsageError(f"{name} is neither localspec's own export nor ChatGPT's.")
 
 
-def read_own(data: Mapping[str, Any], name: str) -> list[ForeignChat]:
+def read_own(data: Mapping[str, Any], name: str) -> list[WholeChat]:
     """The inverse of `export.to_json`.
 
     Raises:
@@ -311,7 +313,7 @@ def read_own(data: Mapping[str, Any], name: str) -> list[ForeignChat]:
         raise UsageError(f"{name} was written by a newer localspec (version {version}).", "Update localspec.")
     chats = fields.take("chats", list)
     found = [_chat(_Fields(item, f"{name}: chat {number}")) for number, item in enumerate(chats, 1)]
-    if len({chat.key for chat in found}) < len(found):
+    if len({whole.chat.key for whole in found}) < len(found):
         raise UsageError(f"{name}: two chats have the same key.")
     return found
 
@@ -350,51 +352,57 @@ _KINDS: dict[type, str] = {
 _DECLARED: dict[Any, type] = {"str": str, "float": float, "bool": bool, "Mapping[str, Any]": dict}
 
 
-def _filled(kind: type[_Foreign], fields: _Fields, own: dict[str, Any]) -> _Foreign:
-    """What an object holds, field by field, but for what was read apart; what may be missing has its default."""
+def _filled(kind: type[_Stored], fields: _Fields, own: dict[str, Any]) -> _Stored:
+    """All that an object holds, field by field, but for what was read apart; what may be missing has its default."""
     for member in dataclasses.fields(kind):
-        if member.name in own:
-            continue
-        declared, _, optional = str(member.type).partition(" | ")
-        if optional:
-            own[member.name] = fields.optional(member.name, _DECLARED[declared])
-        else:
+        if member.name not in own:
             default = None if member.default is dataclasses.MISSING else member.default
             if member.default_factory is not dataclasses.MISSING:
                 default = member.default_factory()
-            own[member.name] = fields.take(member.name, _DECLARED[declared], default)
+            own[member.name] = fields.take(member.name, _DECLARED[member.type], default)
     return kind(**own)
 
 
-def _chat(fields: _Fields) -> ForeignChat:
-    items = fields.take("messages", list)
-    messages = [_message(_Fields(item, f"{fields.place}, message {at}")) for at, item in enumerate(items, 1)]
-    keys: set[str] = set()
-    for number, message in enumerate(messages, 1):
-        place = f"{fields.place}, message {number}"
-        if message.key in keys:
-            raise UsageError(f"{place}: the key {message.key[:40]!r} is there twice.")
-        if message.parent is not None and message.parent not in keys:
-            raise UsageError(f"{place}: its parent {message.parent[:40]!r} does not come before it.")
-        keys.add(message.key)
-    own: dict[str, Any] = {
-        "messages": messages,
-        "created": fields.take("created", float),
-        "tags": _texts(fields, "tags"),
-    }
-    return _filled(ForeignChat, fields, own | {"used": fields.take("used", float, own["created"])})
+def _chat(fields: _Fields) -> WholeChat:
+    ids: dict[str, int] = {}
+    messages: list[StoredMessage] = []
+    chosen: set[int] = set()
+    passes: dict[int, bytes] = {}
+    for number, item in enumerate(fields.take("messages", list), 1):
+        inner = _Fields(item, f"{fields.place}, message {number}")
+        messages.append(_message(inner, number, ids))
+        if inner.take("chosen", bool, False):
+            chosen.add(number)
+        if (found := _passes(inner)) is not None:
+            passes[number] = found
+    created = fields.take("created", float)
+    own: dict[str, Any] = {"id": 0, "messages": len(messages), "created": created, "tags": _texts(fields, "tags")}
+    own |= {"used": fields.take("used", float, created)}
+    own |= {"window_first": ids.get(fields.optional("window_first", str) or "")}
+    return WholeChat(_filled(Chat, fields, own), messages, frozenset(chosen), passes)
 
 
-def _message(fields: _Fields) -> ForeignMessage:
+def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage:
+    """Message `number` of its chat.
+
+    Args:
+        ids: by key, of the messages before it; it is added.
+    """
+    key, parent = fields.take("key", str), fields.optional("parent", str)
+    if key in ids:
+        raise UsageError(f"{fields.place}: the key {key[:40]!r} is there twice.")
+    if parent is not None and parent not in ids:
+        raise UsageError(f"{fields.place}: its parent {parent[:40]!r} does not come before it.")
+    ids[key] = number
     created = fields.take("created", float)
     state = _one_of(fields, "state", STATES, "done")
     seed = fields.optional("seed", int)
     if seed is not None and not 0 <= seed < 2**64:
         raise UsageError(f"{fields.place}: seed is {str(seed)[:40]}; it must be between 0 and 2^64 - 1.")
-    own: dict[str, Any] = {"created": created, "updated": fields.take("updated", float, created), "seed": seed}
+    own: dict[str, Any] = {"id": number, "chat_id": 0, "parent_id": None if parent is None else ids[parent]}
+    own |= {"created": created, "updated": fields.take("updated", float, created), "seed": seed, "siblings": ()}
     own |= {"state": "stopped" if state == "streaming" else state, "role": _one_of(fields, "role", ROLES)}
-    own |= {"attachments": _attachments(fields), "passes": _passes(fields)}
-    return _filled(ForeignMessage, fields, own)
+    return _filled(StoredMessage, fields, own | {"attachments": _attachments(fields)})
 
 
 def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | None = None) -> str:
@@ -427,12 +435,8 @@ def _passes(fields: _Fields) -> bytes | None:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise UsageError(f"{fields.place}: passes is not base64.") from None
-    _checked(decode, data, fields.place)
-    return data
-
-
-def _checked(read: Callable[[list[bytes]], object], data: bytes, place: str) -> None:
     try:
-        read([data])
+        decode([data])
     except UsageError as error:
-        raise UsageError(f"{place}: {error}") from None
+        raise UsageError(f"{fields.place}: {error}") from None
+    return data

@@ -156,7 +156,7 @@ class ArchiveMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.archive.persistent)
     @rule()
     def lose_the_file(self) -> None:
-        self.archive._database._give_up(sqlite3.OperationalError("database or disk is full"))
+        self.archive._give_up(sqlite3.OperationalError("database or disk is full"))
         assert not self.archive.persistent
 
     @rule()

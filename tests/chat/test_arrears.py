@@ -106,7 +106,7 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path: Path) -> None:
         shared = one.new_chat()
         say(one, shared.id, "shared", "chat")
         for archive in (one, two):
-            archive._database._give_up(FULL)
+            archive._give_up(FULL)
         mine, yours, theirs = one.new_chat(), two.new_chat(), three.new_chat()
         for archive, chat, word in ((one, mine, "one"), (two, yours, "two"), (three, theirs, "three")):
             say(archive, chat.id, word, f"answer {word}")
@@ -126,10 +126,10 @@ def test_an_id_that_means_something_else_by_now_is_never_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "chats.sqlite3"
-    monkeypatch.setattr("localspec.chat.archive.database._GAP", 0)
-    monkeypatch.setattr("localspec.chat.archive.database._GAPS", 1)
+    monkeypatch.setattr("localspec.chat.archive.file._GAP", 0)
+    monkeypatch.setattr("localspec.chat.archive.file._GAPS", 1)
     with Archive.open(file) as one, Archive.open(file) as two:
-        one._database._give_up(FULL)
+        one._give_up(FULL)
         mine, yours = one.new_chat(), two.new_chat()
         assert mine.id == yours.id
         say(one, mine.id, "mine", "a")
@@ -141,13 +141,44 @@ def test_an_id_that_means_something_else_by_now_is_never_overwritten(
         assert texts(archive.path(yours.id)) == ["yours", "b"]
 
 
+def test_what_another_process_erased_meanwhile_stays_erased(tmp_path: Path) -> None:
+    file = tmp_path / "chats.sqlite3"
+    with Archive.open(file) as one, Archive.open(file) as two:
+        shared, other = one.new_chat(), one.new_chat()
+        for chat in (shared, other):
+            say(one, chat.id, "before", "kept")
+        one._give_up(FULL)
+        for chat in (shared, other):
+            say(one, chat.id, "after", "in memory")
+        two.erase(two.delete_chat(shared.id).id)
+        assert one.save_back()
+        for archive in (one, two):
+            assert [chat.id for chat in archive.chats()] == [other.id]
+            assert texts(archive.path(other.id)) == ["before", "kept", "after", "in memory"]
+    sound(file)
+
+
+def test_a_new_file_of_another_process_keeps_its_chats(tmp_path: Path) -> None:
+    file = tmp_path / "chats.sqlite3"
+    with Archive.open(file) as one:
+        mine = one.new_chat(title="mine")
+        one._give_up(FULL)
+        one.rename(mine.id, "mine still")
+        for path in tmp_path.iterdir():
+            path.unlink()
+        with Archive.open(file) as two:
+            say(two, two.new_chat(title="theirs").id, "a", "b")
+            assert not one.save_back()
+            assert [chat.title for chat in two.chats()] == ["theirs"]
+
+
 def test_a_file_that_is_gone_is_made_anew_with_all_there_is(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "chats.sqlite3"
     with Archive.open(file) as archive:
         chat = archive.new_chat()
         for text in ("b", "a"):
             say(archive, chat.id, text, text)
-        archive._database._give_up(FULL)
+        archive._give_up(FULL)
         say(archive, chat.id, "c", "c")
         for path in file.parent.iterdir():
             path.unlink()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.archive import database
+from localspec.chat.archive import file as archive_file
 from localspec.chat.archive.archive import Archive
-from localspec.chat.archive.database import Database
+from localspec.chat.archive.file import ArchiveFile
 from localspec.errors import LocalspecError
 from tests.chat.conftest import say, texts, without_privileges
 
@@ -52,7 +52,7 @@ def test_an_older_file_is_copied_then_brought_up_to_date(tmp_path: Path, monkeyp
     file = tmp_path / "chats.sqlite3"
     chat_id = made(file)
     step = "ALTER TABLE chat ADD COLUMN colour TEXT NOT NULL DEFAULT 'red';\nCREATE TABLE more (x);\n"
-    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, step])
+    monkeypatch.setattr(archive_file, "MIGRATIONS", [*archive_file.MIGRATIONS, step])
     with Archive.open(file) as archive:
         assert (archive.notice, archive.persistent) == ("", True)
         assert texts(archive.path(chat_id)) == ["before", "kept"]
@@ -70,8 +70,8 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch
     file = tmp_path / "chats.sqlite3"
     chat_id = made(file)
     with monkeypatch.context() as patch:
-        broken = [*database.MIGRATIONS, "CREATE TABLE half (x);\nCREATE UNIQUE INDEX one ON message(chat);\n"]
-        patch.setattr("localspec.chat.archive.database.MIGRATIONS", broken)
+        broken = [*archive_file.MIGRATIONS, "CREATE TABLE half (x);\nCREATE UNIQUE INDEX one ON message(chat);\n"]
+        patch.setattr("localspec.chat.archive.file.MIGRATIONS", broken)
         with Archive.open(file) as archive:
             assert "UNIQUE constraint failed" in archive.notice
             assert not archive.persistent
@@ -142,9 +142,8 @@ def test_a_full_disk_is_said_once_and_the_chat_goes_on_in_memory(tmp_path: Path)
         archive.on_notice = heard.append
         chat = archive.new_chat()
         writer = archive.begin_answer(archive.append_user(chat.id, "before").id)
-        database = archive._database
-        pages = database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
-        database.read(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 4}"))
+        pages = archive._connection.execute("PRAGMA page_count").fetchone()[0]
+        archive._connection.execute(f"PRAGMA max_page_count = {pages + 4}")
         for _ in range(4):
             writer.extend("x" * 20_000)
             writer.flush()
@@ -183,7 +182,7 @@ def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_stays_busy_is_an_error_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.chat.archive.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("localspec.chat.archive.file._BUSY_SECONDS", 0.1)
     file = tmp_path / "chats.sqlite3"
     with Archive.open(file) as archive:
         writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "x").id)
@@ -214,11 +213,11 @@ def test_many_threads(tmp_path: Path) -> None:
 
 
 def test_the_log_is_worked_into_the_file(tmp_path: Path) -> None:
-    database = Database(tmp_path / "x.sqlite3")
-    database.write(lambda connection: connection.execute("CREATE TABLE big (x)"))
+    file = ArchiveFile(tmp_path / "x.sqlite3")
+    file._connection.execute("CREATE TABLE big (x)")
     before = (tmp_path / "x.sqlite3").stat().st_size
-    database.write(lambda connection: connection.execute("INSERT INTO big VALUES (zeroblob(5000000))"))
+    file._connection.execute("INSERT INTO big VALUES (zeroblob(5000000))")
     assert (tmp_path / "x.sqlite3").stat().st_size == before
-    database.checkpoint()
+    file.checkpoint()
     assert (tmp_path / "x.sqlite3").stat().st_size > before + 5_000_000
-    database.close()
+    file.close()

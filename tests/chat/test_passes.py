@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import json
+import sqlite3
+import zlib
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -62,11 +66,67 @@ def test_damaged_bytes_are_refused_or_harmless(passes: list[PassRecord], data: s
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import zlib
-
     monkeypatch.setattr("localspec.chat.archive.passes._MOST_BYTES", 1000)
     with pytest.raises(UsageError, match="too large"):
-        decode([b"\x01" + zlib.compress(b"\0" * 100_000)])
+        decode([encode([], {})[:1] + zlib.compress(b"0" * 100_000)])
+
+
+EARLIER = (
+    "01789c63e2e798b0909f9d8135a52831ad849999e50b3313d795442666c6c3ec8c890067ef06eb",
+    "01789c63626060cbc9cfcf2e2d6066656367666060626262647ab85c88f3c1b1687146d6c37bf20eaf078a30b1a61425a69530323030303e582e"
+    "c4f49f010083280e9d",
+)
+"""Two parts that 0.2 wrote of the passes below: no draft, a chain, a tree, several drafters without a next token."""
+EARLIER_PASSES = [
+    PassRecord("", (), (), (), 7, 1, 0.25),
+    PassRecord("draft", (3, 4, 500), (-1, 0, 1), (0, 1), 9, 4, 0.0125),
+    PassRecord("lookup", (5, 6, 7), (-1, -1, 1), (1, 2), 300000, 9, 1.5),
+    PassRecord("ünï", (1, 2), (-1, 0), (), -1, 3, 0.0, ("draft", "ünï")),
+]
+
+
+def test_rows_of_earlier_versions_are_read_and_gone_on_with(tmp_path: Path) -> None:
+    file = tmp_path / "chats.sqlite3"
+    with Archive.open(file) as archive:
+        question = archive.append_user(archive.new_chat().id, "x")
+        answer = archive.begin_answer(question.id).finish("stopped").id
+    with closing(sqlite3.connect(file)) as connection, connection:
+        rows = [(answer, at, bytes.fromhex(part)) for at, part in enumerate(EARLIER)]
+        connection.executemany("INSERT INTO passes (message, part, data) VALUES (?, ?, ?)", rows)
+    with Archive.open(file) as archive:
+        replay = archive.replay(answer)
+        assert replay.passes == EARLIER_PASSES
+        assert replay.pieces == {7: b"a", 3: b"\xc3", 300000: b"\xff\0"}
+        writer = archive.resume_answer(answer)
+        writer.extend("more", record=EARLIER_PASSES[0])
+        writer.finish()
+        assert archive.replay(answer).passes == [*EARLIER_PASSES, EARLIER_PASSES[0]]
+
+
+@given(st.sampled_from(EARLIER), st.data())
+def test_damaged_rows_of_earlier_versions_are_refused_or_harmless(part: str, data: st.DataObject) -> None:
+    packed = bytes.fromhex(part)
+    whole = bytearray(zlib.decompress(packed[1:]))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    for damaged in (bytes(whole), bytes(whole[:at]), data.draw(st.binary(max_size=40))):
+        with suppress(UsageError):  # anything else fails the test
+            decode([packed[:1] + zlib.compress(damaged)])
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=30))
+def test_json_of_others_is_refused_or_harmless(value: object) -> None:
+    for content in (
+        value,
+        [value, {}],
+        [[], value],
+        [[], {"x": value}],
+        [[], {"1": value}],
+        [[[value]] * 8, {}],
+        [[[""], [[1]], [[-1]], [[0]], [value], [2], [0.1], [[]]], {}],
+    ):
+        with suppress(UsageError):
+            decode([encode([], {})[:1] + zlib.compress(json.dumps(content).encode())])
 
 
 def test_a_replay_names_the_origin_of_every_token() -> None:

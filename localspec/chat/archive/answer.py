@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import sqlite3
+import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from localspec.chat.archive import tree
-from localspec.chat.archive.chats import clean, json_text
-from localspec.chat.archive.database import Database
+from localspec.chat.archive.file import storable
 from localspec.chat.archive.message import StoredMessage
-from localspec.chat.archive.passes import Recorder, Replay, decode, encode
+from localspec.chat.archive.messages import ArchivedMessages
+from localspec.chat.archive.passes import Recorder, encode
+from localspec.claim import Claim, is_held
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
 
@@ -25,32 +24,22 @@ FLUSH_SECONDS = 0.5
 """Between two writings of a streaming answer."""
 
 
-@dataclass
-class _Pending:
-    """What has come and is not written."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.text or self.reasoning)
-
-
 class AnswerWriter:
     """Made by `Archive.begin_answer`; thread-safe."""
 
     def __init__(
         self,
-        database: Database,
+        archive: ArchivedMessages,
         message_id: int,
         piece: Callable[[int], bytes] | None,
         ended: Callable[[AnswerWriter], None],
     ) -> None:
         self.message_id = message_id
-        self._database = database
+        self._archive = archive
         self._recorder = Recorder(piece)
         self._ended = ended
-        self._pending = _Pending()
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
         self._lock = threading.Lock()  # of what is collected
         self._writing = threading.RLock()  # taken before it; of the order in which it is written
         self._finished = False
@@ -61,9 +50,9 @@ class AnswerWriter:
             if self._finished:
                 return
             if text:
-                self._pending.text.append(text)
+                self._text.append(text)
             if reasoning:
-                self._pending.reasoning.append(reasoning)
+                self._reasoning.append(reasoning)
             if record is not None:
                 self._recorder.add(record)
 
@@ -75,33 +64,16 @@ class AnswerWriter:
         """
         with self._writing:
             with self._lock:
-                taken, self._pending = self._pending, _Pending()
+                text, reasoning = list(self._text), list(self._reasoning)
                 passes, pieces = self._recorder.fresh()
                 done = self._finished
-            if done or not (taken or passes):
+            if done or not (text or reasoning or passes):
                 return
             part = encode(passes, pieces) if passes else None
-            try:
-                self._database.write(lambda connection: self._append(connection, taken, part))
-            except BaseException:
-                with self._lock:
-                    self._pending.text[:0] = taken.text
-                    self._pending.reasoning[:0] = taken.reasoning
-                raise
+            self._archive.add_to_answer(self.message_id, "".join(text), "".join(reasoning), part)
             with self._lock:
+                del self._text[: len(text)], self._reasoning[: len(reasoning)]
                 self._recorder.forget(len(passes), pieces)
-
-    def _append(self, connection: sqlite3.Connection, taken: _Pending, part: bytes | None) -> None:
-        cursor = connection.execute(
-            "UPDATE message SET content = content || ?, reasoning = reasoning || ?, updated = ? WHERE id = ?",
-            (clean("".join(taken.text)), clean("".join(taken.reasoning)), time.time(), self.message_id),
-        )
-        if part is not None and cursor.rowcount:  # else it was erased while it streamed
-            connection.execute(
-                """INSERT INTO passes (message, part, data)
-                VALUES (:message, (SELECT ifnull(max(part), -1) + 1 FROM passes WHERE message = :message), :data)""",
-                {"message": self.message_id, "data": part},
-            )
 
     def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
         """Writes the rest and how it ended; a second call changes nothing.
@@ -116,78 +88,46 @@ class AnswerWriter:
         """
         if state not in ("done", "stopped", "error"):
             raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
-        kept = json_text(stats or {})
+        storable(stats or {})  # raises before anything is written
         with self._writing:
             if not self._finished:
                 self.flush()
-                self._database.write(self._end(state, kept, note))
+                self._archive.end_answer(self.message_id, state, stats or {}, note)
                 with self._lock:
                     self._finished = True
                 self._ended(self)
-        return self._database.read(lambda connection: tree.alone(connection, self.message_id))
-
-    def _end(self, state: str, stats: str, note: str) -> Callable[[sqlite3.Connection], None]:
-        values = {
-            "id": self.message_id,
-            "state": state,
-            "stats": stats,
-            "note": clean(note),
-            "now": time.time(),
-        }
-
-        def change(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                """UPDATE message SET state = :state, stats = :stats, note = :note, updated = :now, writer = NULL
-                WHERE id = :id""",
-                values,
-            )
-            connection.execute(
-                "UPDATE chat SET used = :now WHERE id = (SELECT chat FROM message WHERE id = :id)", values
-            )
-
-        return change
-
-
-def replay(connection: sqlite3.Connection, message_id: int) -> Replay:
-    """What is kept of an answer's origin."""
-    tree.chat_of(connection, message_id)
-    query = "SELECT data FROM passes WHERE message = ? ORDER BY part"
-    return decode(row[0] for row in connection.execute(query, (message_id,)))
+        return self._archive.even_deleted(self.message_id)
 
 
 class Flusher:
     """The thread that writes streaming answers, started with the first of them."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, archive: ArchivedMessages) -> None:
+        self._archive = archive
         self._writers: list[AnswerWriter] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def add(self, writer: AnswerWriter) -> None:
-        """From now on it is written twice a second."""
+    def begin(self, message_id: int, piece: Callable[[int], bytes] | None) -> AnswerWriter:
+        """A writer whose text is written twice a second from now on, until it has ended."""
+        writer = AnswerWriter(self._archive, message_id, piece, self._remove)
         with self._lock:
             self._writers.append(writer)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="localspec-archive", daemon=True)
                 self._thread.start()
         self._wake.set()
+        return writer
 
-    def remove(self, writer: AnswerWriter) -> None:
-        """It has ended."""
+    def _remove(self, writer: AnswerWriter) -> None:
         with self._lock:
             self._writers = [other for other in self._writers if other is not writer]
 
-    def running(self) -> list[AnswerWriter]:
-        """Those that have not ended."""
-        with self._lock:
-            return list(self._writers)
-
     def close(self) -> None:
         """Ends what runs as stopped, and the thread."""
-        for writer in self.running():
+        for writer in self._writers:
             with suppress(LocalspecError):  # it was erased, or the file is busy: the next start ends it
                 writer.finish("stopped", note="localspec was closed before the answer ended.")
         self._closing = True
@@ -198,15 +138,51 @@ class Flusher:
     def _run(self) -> None:
         while not self._closing:
             self._wake.clear()
-            writers = self.running()
+            writers = self._writers  # `_remove` makes a new list
             if not writers and not self._closing:
                 self._wake.wait()
                 continue
             for writer in writers:
-                try:
+                with suppress(LocalspecError):  # busy; it stays pending, and the next round tries again
                     writer.flush()
-                except LocalspecError:
-                    continue  # busy; it stays pending, and the next round tries again
-            self._database.checkpoint()
+            self._archive.checkpoint()
             if not self._closing:
                 self._wake.wait(FLUSH_SECONDS)
+
+
+class Presence:
+    """Says that the process which writes an answer is still there: a claimed file beside the archive."""
+
+    def __init__(self, archive: Path | None) -> None:
+        """archive: the database's file; None = it is in memory, and has no other reader."""
+        self._archive = archive
+        self._claim: Claim | None = None
+        self._lock = threading.Lock()
+        self.name = secrets.token_hex(8)
+
+    def hold(self) -> None:
+        """Claims the file; where that cannot be done, others take this process for gone."""
+        with self._lock, suppress(OSError):
+            if self._archive is not None and self._claim is None:
+                self._claim = Claim(_place(self._archive, self.name))
+
+    def release(self) -> None:
+        """Lets go and removes the file."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+
+def living(archive: Path | None) -> set[str]:
+    """Names of all holders that live; removes what dead ones left."""
+    if archive is None:
+        return set()
+    start = _place(archive, "").name
+    with suppress(OSError):
+        places = [path for path in archive.parent.iterdir() if path.name.startswith(start)]
+        return {path.name.removeprefix(start) for path in places if is_held(path)}
+    return set()
+
+
+def _place(archive: Path, name: str) -> Path:
+    return archive.with_name(f"{archive.name}.writer-{name}")

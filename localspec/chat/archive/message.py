@@ -1,11 +1,11 @@
-"""What the archive hands out: chats, messages, attachments, search hits. Frozen data; ids are the database's own.
+"""The archive's data: chats, messages, attachments, search hits. Frozen; ids are the database's own.
 
 Times are seconds since 1970.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -23,67 +23,89 @@ class Attachment:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
     """A conversation, without its messages."""
 
     id: int
     key: str
     """Names the chat in exports, the same in every archive."""
-    title: str
-    system: str
+    title: str = ""
+    system: str = ""
     """System prompt; "" = none."""
-    model: str
+    model: str = ""
     """Pair or model it was last used with."""
-    params: Mapping[str, Any]
+    params: Mapping[str, Any] = field(default_factory=dict)
     """Sampling and other settings of this chat; see `prompt.sampling_params`."""
-    pinned: bool
-    tags: tuple[str, ...]
-    unsent: str
-    """What stands in the input and was not sent."""
-    window_first: int | None
+    pinned: bool = False
+    tags: tuple[str, ...] = ()
+    unsent: str = ""
+    """The text in the input that was not sent."""
+    window_first: int | None = None
     """The first message that the model still sees; None = all of them."""
-    window_summary: str
+    window_summary: str = ""
     """What the model is told of the messages before `window_first`."""
     created: float
     used: float
-    messages: int
+    messages: int = 0
     """How many there are, all branches together."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
     """One message of the tree."""
 
     id: int
     key: str
     """Names the message in exports; distinct within its chat."""
-    chat_id: int
-    parent_id: int | None
+    chat_id: int = 0
+    parent_id: int | None = None
     """None = it begins the chat."""
     role: Role
     content: str
-    reasoning: str
+    reasoning: str = ""
     """What the model thought before it answered; "" = nothing."""
-    state: State
-    note: str
+    state: State = "done"
+    note: str = ""
     """What went wrong, if something did."""
-    model: str
-    seed: int | None
-    sampling: Mapping[str, Any]
+    model: str = ""
+    seed: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     """Settings an answer was drawn with, names of `SamplingParams`."""
-    stats: Mapping[str, Any]
+    stats: Mapping[str, Any] = field(default_factory=dict)
     """`RequestStats.as_dict` of an answer; {} while there are none."""
-    attachments: tuple[Attachment, ...]
+    attachments: tuple[Attachment, ...] = ()
     created: float
     updated: float
-    siblings: tuple[int, ...]
+    siblings: tuple[int, ...] = ()
     """Ids of all messages with this parent, this one included, oldest first."""
 
     @property
     def sibling_number(self) -> int:
         """Its place among its siblings, from 1."""
         return self.siblings.index(self.id) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class WholeChat:
+    """A chat with its tree of messages. Read from a file, ids are the file's own, and siblings are left out."""
+
+    chat: Chat
+    messages: Sequence[StoredMessage]
+    """Parents before children."""
+    chosen: frozenset[int]
+    """Messages that are their parent's chosen child."""
+    passes: Mapping[int, bytes] = field(default_factory=dict)
+    """Origin data of answers, as `passes.encode` makes it."""
+
+    @property
+    def path(self) -> list[StoredMessage]:
+        """The active path, from its first message to its last."""
+        found: list[StoredMessage] = []
+        for message in self.messages:
+            if message.id in self.chosen and message.parent_id == (found[-1].id if found else None):
+                found.append(message)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +145,30 @@ class Preset:
     name: str
     system: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import did."""
+
+    chats: int
+    """New ones."""
+    messages: int
+    """New ones, in new and in known chats."""
+    skipped: int
+    """Chats of which everything was there already."""
+    left_out: int = 0
+    """Things that have no place in a chat, such as a tool's raw output."""
+
+    def sentence(self) -> str:
+        """For a person."""
+        parts = [f"{_count(self.chats, 'chat')} and {_count(self.messages, 'message')} imported"]
+        if self.skipped:
+            parts.append(f"{_count(self.skipped, 'chat')} already there")
+        if self.left_out:
+            parts.append(f"{_count(self.left_out, 'message')} of tools, system or images left out")
+        return "; ".join(parts) + "."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,25 +1,28 @@
-"""The origin of an answer, pass by pass, in few bytes: who guessed what, and how much of it was accepted.
+"""The origin of an answer, pass by pass: who guessed what, and how much of it was accepted.
 
-A part is a run of passes and the bytes of tokens not seen in earlier parts, compressed; a streaming answer writes one
-every half second. Numbers are LEB128. A pass is a flags byte, then what the flags do not
-already say: drafter, guesses, who guessed each, parents, accepted, next token, width, microseconds.
+A part is a run of passes and the bytes of tokens not seen in earlier parts; a streaming answer writes one every half
+second. It is a byte that names its format, then compressed JSON: [the fields of all passes, column by column, {token:
+its bytes in base64}]. Versions up to 0.2 wrote bytes of their own, which are still read.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import index
+from typing import Any
 
 from localspec.engine.slot import PassRecord
 from localspec.errors import UsageError
 
-_CHAIN, _LEADING, _WIDTH, _EMPTY, _SEVERAL = 1, 2, 4, 8, 16
-"""Flags: the guesses are a chain; the accepted ones are the first; width is 1 + guesses; there are no guesses; several
-drafters guessed."""
-_FORMAT = 1
+_EARLIER_FORMAT, _FORMAT = 1, 2
 _MOST_BYTES = 256 << 20
 """Of a part once it is unpacked; more is no answer's."""
+_DAMAGE = (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,10 @@ def tokens_of(record: PassRecord) -> Iterable[int]:
 
 
 def encode(passes: Iterable[PassRecord], pieces: Mapping[int, bytes]) -> bytes:
-    """A part."""
-    out = bytearray()
-    drafters: list[str] = []
-    records = list(passes)
-    _put(out, len(records))
-    for record in records:
-        _put_pass(out, record, drafters)
-    _put(out, len(pieces))
-    for token in sorted(pieces):
-        _put(out, token)
-        _put_bytes(out, pieces[token])
-    return bytes([_FORMAT]) + zlib.compress(bytes(out), 6)
+    """A part; seconds are kept to a millionth."""
+    columns = list(zip(*(record._replace(seconds=round(record.seconds, 6)) for record in passes), strict=True))
+    data = [columns, {token: b64encode(piece).decode() for token, piece in sorted(pieces.items())}]
+    return bytes([_FORMAT]) + zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 6)
 
 
 def decode(parts: Iterable[bytes]) -> Replay:
@@ -63,149 +58,129 @@ def decode(parts: Iterable[bytes]) -> Replay:
     pieces: dict[int, bytes] = {}
     for part in parts:
         try:
-            _decode_part(part, passes, pieces)
-        except (IndexError, ValueError, OverflowError, zlib.error) as error:
+            if part[0] not in (_EARLIER_FORMAT, _FORMAT):
+                raise ValueError(f"format {part[0]} is not known")
+            data = _unpacked(part[1:])
+            found, named = _read(data) if part[0] == _FORMAT else _EarlierPart(data).read()
+            passes += map(_checked, found)
+            pieces |= named
+        except _DAMAGE as error:
             raise UsageError(f"The origin data of an answer is damaged: {error}.") from None
     return Replay(passes, pieces)
 
 
-def _decode_part(part: bytes, passes: list[PassRecord], pieces: dict[int, bytes]) -> None:
-    if part[0] != _FORMAT:
-        raise ValueError(f"format {part[0]} is not known")
+def _unpacked(data: bytes) -> bytes:
     unpacking = zlib.decompressobj()
-    reader = _Reader(unpacking.decompress(part[1:], _MOST_BYTES))
+    found = unpacking.decompress(data, _MOST_BYTES)
     if not unpacking.eof or unpacking.unused_data:
         raise ValueError("it is cut off or too large")
-    drafters: list[str] = []
-    passes += [_take_pass(reader, drafters) for _ in range(reader.count())]
-    for _ in range(reader.count()):
-        token = reader.number()
-        pieces[token] = reader.bytes()
-    if not reader.at_end:
-        raise ValueError("something follows its end")
+    return found
 
 
-def _put_pass(out: bytearray, record: PassRecord, drafters: list[str]) -> None:
-    count, depth = len(record.guesses), len(record.accepted)
-    chain = tuple(record.parents) == tuple(range(-1, count - 1))
-    leading = tuple(record.accepted) == tuple(range(depth))
-    empty = not (count or depth or record.drafter or record.parents)
-    flags = _CHAIN * chain | _LEADING * leading | _WIDTH * (record.width == 1 + count) | _EMPTY * empty
-    out.append(flags | _SEVERAL * bool(record.drafters))
-    if not empty:
-        _put_drafter(out, record.drafter, drafters)
-        _put_all(out, record.guesses)
-        for name in record.drafters:
-            _put_drafter(out, name, drafters)
-        if not chain:
-            _put_all(out, (parent + 1 for parent in record.parents), len(record.parents))
-        _put(out, depth)
-        if not leading:
-            _put_all(out, record.accepted)
-    _put(out, record.next_token + 1)
-    if record.width != 1 + count:
-        _put(out, record.width)
-    _put(out, max(0, round(record.seconds * 1e6)))
+def _checked(record: PassRecord) -> PassRecord:
+    nodes = len(record.guesses)
+    if len(record.parents) != nodes or len(record.drafters) not in (0, nodes):
+        raise ValueError("a node is missing")
+    if not all(0 <= node < nodes for node in record.accepted):
+        raise ValueError("a node that was not guessed is accepted")
+    least = min(*record.guesses, *(parent + 1 for parent in record.parents), record.next_token + 1, record.width)
+    if least < 0 or not 0 <= record.seconds < math.inf:
+        raise ValueError("a number is out of range")
+    return record
 
 
-def _put_drafter(out: bytearray, name: str, known: list[str]) -> None:
-    if name in known:
-        _put(out, known.index(name))
-        return
-    known.append(name)
-    _put(out, len(known) - 1)
-    _put_bytes(out, name.encode())
+def _read(data: bytes) -> tuple[list[PassRecord], dict[int, bytes]]:
+    columns, pieces = json.loads(data)
+    passes = [_record(*row) for row in zip(*columns, strict=True)]
+    return passes, {int(token): b64decode(piece, validate=True) for token, piece in pieces.items()}
 
 
-def _take_drafter(reader: _Reader, known: list[str]) -> str:
-    index = reader.number()
-    if index == len(known):
-        known.append(reader.bytes().decode())
-    return known[index]
+def _record(*fields: Any) -> PassRecord:
+    drafter, guesses, parents, accepted, next_token, width, seconds, drafters = fields
+    return PassRecord(
+        str(drafter),
+        tuple(map(index, guesses)),
+        tuple(map(index, parents)),
+        tuple(map(index, accepted)),
+        index(next_token),
+        index(width),
+        float(seconds),
+        tuple(map(str, drafters)),
+    )
 
 
-def _take_pass(reader: _Reader, drafters: list[str]) -> PassRecord:
-    flags = reader.byte()
-    drafter = ""
-    guesses: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    accepted: tuple[int, ...] = ()
-    several: tuple[str, ...] = ()
-    if not flags & _EMPTY:
-        drafter = _take_drafter(reader, drafters)
-        guesses = reader.numbers()
-        if flags & _SEVERAL:
-            several = tuple(_take_drafter(reader, drafters) for _ in guesses)
-        chain = bool(flags & _CHAIN)
-        parents = tuple(range(-1, len(guesses) - 1)) if chain else tuple(n - 1 for n in reader.numbers())
-        depth = reader.number()
-        if depth > len(guesses):
-            raise ValueError("more was accepted than guessed")
-        accepted = tuple(range(depth)) if flags & _LEADING else reader.numbers()
-        if len(parents) != len(guesses) or any(node >= len(guesses) for node in accepted):
-            raise ValueError("a node is missing")
-    next_token = reader.number() - 1
-    width = 1 + len(guesses) if flags & _WIDTH else reader.number()
-    return PassRecord(drafter, guesses, parents, accepted, next_token, width, reader.number() / 1e6, several)
+# The format of versions up to 0.2. Numbers are LEB128. A pass is a flags byte, then what the flags do not already say:
+# drafter, guesses, who guessed each, parents, accepted, next token, width, microseconds.
+
+_CHAIN, _LEADING, _WIDTH, _EMPTY, _SEVERAL = 1, 2, 4, 8, 16
+"""Flags: the guesses are a chain; the accepted ones are the first; width is 1 + guesses; there are no guesses; several
+drafters guessed."""
 
 
-def _put(out: bytearray, number: int) -> None:
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-
-
-def _put_all(out: bytearray, numbers: Iterable[int], count: int | None = None) -> None:
-    numbers = tuple(numbers)
-    _put(out, len(numbers) if count is None else count)
-    for number in numbers:
-        _put(out, number)
-
-
-def _put_bytes(out: bytearray, data: bytes) -> None:
-    _put(out, len(data))
-    out += data
-
-
-class _Reader:
-    """Takes what `_put` and its kin have put."""
+class _EarlierPart:
+    """Takes the values of a part one after another."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
+        self._drafters: list[str] = []
 
-    @property
-    def at_end(self) -> bool:
-        return self._at == len(self._data)
+    def read(self) -> tuple[list[PassRecord], dict[int, bytes]]:
+        passes = [self._pass() for _ in range(self._count())]
+        pieces = {self._number(): self._bytes() for _ in range(self._count())}
+        if self._at != len(self._data):
+            raise ValueError("something follows its end")
+        return passes, pieces
 
-    def byte(self) -> int:
-        value = self._data[self._at]
-        self._at += 1
-        return value
+    def _pass(self) -> PassRecord:
+        flags = self._number()
+        drafter = ""
+        guesses: tuple[int, ...] = ()
+        parents: tuple[int, ...] = ()
+        accepted: tuple[int, ...] = ()
+        several: tuple[str, ...] = ()
+        if not flags & _EMPTY:
+            drafter = self._drafter()
+            guesses = self._numbers()
+            if flags & _SEVERAL:
+                several = tuple(self._drafter() for _ in guesses)
+            chain = range(-1, len(guesses) - 1)
+            parents = tuple(chain) if flags & _CHAIN else tuple(number - 1 for number in self._numbers())
+            depth = self._number()
+            if depth > len(guesses):
+                raise ValueError("more was accepted than guessed")
+            accepted = tuple(range(depth)) if flags & _LEADING else self._numbers()
+        next_token = self._number() - 1
+        width = 1 + len(guesses) if flags & _WIDTH else self._number()
+        return PassRecord(drafter, guesses, parents, accepted, next_token, width, self._number() / 1e6, several)
 
-    def number(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.byte()
+    def _drafter(self) -> str:
+        at = self._number()
+        if at == len(self._drafters):  # its name stands where it first occurs
+            self._drafters.append(self._bytes().decode())
+        return self._drafters[at]
+
+    def _number(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self._data[self._at]
+            self._at += 1
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
-            shift += 7
-            if shift > 63:
-                raise ValueError("a number has no end")
+        raise ValueError("a number has no end")
 
-    def count(self) -> int:
+    def _count(self) -> int:
         """A number of things that follow, each of which takes a byte at least."""
-        value = self.number()
+        value = self._number()
         if value > len(self._data) - self._at:
             raise ValueError("it ends too early")
         return value
 
-    def numbers(self) -> tuple[int, ...]:
-        return tuple(self.number() for _ in range(self.count()))
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(self._number() for _ in range(self._count()))
 
-    def bytes(self) -> bytes:
-        length = self.count()
+    def _bytes(self) -> bytes:
+        length = self._count()
         self._at += length
         return self._data[self._at - length : self._at]
 

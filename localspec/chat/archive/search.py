@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from localspec.chat.archive.message import Hit
@@ -64,29 +65,29 @@ def _is_literal(term: str) -> bool:
     return any(unicodedata.category(character)[0] == "S" or character == "#" for character in term)
 
 
-def search(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
+def search(sql: Callable[..., sqlite3.Cursor], text: str, limit: int) -> list[Hit]:
     """Chats whose title matches, then messages, the best first."""
     query = Query.parse(text)
     if not query.terms or limit < 1:
         return []
-    titles = _titles(connection, query, min(limit, _MOST_TITLES))
-    return [*titles, *_messages(connection, query, limit - len(titles))]
+    titles = _titles(sql, query, min(limit, _MOST_TITLES))
+    return [*titles, *_messages(sql, query, limit - len(titles))]
 
 
 def _pattern(literal: str) -> str:
     return "%" + re.sub(r"([\\%_])", r"\\\1", literal) + "%"
 
 
-def _titles(connection: sqlite3.Connection, query: Query, limit: int) -> list[Hit]:
+def _titles(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> list[Hit]:
     conditions = " AND ".join([r"title LIKE ? ESCAPE '\'"] * len(query.terms))
-    rows = connection.execute(
+    rows = sql(
         f"SELECT id, title, created FROM chat WHERE deletion IS NULL AND {conditions} ORDER BY used DESC LIMIT ?",
         (*map(_pattern, query.terms), limit),
     )
     return [Hit(row[0], None, row[1], "", row[1], _marks(row[1], query.terms), row[2]) for row in rows]
 
 
-def _messages(connection: sqlite3.Connection, query: Query, limit: int) -> list[Hit]:
+def _messages(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> list[Hit]:
     values: dict[str, str | int] = {"match": query.match, "limit": limit}
     conditions = [_LIVE, "message.state <> 'streaming'"]
     for at, literal in enumerate(query.literals):
@@ -98,7 +99,7 @@ def _messages(connection: sqlite3.Connection, query: Query, limit: int) -> list[
         excerpt, order = "snippet(message_words, 0, char(2), char(3), '…', 16)", "rank"
     else:
         found, excerpt, order = "message", "message.content", "message.id DESC"
-    rows = connection.execute(
+    rows = sql(
         f"""SELECT message.chat, message.id, chat.title, role, {excerpt}, message.created
         FROM {found} CROSS JOIN chat ON chat.id = message.chat
         WHERE {" AND ".join(conditions)} ORDER BY {order} LIMIT :limit""",

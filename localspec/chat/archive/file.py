@@ -3,24 +3,29 @@
 One connection under one lock; a write is one short transaction. With a write-ahead log and `synchronous=NORMAL` a
 commit waits for no disk, and a killed process loses nothing that was committed; only a checkpoint waits, and that runs
 on a connection of its own, on whatever thread calls `checkpoint`. Other processes may use the same file.
+
+While the file cannot be written, each statement that changes something in memory is noted, and repeated in the file
+once there is room, so that what another process has put there meanwhile stays. New ids begin far above the file's, so
+that two processes that wait for room take different ones.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from localspec import sqlite
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, UsageError
 
-# The archive's tables, and how older ones become them: see `sqlite.upgrade`.
+# The tables, and how older ones become them: see `sqlite.upgrade`.
 
 APPLICATION_ID = 0x4C535043
 """Tells an archive from other SQLite files ("LSPC")."""
@@ -81,108 +86,82 @@ END;
 MIGRATIONS: list[str] = [f"PRAGMA application_id = {APPLICATION_ID};\n{_FIRST}"]
 """Step n turns version n into version n + 1."""
 
-
-# What a database in memory has that its file lacks, while that cannot be written; it is paid once there is room.
-#
-# Triggers note the keys of rows that change. Only those are written, so that what another process has put into the file
-# meanwhile stays. New ids begin far above the file's, so that two processes that wait for room take different ones.
-
-_KEYS = {"attachment": "message", "passes": "message", "tag": "chat", "prompt": "text", "preset": "name"}
-"""Columns by which rows are told apart; of all other tables it is "id"."""
 _OWN_IDS = ("deletion", "chat", "message")
 """Tables whose ids must differ from those that another process gives."""
 _GAP, _GAPS = 100, 900
-"""New ids are 100 to 999 above the last one, at random: numbers of chats are typed, so that they should stay short."""
-
-
-class Arrears:
-    """Of one connection to a database in memory."""
-
-    def __init__(self, memory: sqlite3.Connection) -> None:
-        """Begins to note what changes."""
-        self._memory = memory
-        memory.execute("CREATE TEMP TABLE IF NOT EXISTS unpaid (place TEXT, key, PRIMARY KEY (place, key))")
-        for table in TABLES:
-            key = _KEYS.get(table, "id")
-            for event, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
-                memory.execute(
-                    f"CREATE TEMP TRIGGER unpaid_{table}_{event} AFTER {event} ON main.{table} BEGIN "
-                    f"INSERT OR IGNORE INTO unpaid VALUES ('{table}', {row}.{key}); END"
-                )
-        for table in _OWN_IDS:
-            gap = _GAP + secrets.randbelow(_GAPS)
-            if not memory.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = ?", (gap, table)).rowcount:
-                memory.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, gap))
-
-    def pay(self, file: sqlite3.Connection, everything: bool) -> None:
-        """Writes into the file what it lacks; inside a transaction of the file's.
-
-        Args:
-            everything: the file is new, and lacks all there is.
-        """
-        keys = {table: self._unpaid(table, everything) for table in TABLES}
-        for table in TABLES:
-            for key in keys[table]:
-                self._write(file, table, key)
-        for table in reversed(TABLES):
-            for key in keys[table]:
-                self._remove(file, table, key)
-
-    def _unpaid(self, table: str, everything: bool) -> list[int | str]:
-        column = _KEYS.get(table, "id")
-        query = "SELECT key FROM unpaid WHERE place = ? ORDER BY key"
-        if table == "prompt":  # in the order of the history
-            query = "SELECT key FROM unpaid LEFT JOIN prompt ON text = key WHERE place = ? ORDER BY id"
-        if everything:
-            order = "id" if table == "prompt" else column
-            query = f"SELECT {column} FROM {table} WHERE ? <> '' GROUP BY {column} ORDER BY {order}"
-        return [row[0] for row in self._memory.execute(query, (table,))]
-
-    def _rows(self, table: str, key: int | str) -> list[sqlite3.Row]:
-        return self._memory.execute(f"SELECT * FROM {table} WHERE {_KEYS.get(table, 'id')} = ?", (key,)).fetchall()
-
-    def _write(self, file: sqlite3.Connection, table: str, key: int | str) -> None:
-        rows = self._rows(table, key)
-        if table in _KEYS:
-            file.execute(f"DELETE FROM {table} WHERE {_KEYS[table]} = ?", (key,))
-        for row in rows:
-            names = [name for name in row.keys() if (table, name) != ("prompt", "id")]  # noqa: SIM118 - a row is no dict
-            places = ", ".join(f":{name}" for name in names)
-            statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})"
-            if table in _OWN_IDS:
-                self._check(file, table, row)
-                updates = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
-                statement += f" ON CONFLICT (id) DO UPDATE SET {updates}"
-            file.execute(statement, {name: row[name] for name in names})
-
-    def _remove(self, file: sqlite3.Connection, table: str, key: int | str) -> None:
-        if table in _OWN_IDS and not self._rows(table, key):
-            file.execute(f"DELETE FROM {table} WHERE id = ?", (key,))
-
-    @staticmethod
-    def _check(file: sqlite3.Connection, table: str, row: sqlite3.Row) -> None:
-        """Raises if the file has another chat or message of this id."""
-        name = "at" if table == "deletion" else "key"
-        there = file.execute(f"SELECT {name} FROM {table} WHERE id = ?", (row["id"],)).fetchone()
-        if there is not None and there[0] != row[name]:
-            raise sqlite3.IntegrityError(f"another process has given the id {row['id']} in {table}")
-
-
-_Result = TypeVar("_Result")
+"""New ids in memory are 100 to 999 above the last one, at random: numbers of chats are typed, so that they should stay
+short."""
 _BUSY_SECONDS = 5.0
 """How long to wait for another process's transaction."""
 _LARGEST_LOG = 4 << 20
 """Bytes of write-ahead log from which on it is worked into the file."""
 _OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.NotSupportedError)
 """What only a mistake in this program raises."""
+Values: TypeAlias = "Mapping[str, Any] | tuple[Any, ...]"
+
+
+def clean(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates become U+FFFD, pairs one character."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def storable(value: Any) -> Any:
+    """A value as SQLite takes it: texts that can be held, mappings as JSON.
+
+    Raises:
+        UsageError: something in a mapping is no plain data.
+    """
+    if not isinstance(value, Mapping):
+        return clean(value) if isinstance(value, str) else value
+    try:
+        return json.dumps(dict(value), separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"These settings cannot be kept: {error}.") from None
 
 
 class _Refusal(Exception):
     """A file that is not to be used, and not to be touched."""
 
 
-class Database:
-    """An SQLite database that goes on in memory if its file fails."""
+class _Here(threading.local):
+    """The connection whose transaction this thread is in."""
+
+    connection: sqlite3.Connection | None = None
+
+
+_Archive = TypeVar("_Archive", bound="ArchiveFile")
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+class _Transaction:
+    """Decorates methods that call `_sql`: each is one transaction, or a part of its caller's. It may run twice: the
+    second time in memory.
+
+    Such a method raises LocalspecError if another process has held the file for too long.
+    """
+
+    def __init__(self, kind: str, apart: bool = False) -> None:
+        """apart: for reads that may take long: on another connection, so that nothing waits for them."""
+        self.kind, self.apart = kind, apart
+
+    def __call__(
+        self, method: Callable[Concatenate[_Archive, _Given], _Result]
+    ) -> Callable[Concatenate[_Archive, _Given], _Result]:
+        @wraps(method)
+        def run(archive: _Archive, /, *args: _Given.args, **options: _Given.kwargs) -> _Result:
+            return archive._run(self, partial(method, archive, *args, **options))
+
+        return run
+
+
+reads: Final = _Transaction("DEFERRED")
+reads_apart: Final = _Transaction("DEFERRED", apart=True)
+writes: Final = _Transaction("IMMEDIATE")
+
+
+class ArchiveFile:
+    """An SQLite database that goes on in memory if its file fails. Thread-safe."""
 
     def __init__(self, path: Path | None) -> None:
         """Opens or creates the file; never raises for what is wrong with it, see `notice`.
@@ -190,135 +169,158 @@ class Database:
         Args:
             path: the file; None = in memory from the start.
         """
-        self.path = path
+        self.file = path
+        """Where it is, or would be."""
         self.persistent = False
         """Whether what is written lasts."""
         self.notice = ""
-        """One sentence about what is wrong; "" = nothing is."""
+        """One sentence to show the user; "" = nothing is wrong. May come while it is used."""
         self.on_notice: Callable[[str], None] | None = None
-        """Hears of what goes wrong later, on the thread it happens on."""
+        """Hears of a notice that comes later, on whatever thread it happens."""
         self._lock = threading.RLock()
         self._apart_lock = threading.Lock()
         self._apart: sqlite3.Connection | None = None
-        self._arrears: Arrears | None = None
-        """What the file lacks; None = nothing, or it is not to be written."""
+        self._here = _Here()
+        self._unsaved: list[tuple[str, Values]] | None = None
+        """Statements that the file lacks; None = it lacks nothing, or is not to be written."""
         self._connection = self._open()
 
-    def write(self, change: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Runs a function in a transaction of its own. It may run twice: the second time in memory.
+    def _sql(self, statement: str, values: Values = ()) -> sqlite3.Cursor:
+        """Executes a statement in the transaction that runs."""
+        assert self._here.connection is not None
+        cursor = self._here.connection.execute(statement, values)
+        if self._unsaved is not None and cursor.description is None:  # it changes something
+            self._unsaved.append((statement, values))
+        return cursor
 
-        Raises:
-            LocalspecError: another process has held the file for too long.
-        """
-        with self._lock:
-            try:
-                return _transaction(self._connection, change)
-            except _OURS:
-                raise
-            except sqlite3.DatabaseError as error:
-                self._give_up(error)
-                return _transaction(self._connection, change)
+    def _insert(self, table: str, row: Mapping[str, Any]) -> int:
+        """A new row of a table with ids of its own; its id. Columns left out have their defaults."""
+        assert self._here.connection is not None
+        values = {name: storable(value) for name, value in row.items()}
+        added = self._here.connection.execute(_insertion(table, values), values).lastrowid
+        assert added is not None
+        if self._unsaved is not None:
+            values["id"] = added
+            self._unsaved.append((_insertion(table, values), values))
+        return added
 
-    def read(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Runs a function that changes nothing; errors as for `write`."""
-        with self._lock:
-            try:
-                return question(self._connection)
-            except _OURS:
-                raise
-            except sqlite3.DatabaseError as error:
-                self._give_up(error)
-                return question(self._connection)
-
-    def read_apart(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """The same for what may take long: on another connection, so that nothing waits for it."""
-        if not self.persistent or self.path is None:
-            return self.read(question)
-        with self._apart_lock:
-            try:
-                if self._apart is None:
-                    self._apart = _connect(self.path)
-                    self._apart.execute("PRAGMA query_only = 1")
-                self._apart.execute("BEGIN")  # one state of the file for all that is asked
+    def _run(self, way: _Transaction, method: Callable[[], _Result]) -> _Result:
+        if self._here.connection is not None:
+            return method()
+        if way.apart and self.persistent and self.file is not None:
+            with self._apart_lock:
                 try:
-                    return question(self._apart)
-                finally:
-                    self._apart.execute("ROLLBACK")
+                    if self._apart is None:
+                        self._apart = _connect(self.file)
+                        self._apart.execute("PRAGMA query_only = 1")
+                    return self._transact(self._apart, way.kind, method)
+                except _OURS:
+                    raise
+                except sqlite3.DatabaseError:
+                    pass  # it is met again below, which knows what to do about it
+        with self._lock:
+            try:
+                return self._transact(self._connection, way.kind, method)
             except _OURS:
                 raise
-            except sqlite3.DatabaseError:
-                pass
-        return self.read(question)  # which knows what to do about it
+            except sqlite3.DatabaseError as error:
+                self._give_up(error)
+                return self._transact(self._connection, way.kind, method)
+
+    def _transact(self, connection: sqlite3.Connection, kind: str, method: Callable[[], _Result]) -> _Result:
+        unsaved = self._unsaved if connection is self._connection else None
+        before = len(unsaved or ())
+        self._here.connection = connection
+        try:
+            with sqlite.transaction(connection, kind):
+                return method()
+        except BaseException:
+            if unsaved is not None:
+                del unsaved[before:]
+            raise
+        finally:
+            self._here.connection = None
 
     def checkpoint(self) -> None:
         """Works the write-ahead log into the file if it has grown to `_LARGEST_LOG`; waits for the disk."""
-        if not self.persistent or self.path is None:
+        if not self.persistent or self.file is None:
             return
         with suppress(OSError, sqlite3.Error):
-            if os.stat(f"{self.path}-wal").st_size >= _LARGEST_LOG:
-                with closing(_connect(self.path)) as connection:
+            if os.stat(f"{self.file}-wal").st_size >= _LARGEST_LOG:
+                with closing(_connect(self.file)) as connection:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         """Closes all connections; a second call does nothing."""
+        self._close_apart()
+        with self._lock:
+            self._connection.close()
+
+    def _close_apart(self) -> None:
         with self._apart_lock:
             if self._apart is not None:
                 self._apart.close()
                 self._apart = None
-        with self._lock:
-            self._connection.close()
 
     def save_back(self) -> bool:
-        """Writes what is in memory only into the file and goes on there, if that can be done by now.
-
-        Returns:
-            Whether what is written lasts.
-        """
+        """If what is written does not last: writes it into the file, if there is room by now. Whether it lasts then."""
         with self._lock:
-            if self._arrears is None or self.path is None:
+            if self._unsaved is None or self.file is None:
                 return self.persistent
             try:
-                file = _open_file(self.path)
+                file = _open_file(self.file)
             except (_Refusal, OSError, sqlite3.Error):
                 return False
             try:
-                new = file.execute("SELECT 1 FROM chat").fetchone() is None
-                _transaction(file, partial(self._arrears.pay, everything=new))
+                with sqlite.transaction(file):
+                    self._repeat(file, self._unsaved)
             except sqlite3.Error:
                 file.close()
                 return False
             self._connection.close()
-            self._connection, self._arrears = file, None
+            self._connection, self._unsaved = file, None
             self.persistent, self.notice = True, ""
-        with self._apart_lock:  # the file may be another one than before
-            if self._apart is not None:
-                self._apart.close()
-                self._apart = None
+        self._close_apart()  # the file may be another one than before
         return True
 
-    def _owing(self, memory: sqlite3.Connection) -> sqlite3.Connection:
+    def _repeat(self, file: sqlite3.Connection, unsaved: list[tuple[str, Values]]) -> None:
+        """Changes the file as memory was changed; a new one gets all there is."""
+        there = dict(file.execute("SELECT id, key FROM chat").fetchall())
+        if not there:
+            _copy_rows(self._connection, file)
+            return
+        for number, key in self._connection.execute("SELECT id, key FROM chat"):
+            if there.get(number, key) != key:
+                raise sqlite3.IntegrityError(f"another process has given the id {number}")
+        for statement, values in unsaved:
+            try:
+                file.execute(statement, values)
+            except sqlite3.IntegrityError as error:
+                if "FOREIGN KEY" not in str(error):  # else it belongs to what another process has erased meanwhile
+                    raise
+
+    def _note_changes(self, memory: sqlite3.Connection) -> sqlite3.Connection:
         """The same connection, whose changes are noted from now on."""
-        self._arrears = Arrears(memory)
+        self._unsaved = []
+        for table in _OWN_IDS:
+            gap = _GAP + secrets.randbelow(_GAPS)
+            if not memory.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = ?", (gap, table)).rowcount:
+                memory.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, gap))
         return memory
 
-    def _say(self, notice: str) -> None:
-        self.notice = notice
-        if self.on_notice is not None:
-            self.on_notice(notice)
-
     def _open(self) -> sqlite3.Connection:
-        if self.path is None:
+        if self.file is None:
             return _in_memory(None)
         try:
-            connection = _open_file(self.path)
+            connection = _open_file(self.file)
         except _Refusal as refusal:
             self.notice = f"{refusal} Chats of this session are kept in memory only."
             return _in_memory(None)
         except (OSError, sqlite3.Error) as error:
             if not sqlite.is_damage(error):
-                self.notice = _sentence(self.path, error)
-                return self._owing(_in_memory(self.path))
-            return self._begin_anew(self.path, error)
+                self.notice = _sentence(self.file, error)
+                return self._note_changes(_in_memory(self.file))
+            return self._begin_anew(self.file, error)
         self.persistent = True
         return connection
 
@@ -340,26 +342,27 @@ class Database:
         Raises:
             LocalspecError: the file is merely busy.
         """
-        if not self.persistent or self.path is None:
+        if not self.persistent or self.file is None:
             raise error
         if "locked" in str(error):
             raise LocalspecError(
                 "The chat archive is in use by another program.", "Close that program, or try again."
             ) from None
-        memory = self._owing(_copied(self._connection))
+        memory = self._note_changes(_copied(self._connection))
         self._connection.close()
         self._connection = memory
         self.persistent = False
-        notice = _sentence(self.path, error)
+        notice = _sentence(self.file, error)
         if sqlite.is_damage(error):
             with suppress(OSError):
-                notice += f" The damaged file is kept as {sqlite.set_aside(self.path)}."
-        self._say(notice)
+                notice += f" The damaged file is kept as {sqlite.set_aside(self.file)}."
+        self.notice = notice
+        if self.on_notice is not None:
+            self.on_notice(notice)
 
 
-def _transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], _Result]) -> _Result:
-    with sqlite.transaction(connection):
-        return change(connection)
+def _insertion(table: str, names: Iterable[str], verb: str = "INSERT") -> str:
+    return f"{verb} INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
@@ -456,11 +459,15 @@ def _salvaged(source: sqlite3.Connection) -> sqlite3.Connection:
     memory.execute("PRAGMA foreign_keys = 0")
     for table in TABLES:
         with suppress(sqlite3.Error):
-            for row in source.execute(f"SELECT * FROM {table}"):
-                names, places = ", ".join(row.keys()), ", ".join("?" * len(row))
-                memory.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", tuple(row))
+            _copy_rows(source, memory, table)
     memory.execute("PRAGMA foreign_keys = 1")
     return memory
+
+
+def _copy_rows(source: sqlite3.Connection, target: sqlite3.Connection, *tables: str) -> None:
+    for table in tables or TABLES:
+        for row in source.execute(f"SELECT * FROM {table}"):
+            target.execute(_insertion(table, row.keys(), "INSERT OR REPLACE"), dict(row))
 
 
 def _sentence(path: Path, error: Exception) -> str:
