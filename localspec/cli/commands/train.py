@@ -1,4 +1,4 @@
-"""`localspec train`: a draft model for a target that is already here, made of its own layers and its own answers."""
+"""`localspec train` and `localspec extract`: a draft model of a target's own layers, and hidden states in a file."""
 
 from __future__ import annotations
 
@@ -7,24 +7,35 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 from localspec import paths
-from localspec.cli.parser import whole
-from localspec.errors import UsageError
+from localspec.chat.text_file import read_text
+from localspec.cli.options import add_model_options, load_engine
+from localspec.cli.output import count_bar
+from localspec.cli.parser import whole, whole_numbers
+from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from rich.progress import Progress
 
     from localspec.checks.gain import Measured
+    from localspec.runtime.engine import Engine
     from localspec.training.course import Course, Teller
+    from localspec.types import Tokens
 
-_DESCRIPTION = """\
+    _Lies = tuple[int, np.dtype[Any], tuple[int, ...]]
+    """Where an array lies in a file: offset, number format and dimensions."""
+
+_TRAIN = """\
 The target answers prompts; some of its own layers and the tokens that its answers use become a small draft model, which
 learns what the target finds likely. It is measured on prompts that nothing was learned from, written as an ordinary
 GGUF file, and drafts for the target from then on. Texts stay the same, as with every drafter.
@@ -42,8 +53,8 @@ _GPU_RATE = 100e9
 _DEFAULT_LAYERS, _MOST_LAYERS = 2, 8
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
+def add_options_train(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.formatter_class = _TRAIN, argparse.RawDescriptionHelpFormatter
     parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
     parser.add_argument(
         "--texts",
@@ -71,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
     from localspec.training.course import Course
@@ -170,7 +181,7 @@ def _eval(options: argparse.Namespace) -> int:
     _, held = prompts.gather(options.texts)
     with _telling() as tell:
         found = measure(target, draft, before, held, LAST_TOKENS, tell.phase)
-    _print(options, found)
+    _print_measured(options, found)
     return 0
 
 
@@ -184,14 +195,14 @@ def _train(options: argparse.Namespace, course: Course) -> int:
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on.", file=sys.stderr)
         return 130
-    _print(options, found)
+    _print_measured(options, found)
     sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
     if not options.json:
         print(f"{course.name}: {sentence} How it went: {course.chart}")
     return 0
 
 
-def _print(options: argparse.Namespace, found: Measured) -> None:
+def _print_measured(options: argparse.Namespace, found: Measured) -> None:
     print(json.dumps(found.as_dict()) if options.json else found.sentence)
     if found.equal < found.prompts:
         print(f"{found.prompts - found.equal} of {found.prompts} texts differed.", file=sys.stderr)
@@ -240,3 +251,122 @@ class _Lines:
 
     def fact(self, sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
+
+
+_EXTRACT = """\
+Reads texts with the target and writes, for every token, its final state (after the last norm) and what goes into the
+layers named, as 32-bit numbers. A text longer than the window is cut into pieces, each read by itself. For
+piece 0, 1, ... the file holds
+
+  0.tokens     I32 [n]           the tokens that were read, begin-of-text included where the model wants it
+  0.layer.5    F32 [n, n_embd]   what goes into layer 5 (layer 0: token embeddings)
+  0.final      F32 [n, n_embd]
+
+and in its metadata the model's name and sha256, and for each piece its text file and its first token there. The text of
+special tokens counts as these tokens, so chats can be given as the model's template writes them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a text that is read at once."""
+
+    file: str
+    start: int
+    """Index of its first token in the text."""
+    tokens: Tokens
+
+
+def add_options_extract(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.formatter_class = _EXTRACT, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 texts")
+    parser.add_argument("-o", "--out", type=typed, required=True, metavar="FILE", help="the safetensors file to write")
+    parser.add_argument("--layers", metavar="N,...", help="layers whose inputs are written, from 0; default: none")
+    parser.add_argument(
+        "--window", type=whole(2), metavar="N", help="tokens read at once; default: all that the context holds"
+    )
+    add_model_options(parser)
+
+
+def run_extract(options: argparse.Namespace) -> int:
+    from localspec.llama.cache.embedder import check_layers
+
+    if options.drafter is not None or options.max_draft_tokens is not None:
+        raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
+    if options.out.is_dir():
+        raise UsageError(f"{options.out} is a folder; name the file to write.")
+    if paths.real(options.out) in [paths.real(typed(file)) for file in options.files]:
+        raise UsageError(f"{options.out} is one of the texts; give the result another name.")
+    layers = whole_numbers("layers", options.layers) if options.layers else ()
+    texts = {file: read_text(file) for file in options.files}
+    with load_engine(options, drafter="none", chat_cache_gb=0.0) as engine:
+        layers = check_layers(engine.loaded.model, layers)
+        pieces = [piece for file, text in texts.items() for piece in _pieces(engine, file, text, options.window)]
+        if not pieces:
+            raise UsageError("The texts are empty.")
+        _write(engine, options.out, pieces, layers)
+    print(f"{sum(len(piece.tokens) for piece in pieces)} tokens of {len(texts)} texts: {options.out}", file=sys.stderr)
+    return 0
+
+
+def _pieces(engine: Engine, file: str, text: str, window: int | None) -> Iterator[_Piece]:
+    """A text cut into windows; each begins as the model wants texts to begin."""
+    import numpy as np
+
+    model, most = engine.loaded.model, engine.loaded.context.n_ctx
+    if window is not None and window > most:
+        raise UsageError(f"--window is {window}, and the context holds {most} tokens.", "Use a longer --context.")
+    tokens = model.tokenize(text, special=True, add_bos=False)
+    first = np.array([model.bos] if model.add_bos and model.bos is not None else [], dtype=np.int32)
+    step = (window or most) - len(first)
+    for start in range(0, len(tokens), step):
+        yield _Piece(file, start, np.concatenate([first, tokens[start : start + step]]))
+
+
+def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, ...]) -> None:
+    """States may be more than memory holds: they lie in a file without a name until all are there."""
+    import numpy as np
+
+    from localspec.models.facts.checkpoint import save
+
+    model = engine.loaded.model
+    facts = {
+        "model": paths.shown(model.path.name),
+        "sha256": model.sha256,
+        "configuration": engine.loaded.configuration,
+        "pieces": json.dumps([[paths.shown(piece.file), piece.start] for piece in pieces], ensure_ascii=False),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalspecError(f"{path.parent} cannot be made: {error.strerror}.") from None
+    try:
+        with TemporaryFile(dir=path.parent) as raw:
+            lies: dict[str, _Lies] = {}
+            for name, array in _states(engine, pieces, layers):
+                lies[name] = raw.tell(), array.dtype, array.shape
+                raw.write(np.ascontiguousarray(array).data)
+            raw.flush()
+            save(path, _mapped(raw, lies), facts)
+    except OSError as error:
+        raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
+
+
+def _states(engine: Engine, pieces: list[_Piece], layers: tuple[int, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The file's arrays by name, piece after piece."""
+    with count_bar() as progress:
+        for number, piece in enumerate(pieces):
+            if progress is not None:
+                progress("Reading", number, len(pieces))
+            states = engine.hidden_states(piece.tokens, layers)
+            yield f"{number}.tokens", piece.tokens
+            for layer in layers:
+                yield f"{number}.layer.{layer}", states.layers[layer]
+            yield f"{number}.final", states.final
+
+
+def _mapped(raw: IO[bytes], lies: Mapping[str, _Lies]) -> dict[str, npt.NDArray[Any]]:
+    import numpy as np
+
+    whole = np.memmap(raw, np.uint8, "r")
+    return {name: np.ndarray(shape, kind, whole, start) for name, (start, kind, shape) in lies.items()}
