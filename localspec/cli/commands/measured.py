@@ -324,7 +324,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         findings += examine_engine(engine)
         settings = asdict(engine.settings)
     if options.bundle:
-        from localspec.checks.bundle import write_bundle
+        from localspec.checks.doctor import write_bundle
 
         write_bundle(typed(options.bundle), findings, settings)
     if options.json:

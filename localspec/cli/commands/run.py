@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
-from localspec.cli import output, streams
-from localspec.cli.answers import (
-    add_endpoint_options,
-    check_endpoint_options,
-    run_prompt,
-    say_of_model,
-    start_answer,
-    take_listed,
-)  # fmt: skip
+from localspec.cli import answers, output, streams
 from localspec.cli.options import add_model_options, add_sampling_options, load_engine, take_default, wanted_of
 from localspec.cli.parser import add_engine_settings, whole
 from localspec.cli.places import names_model
@@ -55,20 +47,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
-    add_endpoint_options(parser)
+    answers.add_endpoint_options(parser)
     add_model_options(parser)
     add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    take_listed(options)
+    answers.take_listed(options)
     _take_words(options)
     if _is_chat(options):
         from localspec.cli import build_parser
         from localspec.cli.commands import chat
 
         return chat.run(build_parser("chat").parse_args(["chat", *options.given[1:]]))
-    check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
+    answers.check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
     take_default(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
@@ -83,10 +75,10 @@ def run(options: argparse.Namespace) -> int:
     text = _prompt_text(options)
     wanted = wanted_of(options)
     if options.endpoint:
-        return run_prompt(options, text, wanted)
+        return answers.run_prompt(options, text, wanted)
     with load_engine(options) as engine, output.reading_progress() as heard:
-        say_of_model(engine.settings.target, not engine.template.exists, options)
-        generation = start_answer(engine, options, text, replace(wanted, on_prefill=heard))
+        answers.say_of_model(engine.settings.target, not engine.template.exists, options)
+        generation = answers.start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
             try:
                 answer = output.collect(generation, engine.loaded.configuration)
@@ -117,7 +109,7 @@ def _take_words(options: argparse.Namespace) -> None:
         if options.target:
             raise UsageError("Give NAME or --target, not both.")
         options.target = words[0]
-        take_listed(options)
+        answers.take_listed(options)
         words = words[1:]
     options.prompt = words[0] if words else None
     if words and names_model(words[0]):
@@ -164,7 +156,7 @@ def _run_batch(options: argparse.Namespace) -> int:
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     with load_engine(options, slots=slots) as engine:
-        say_of_model(engine.settings.target, not engine.template.exists, options)
+        answers.say_of_model(engine.settings.target, not engine.template.exists, options)
         batch = _Batch(engine, options, wanted)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(batch.answer, line) for line in lines]
@@ -196,7 +188,7 @@ class _Batch:
             wanted = self._wanted.having({key: line[key] for key in ("seed", "max_tokens") if key in line})
             rows = line.get("messages", ())
             prompt = line.get("prompt", [Message(row["role"], row["content"]) for row in rows])
-            generation = start_answer(self._engine, self._options, prompt, wanted)
+            generation = answers.start_answer(self._engine, self._options, prompt, wanted)
             self._running.add(generation)
             try:
                 return {"id": line["id"], **output.collect(generation, self._engine.loaded.configuration)}

@@ -7,12 +7,13 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
@@ -25,11 +26,10 @@ from localspec.paths import typed
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from rich.progress import Progress
 
     from localspec.checks.gain import Measured
     from localspec.runtime.engine import Engine
-    from localspec.training.course import Course, Teller
+    from localspec.training.course import Course, Reports
     from localspec.types import Tokens
 
     _Lies = tuple[int, np.dtype[Any], tuple[int, ...]]
@@ -85,36 +85,27 @@ def add_options_train(parser: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
-    from localspec.training.course import Course
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
-        _ask()
+        if not sys.stdin.isatty():
+            raise UsageError("Your chats are read only if you say so.", "Add --yes.")
+        said = "The target will answer what you asked in your chats again. Nothing leaves this machine."
+        print(said, file=sys.stderr)
+        if input("Read your chats? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UsageError("Nothing was trained: your chats were not to be read.", "Give other --texts, or none.")
     if options.eval is not None:
         return _eval(options)
-    course = _course(options, Course)
+    course = _course(options)
     for line in () if options.json else course.plan.lines():
         print(line, file=sys.stderr)
     if options.dry_run:
         if options.json:
-            print(json.dumps(course.plan.as_dict()))
+            print(json.dumps(asdict(course.plan)))
         return 0
     return _train(options, course)
 
 
-def _ask() -> None:
-    """Asks before chats are read.
-
-    Raises:
-        UsageError: standard input is no terminal, or the user says no.
-    """
-    if not sys.stdin.isatty():
-        raise UsageError("Your chats are read only if you say so.", "Add --yes.")
-    print("The target will answer what you asked in your chats again. Nothing leaves this machine.", file=sys.stderr)
-    if input("Read your chats? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("Nothing was trained: your chats were not to be read.", "Give other --texts, or none.")
-
-
-def _course(options: argparse.Namespace, make: type[Course]) -> Course:
+def _course(options: argparse.Namespace) -> Course:
     from localspec.checks import prompts
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.gguf import read_header
@@ -125,8 +116,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec.models.installed.store import Store
     from localspec.runtime.memory import places
     from localspec.runtime.memory.estimate import Rates, pass_seconds
-    from localspec.training import plan
-    from localspec.training.course import PROMPTS
+    from localspec.training import course
 
     path, before = _compared(options.target)
     header = read_header(path)
@@ -140,7 +130,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     check_name(name, store)
     own = next((one.path for one in store.entries() if one.name == name), None)
     words = ", ".join(options.texts) or "localspec's own list of prompts"
-    begun = None if options.fresh else prompts.read(work_folder(name) / PROMPTS, words)
+    begun = None if options.fresh else prompts.read(work_folder(name) / course.PROMPTS, words)
     learned, held = begun or prompts.gather(options.texts)
     known = limits.read(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
@@ -148,10 +138,10 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     if len(there) > 1:
         rates = replace(rates, memory=_GPU_RATE)
     seconds = pass_seconds(shape_of(header), 1, 512, rates)
-    found = plan.plan(header, shape, options.layers, options.minutes, seconds, there)
-    plan.check(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()), size_of(name))
+    found = course.plan(header, shape, options.layers, options.minutes, seconds, there)
+    course.check_free(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()), size_of(name))
     earlier = None if before is not None and own is not None and paths.real(before) == paths.real(own) else before
-    return make(path, name, words, learned, held, shape, found, options.layers, earlier)
+    return course.Course(path, name, words, learned, held, shape, found, options.layers, earlier)
 
 
 def _compared(name: str) -> tuple[Path, Path | None]:
@@ -170,7 +160,7 @@ def _eval(options: argparse.Namespace) -> int:
     from localspec.gguf import read_header
     from localspec.models.facts.heads import draft_kind
     from localspec.models.installed.installed import find_one
-    from localspec.training.plan import LAST_TOKENS
+    from localspec.training.course import LAST_TOKENS
 
     (target, before), draft = _compared(options.target), find_one(options.eval)
     kind = draft_kind(read_header(draft))
@@ -179,7 +169,7 @@ def _eval(options: argparse.Namespace) -> int:
     if before is not None and paths.real(before) == paths.real(draft):  # it drafts for the target already
         before = None
     _, held = prompts.gather(options.texts)
-    with _telling() as tell:
+    with _reports() as tell:
         found = measure(target, draft, before, held, LAST_TOKENS, tell.phase)
     _print_measured(options, found)
     return 0
@@ -190,7 +180,7 @@ def _train(options: argparse.Namespace, course: Course) -> int:
     from localspec.models.installed.store import Store
 
     try:
-        with _telling() as tell:
+        with _reports() as tell:
             found = course.run(tell, options.fresh)
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on.", file=sys.stderr)
@@ -209,48 +199,34 @@ def _print_measured(options: argparse.Namespace, found: Measured) -> None:
 
 
 @contextmanager
-def _telling() -> Iterator[Teller]:
+def _reports() -> Iterator[Reports]:
     """A live line on a terminal, a line now and then elsewhere; on standard error."""
+    from localspec.training.course import Reports
+
     if not sys.stderr.isatty():
-        yield _Lines()
+        last, said = "", 0.0
+
+        def phase(what: str, share: float, detail: str = "") -> None:
+            nonlocal last, said
+            now = time.monotonic()
+            if what != last or now - said >= _LINE_SECONDS:
+                last, said = what, now
+                print(f"{what} {min(share, 1.0):.0%}{', ' if detail else ''}{detail}", file=sys.stderr, flush=True)
+
+        yield Reports(phase, partial(print, file=sys.stderr, flush=True))
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[detail]}"),
-    )
+    words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
+    columns = (words, BarColumn(bar_width=24), TimeElapsedColumn(), detail)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Live(bar)
+        task = bar.add_task("plan", total=1.0, detail="")
 
+        def shown(what: str, share: float, detail: str = "") -> None:
+            bar.update(task, description=what, completed=min(share, 1.0), detail=detail)
 
-class _Live:
-    def __init__(self, bar: Progress) -> None:
-        self._bar, self._task = bar, bar.add_task("plan", total=1.0, detail="")
-
-    def phase(self, what: str, share: float, detail: str = "") -> None:
-        self._bar.update(self._task, description=what, completed=min(share, 1.0), detail=detail)
-
-    def fact(self, sentence: str) -> None:
-        self._bar.console.print(sentence, markup=False, highlight=False)
-
-
-class _Lines:
-    def __init__(self) -> None:
-        self._said, self._what = 0.0, ""
-
-    def phase(self, what: str, share: float, detail: str = "") -> None:
-        now = time.monotonic()
-        if what == self._what and now - self._said < _LINE_SECONDS:
-            return
-        self._what, self._said = what, now
-        print(f"{what} {min(share, 1.0):.0%}{', ' if detail else ''}{detail}", file=sys.stderr, flush=True)
-
-    def fact(self, sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
+        yield Reports(shown, partial(bar.console.print, markup=False, highlight=False))
 
 
 _EXTRACT = """\
@@ -347,7 +323,8 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
                 lies[name] = raw.tell(), array.dtype, array.shape
                 raw.write(np.ascontiguousarray(array).data)
             raw.flush()
-            save(path, _mapped(raw, lies), facts)
+            whole = np.memmap(raw, np.uint8, "r")
+            save(path, {name: np.ndarray(shape, kind, whole, at) for name, (at, kind, shape) in lies.items()}, facts)
     except OSError as error:
         raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
 
@@ -363,10 +340,3 @@ def _states(engine: Engine, pieces: list[_Piece], layers: tuple[int, ...]) -> It
             for layer in layers:
                 yield f"{number}.layer.{layer}", states.layers[layer]
             yield f"{number}.final", states.final
-
-
-def _mapped(raw: IO[bytes], lies: Mapping[str, _Lies]) -> dict[str, npt.NDArray[Any]]:
-    import numpy as np
-
-    whole = np.memmap(raw, np.uint8, "r")
-    return {name: np.ndarray(shape, kind, whole, start) for name, (start, kind, shape) in lies.items()}
