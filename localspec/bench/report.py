@@ -10,7 +10,7 @@ A benchmark as a picture: the speed of every side over plain decoding, with its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -391,12 +391,21 @@ class Table:
             yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
 
 
-try:
-    from matplotlib.figure import Figure
-except ImportError:
-    raise UsageError("A chart needs matplotlib, which is not installed.", 'pip install "localspec[chart]"') from None
-
 _INCHES_A_BAR, _HEIGHT = 0.28, 4.5
+
+
+def figure_type() -> Callable[..., Any]:
+    """Matplotlib's `Figure`.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        hint = 'pip install "localspec[chart]"'
+        raise UsageError("A chart needs matplotlib, which is not installed.", hint) from None
+    return Figure
 
 
 def draw(results: Results, file: Path) -> None:
@@ -408,7 +417,8 @@ def draw(results: Results, file: Path) -> None:
     """
     sides = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
     width = 0.8 / max(1, len(sides))
-    figure = Figure(figsize=(3 + _INCHES_A_BAR * len(results.cells) * (1 + len(sides)), _HEIGHT), layout="constrained")
+    inches = 3 + _INCHES_A_BAR * len(results.cells) * (1 + len(sides))
+    figure = figure_type()(figsize=(inches, _HEIGHT), layout="constrained")
     axes = figure.add_subplot()
     for number, side in enumerate(sides):
         found = [(place, cell.speedup(side)) for place, cell in enumerate(results.cells)]

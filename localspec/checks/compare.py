@@ -9,10 +9,14 @@ that is.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise, zip_longest
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import NormalDist, fmean, variance
 from tempfile import TemporaryDirectory
@@ -30,6 +34,8 @@ from localspec.types import SamplingParams
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, answers to prompts done, such answers in all); may raise to stop."""
+Loading = Callable[[str, float], None]
+"""(what is being done, share done from 0 to 1); may raise to stop."""
 
 
 class Turn(NamedTuple):
@@ -152,7 +158,7 @@ class Answering:
         target: Path,
         draft: Path | str | None,
         settings: Mapping[str, Any],
-        progress: Callable[[str, float], None] | None = None,
+        progress: Loading | None = None,
     ) -> None:
         """Loads, without what tuning stored; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
@@ -176,6 +182,101 @@ class Answering:
 
     def close(self) -> None:
         self._engine.close()
+
+
+_GOODBYE_SECONDS = 20.0
+
+
+class Apart(contextlib.AbstractContextManager["Apart"]):
+    """Makes an object in a new process and calls its methods there. Not thread-safe.
+
+    For comparing engines: two in one process slow each other. OpenMP keeps a pool of threads for every thread that has
+    computed; with more of them than CPUs they no longer wait awake for each other, see `runtime.loading.load_apart`. In
+    processes of their own only the one that works is awake.
+    """
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any, progress: Loading | None = None) -> None:
+        """`make`, of a module, is called there with `arguments`, plain data, and `progress=` what reports to `progress`
+        here; what it raises there is raised here.
+        """
+        context = multiprocessing.get_context("spawn")  # a fork would inherit loaded libraries and their threads
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_apart, args=(theirs, make, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            self._received(progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What the object's method returns."""
+        try:
+            self._pipe.send((method, arguments))
+        except OSError:
+            raise self._gone() from None
+        return self._received(None)
+
+    def close(self) -> None:
+        """Ends the process; a second call does nothing."""
+        with contextlib.suppress(OSError):
+            self._pipe.send(None)
+        self._pipe.close()
+        self._process.join(_GOODBYE_SECONDS if self._process.exitcode is None else 0)
+        if self._process.exitcode is None:
+            self._process.terminate()
+            self._process.join()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _received(self, progress: Loading | None) -> Any:
+        while True:
+            try:
+                kind, content = self._pipe.recv()
+            except (EOFError, OSError):
+                raise self._gone() from None
+            if kind == "error":
+                raise content
+            if kind == "result":
+                return content
+            if progress is not None:
+                progress(*content)
+
+    def _gone(self) -> LocalspecError:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        killed = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return LocalspecError(f"A measuring process ended unexpectedly ({killed}).", "Was there too little memory?")
+
+
+def _serve_apart(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """The other process: the one that asks decides when it ends and handles Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def report(what: str, share: float) -> None:
+        pipe.send(("progress", (what, share)))
+
+    try:
+        made = make(*arguments, progress=report)
+    except BaseException as error:  # noqa: BLE001 - handed to the other side, which raises it
+        _send_error(pipe, error)
+        return
+    pipe.send(("result", None))
+    with contextlib.closing(made), contextlib.suppress(EOFError, OSError):
+        while (asked := pipe.recv()) is not None:
+            method, given = asked
+            try:
+                pipe.send(("result", getattr(made, method)(*given)))
+            except Exception as error:  # noqa: BLE001 - the same
+                _send_error(pipe, error)
+
+
+def _send_error(pipe: Connection, error: BaseException) -> None:
+    known = error if isinstance(error, LocalspecError) else LocalspecError(f"A measuring process failed: {error!r}.")
+    with contextlib.suppress(OSError):
+        pipe.send(("error", known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +384,9 @@ def compare(
             for side in (*sides[first:], *sides[:first]):
                 for heat in heats:
                     if progress is not None:
-                        progress(f"round {turn + 1}: {_words(heat.task)}, {side.name}", done, total)
+                        prompt, warmth = heat.task.prompt, heat.task.options.sampling.temperature
+                        what = f"round {turn + 1}: {prompt.workload} {prompt.name}, {warmth:g}, {side.name}"
+                        progress(what, done, total)
                     try:
                         if side.name in cold and heat.refused is None:
                             cold.remove(side.name)
@@ -294,10 +397,6 @@ def compare(
                         heat.refused, heat.runs = error, {}
                     done += 1
             yield from heats
-
-
-def _words(task: Task) -> str:
-    return f"{task.prompt.workload} {task.prompt.name}, {task.options.sampling.temperature:g}"
 
 
 def _converse(side: Side, task: Task, tokens: int | None = None) -> Run:

@@ -1,21 +1,21 @@
-"""What is installed, what the machine can do, which passes are exact and what they cost; and what to do about it.
-
-One line of what `localspec doctor` and the doctor screen say.
-
-Devices that llama.cpp lists, which of them are used, and how to build llama.cpp for a GPU it has no backend for.
+"""What is installed, what the machine can do, which passes are exact and what they cost; and what to do about it: the
+lines of `localspec doctor` and of the doctor screen, and a report for an issue.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.filesize import decimal
 
@@ -29,6 +29,7 @@ from localspec.llama.library.taps import ordinal_of
 from localspec.llama.model import Model
 from localspec.machine import ROOT, Place, ram, taken, text_of
 from localspec.models.facts import facts
+from localspec.models.installed.catalog import Catalog
 from localspec.models.memory import gpu
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
@@ -67,12 +68,8 @@ _BUILD = (
 def examine_devices(
     info: lib.Info, root: Path = ROOT, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
-    """A finding per device, and one about a build without a GPU.
-
-    Args:
-        info: what llama.cpp says of itself.
-        root: where the system's files are.
-        which: finds a program.
+    """A finding per device that llama.cpp lists, and one about a build without a GPU: how to build it for the card that
+    is here.
     """
     listed = memory.gpus()
     places = {one.name: one for one in listed}
@@ -86,16 +83,12 @@ def examine_devices(
             use += "; it lists logits, by a kernel that is tried out"
         yield Finding(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
     if not info.gpu_offload:
-        yield _unbuilt(backend(root, which), info.bindings.distribution)
-
-
-def _unbuilt(found: tuple[str, str] | None, distribution: str) -> Finding:
-    advice = command = ""
-    if found is not None:
-        maker, flag = found
-        advice = f"This machine seems to have a GPU of {maker}; build llama-cpp-python for it."
-        command = _BUILD.format(flag, bindings.PINNED)
-    return Finding("GPU", f"this {distribution} was built without GPU support", advice, command)
+        advice = command = ""
+        if (card := backend(root, which)) is not None:
+            advice = f"This machine seems to have a GPU of {card[0]}; build llama-cpp-python for it."
+            command = _BUILD.format(card[1], bindings.PINNED)
+        what = f"this {info.bindings.distribution} was built without GPU support"
+        yield Finding("GPU", what, advice, command)
 
 
 def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] | None:
@@ -108,7 +101,8 @@ def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] |
     cards = [card for card in cards if text_of(card[2] / "class").startswith(_DISPLAY)]
     if which("nvidia-smi") or any(maker == _NVIDIA for _, maker, _ in cards):
         return "NVIDIA", "CUDA"
-    if any(maker == _AMD and _number(path / "mem_info_vram_total") >= _LEAST_VRAM for _, maker, path in cards):
+    own = {path: text_of(path / "mem_info_vram_total") for _, maker, path in cards if maker == _AMD}
+    if any(int(size) >= _LEAST_VRAM for size in own.values() if size.isdigit()):
         return "AMD", "HIP" if which("hipcc") and (root / "dev/kfd").exists() else "VULKAN"
     if any(maker == _INTEL and not address.startswith("0000:00:") for address, maker, _ in cards):
         return "Intel", "VULKAN"
@@ -141,11 +135,6 @@ def _where(model: Model) -> str:
     return f"{count} on {model.device or 'the GPU'}{spread}"
 
 
-def _number(path: Path) -> int:
-    text = text_of(path)
-    return int(text) if text.isdigit() else 0
-
-
 _CHECK_SECONDS = 5.0
 """That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""
 _CROWDED_LOAD_PER_CPU = 1.5
@@ -156,10 +145,8 @@ _OPENMP = re.compile(r"lib(gomp|omp|iomp)\d*[-.].*")
 
 
 def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
-    """Versions, C library, llama.cpp, wide kernels, devices, folders.
-
-    Args:
-        with_wide: load the wide kernels to see whether they can be used.
+    """Versions, C library, llama.cpp, devices, folders, and wide kernels, which are loaded to see whether they can be
+    used if they are wanted.
     """
     yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
     yield _packages(bindings.installed())
@@ -194,7 +181,6 @@ def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float |
 
     Args:
         model_bytes: size of the files in use; 0 = unknown.
-        root: where the system's files are.
         load: as `machine.load`; None = as it is now.
     """
     load, count = machine.load() if load is None else load, os.cpu_count() or 1
@@ -210,12 +196,8 @@ def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float |
     if governor:
         # under these drivers "powersave" is the usual one and does not hold the clock down
         lazy = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
-        yield Finding(
-            "clock",
-            f"governor {governor}" + (f" ({driver})" if driver else ""),
-            "The CPUs are kept at their lowest clock." if lazy else "",
-            "sudo cpupower frequency-set -g performance" if lazy else "",
-        )
+        better = ("The CPUs are kept at their lowest clock.", "sudo cpupower frequency-set -g performance")
+        yield Finding("clock", f"governor {governor}{f' ({driver})' if driver else ''}", *(better if lazy else ()))
 
 
 def _memory(memory: Place, model_bytes: int) -> Finding:
@@ -224,19 +206,16 @@ def _memory(memory: Place, model_bytes: int) -> Finding:
     if model_bytes:
         value += f", the model's files have {model_bytes / 2**30:.2f} GiB"
     if total and model_bytes > total:
-        return Finding(
-            "memory",
-            value,
-            "The model is larger than memory, so weights are read from the disk again and again; take a smaller one.",
-            "localspec search MODEL",
-        )
+        why = "The model is larger than memory, so weights are read from the disk again and again; take a smaller one."
+        return Finding("memory", value, why, "localspec search MODEL")
     tight = bool(free) and free < _TIGHT_BYTES
     return Finding("memory", value, "Little memory is left; close programs or use a shorter context." if tight else "")
 
 
 def _packages(used: bindings.Bindings) -> Finding:
-    others = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "torch"))
-    words = f"{used.distribution} {used.version}, {others}"
+    versions = dict(_versions("numpy", "torch"))
+    others = (f"{name} {versions.get(name, 'not installed')}" for name in ("numpy", "torch"))
+    words = ", ".join([f"{used.distribution} {used.version}", *others])
     if not used.unused:
         return Finding("packages", words)
     why = f"{used.unused} is installed, but not used: localspec needs {bindings.PINNED}."
@@ -265,13 +244,6 @@ def _wide_kernels(wanted: bool) -> Finding:
             name, f"not used: {found.reason}", "Install gcc or clang with OpenMP, then localspec again.", REINSTALL
         )
     return Finding(name, f"not used: {found.reason}")
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _folder(name: str, folder: Path) -> Finding:
@@ -320,7 +292,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     yield examine_kernels(loaded.model)
     yield from _self_check(engine)
     yield Finding("passes", loaded.exactness, advice, command)
-    yield Finding("exact widths", "unknown" if widths is None else _range(widths))
+    yield Finding("exact widths", "unknown" if widths is None else " to ".join(dict.fromkeys(("1", f"{max(widths)}"))))
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)
         if base:
@@ -358,11 +330,6 @@ def _self_check(engine: Engine) -> Iterator[Finding]:
         yield Finding("kernels' check", "passed" if check.passed else "goes on in idle time")
 
 
-def _range(widths: Collection[int]) -> str:
-    """Such as "1 to 64": widths have no gaps."""
-    return "1" if len(widths) == 1 else f"1 to {max(widths)}"
-
-
 # Whether a newer localspec is out: asked of PyPI once, only when the user asks.
 
 ADDRESS = "https://pypi.org/pypi/localspec/json"
@@ -372,12 +339,7 @@ SECONDS = 3.0
 
 
 def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Finding:
-    """Asks PyPI for the newest release. Nothing is sent but the request for the page.
-
-    Args:
-        address: of PyPI's JSON about localspec.
-        installed: version to compare with.
-    """
+    """Asks PyPI for the newest release. Nothing is sent but the request for the page."""
     import httpx2 as httpx  # 60 ms, not needed for other findings
 
     from localspec.models.hub.hub import certificates, check_proxies
@@ -406,3 +368,63 @@ def _numbers(version: str) -> tuple[int, ...]:
     """The release numbers of a version: (0, 2, 1) of "0.2.1.dev3"."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(one) for one in found[0].split(".")) if found else ()
+
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+"""Names of variables whose values are left out."""
+_OURS = re.compile(r"(LOCALSPEC|GGML|LLAMA|OMP|GOMP|KMP|CUDA|HF)_\w+")
+"""Names of variables that can change what localspec does; no others are written."""
+_LEFT_OUT = "(left out)"
+_SHORTEST_SECRET = 6
+"""Characters; a shorter value would be found in text that has nothing to do with it."""
+
+
+def bundle(
+    findings: Sequence[Finding], settings: Mapping[str, Any], environment: Mapping[str, str], keys: Collection[str] = ()
+) -> str:
+    """A report for an issue as JSON, without prompts, answers, keys and the user's name; people read it before they
+    attach it.
+
+    Args:
+        findings: what doctor found.
+        settings: how the models were loaded.
+        environment: the process's variables; values of keys are left out here, and wherever else they stand.
+        keys: names of further variables whose values are left out.
+    """
+    needed = importlib.metadata.requires("localspec") or []
+    names = (re.match(r"[\w.-]+", line) for line in needed if "extra ==" not in line)
+    secret_names = {name for name in environment if name in keys or _SECRET.search(name)}
+    data = {
+        "versions": dict(_versions("localspec", *(found[0] for found in names if found))),
+        "findings": [asdict(finding) for finding in findings],
+        "settings": dict(settings),
+        "environment": {
+            name: _LEFT_OUT if name in secret_names else value
+            for name, value in sorted(environment.items())
+            if _OURS.fullmatch(name)
+        },
+    }
+    text = json.dumps(data, indent=2, default=str, ensure_ascii=False)
+    for secret in (environment[name] for name in secret_names):
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(_as_json(secret), _LEFT_OUT)
+    return text.replace(_as_json(os.path.expanduser("~")), "~") + "\n"
+
+
+def _as_json(text: str) -> str:
+    """How it stands inside a string of the report."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def write_bundle(path: Path, findings: Sequence[Finding], settings: Mapping[str, Any]) -> None:
+    """Writes the report of this process."""
+    keys = {entry.key_env for entry in Catalog.load().endpoints.values()}
+    text = bundle(findings, settings, os.environ, keys)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's way to write a name that is no text
+
+
+def _versions(*packages: str) -> Iterator[tuple[str, str]]:
+    """Packages and their versions, as far as they are installed."""
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)

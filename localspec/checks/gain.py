@@ -11,8 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from localspec.chat.turn import Message
-from localspec.checks.apart import Apart
-from localspec.checks.compare import Answering, Heat, Ratio, Run, Side, Task, compare
+from localspec.checks.compare import Answering, Apart, Heat, Ratio, Run, Side, Task, compare
 from localspec.checks.compare import gain as ratio
 from localspec.checks.prompts import Prompt
 from localspec.models.installed.installed import NO_DRAFT

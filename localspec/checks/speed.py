@@ -6,7 +6,6 @@ Nothing is timed here: what answers took is in their stats, what passes cost is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
@@ -26,143 +25,73 @@ _SLOWER_RATIO = 0.97
 _LONG_CONTEXT = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Sums over the last answers; times in seconds."""
-
-    answers: int
-    tokens: int
-    drafted: int
-    accepted: int
-    passes: int
-    guarded: int
-    draft: float
-    verify: float
-    host: float
-    prefill: float
-    plain: float
-    """Of answers that know it; those in which nothing was drafted took it."""
-    compared: float
-    """Time of the passes whose plain time that is."""
-
-    @classmethod
-    def of(cls, answers: Sequence[Mapping[str, Any]]) -> Spent:
-        """Adds up stats as `RequestStats.as_dict` gives them."""
-
-        def total(name: str, among: Sequence[Mapping[str, Any]] = answers) -> float:
-            return sum(float(one.get(name) or 0) for one in among)
-
-        compared = [kept_comparison(one) for one in answers]
-        return cls(
-            len(answers),
-            int(total("generated_tokens")),
-            int(total("drafted")),
-            int(total("accepted")),
-            int(total("passes")),
-            int(total("guarded_passes")),
-            total("draft_seconds"),
-            total("verify_seconds"),
-            total("host_seconds"),
-            total("prefill_seconds"),
-            sum(plain for plain, _ in compared),
-            sum(spent for _, spent in compared),
-        )
-
-    @property
-    def decode(self) -> float:
-        """Draft, verify and host together."""
-        return self.draft + self.verify + self.host
+_COUNTED = (
+    "generated_tokens", "drafted", "accepted", "passes", "guarded_passes",
+    "draft_seconds", "verify_seconds", "host_seconds", "prefill_seconds",
+)  # fmt: skip
+"""Figures of `RequestStats.as_dict` that are added up."""
 
 
 def examine_answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """What the last answers say.
-
-    Args:
-        answers: their stats as plain data; those of one model, the last ones.
-    """
-    spent = Spent.of([one for one in answers if (one.get("generated_tokens") or 0) > 0])
-    if not spent.tokens or not spent.decode:
+    """What the last answers of one model say, by their stats as `RequestStats.as_dict` gives them."""
+    answers = [one for one in answers if (one.get("generated_tokens") or 0) > 0]
+    total = {name: sum(float(one.get(name) or 0) for one in answers) for name in _COUNTED}
+    shares = {name: total[f"{name}_seconds"] for name in ("draft", "verify", "host")}
+    decode = sum(shares.values())
+    if not decode:
         yield Finding("speed", "no answer yet; ask something, then look here again")
         return
-    yield _speed(spent)
-    yield from _acceptance(spent)
-    yield _time(spent)
-    yield from _prefill(spent)
-
-
-def _speed(spent: Spent) -> Finding:
-    value = f"{spent.tokens / spent.decode:.1f} tokens/s over {spent.answers} answers"
-    if spent.compared and not spent.drafted:
-        return Finding("speed", f"{value}; plain decoding, nothing was drafted")
-    if not spent.compared:
-        return Finding("speed", f"{value}; plain decoding's is not known")
-    speedup = spent.plain / spent.compared
-    value += f", {speedup:.2f}x plain decoding (estimated from passes without drafts)"
-    if spent.guarded and spent.guarded > 0.1 * spent.passes:
-        value += f"; {spent.guarded} of {spent.passes} passes drafted only because settings say so"
-        return Finding(
-            "speed", value, "Let the plan choose: take out --max-draft-tokens and --drafter.", "--drafter auto"
-        )
-    slower = speedup < _SLOWER_RATIO and spent.tokens >= _ENOUGH_TOKENS
-    return Finding(
-        "speed",
-        value,
-        "Speculation does not pay for these answers; plain decoding is as fast." if slower else "",
-        "--drafter none" if slower else "",
-    )
-
-
-def _acceptance(spent: Spent) -> Iterator[Finding]:
-    if not spent.drafted:
+    yield _speed(answers, total, decode)
+    if not total["drafted"]:
         yield Finding("acceptance", "nothing was drafted in these answers")
-        return
-    rate = spent.accepted / spent.drafted
-    bad = rate < _BAD_ACCEPTANCE and spent.drafted >= _ENOUGH_DRAFTED
-    yield Finding(
-        "acceptance",
-        f"acceptance rate {rate:.2f}: {spent.accepted} of {spent.drafted} guesses",
-        "The drafter guesses this text badly; another draft model, or a lower temperature, may do better."
-        if bad
-        else "",
-        "localspec suggest TARGET" if bad else "",
-    )
-
-
-def _time(spent: Spent) -> Finding:
-    shares = {name: getattr(spent, name) / spent.decode for name in ("draft", "verify", "host")}
-    value = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    else:
+        rate = total["accepted"] / total["drafted"]
+        found = f"acceptance rate {rate:.2f}: {total['accepted']:.0f} of {total['drafted']:.0f} guesses"
+        advice = "The drafter guesses this text badly; another draft model, or a lower temperature, may do better."
+        bad = rate < _BAD_ACCEPTANCE and total["drafted"] >= _ENOUGH_DRAFTED
+        yield Finding("acceptance", found, *((advice, "localspec suggest TARGET") if bad else ()))
+    shares = {name: seconds / decode for name, seconds in shares.items()}
+    advice = command = ""
     if shares["draft"] > _MUCH_DRAFTING:
-        return Finding(
-            "time",
-            f"{value} of decoding",
-            "Drafting takes most of the time: the draft model is too large or too slow for this target.",
-            "localspec suggest TARGET",
-        )
-    if shares["host"] > _MUCH_HOST and spent.host / max(1, spent.passes) > 1e-3:
-        return Finding(
-            "time",
-            f"{value} of decoding",
-            "Much goes into bookkeeping between passes; look at the kernels above.",
-        )
-    return Finding("time", f"{value} of decoding")
-
-
-def _prefill(spent: Spent) -> Iterator[Finding]:
-    share = spent.prefill / (spent.prefill + spent.decode)
-    if share > _MUCH_PREFILL:
+        advice = "Drafting takes most of the time: the draft model is too large or too slow for this target."
+        command = "localspec suggest TARGET"
+    elif shares["host"] > _MUCH_HOST and total["host_seconds"] / max(1, total["passes"]) > 1e-3:
+        advice = "Much goes into bookkeeping between passes; look at the kernels above."
+    words = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    yield Finding("time", f"{words} of decoding", advice, command)
+    prefill = total["prefill_seconds"]
+    if prefill / (prefill + decode) > _MUCH_PREFILL:
         yield Finding(
             "prompts",
-            f"{share:.0%} of the time went into reading prompts ({spent.prefill:.1f} s)",
+            f"{prefill / (prefill + decode):.0%} of the time went into reading prompts ({prefill:.1f} s)",
             "Long prompts cost more than the answers; attach less, or start a new chat.",
         )
 
 
-def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
-    """What the models in use leave on the table: an idle GPU, no draft model, a long context.
+def _speed(answers: Sequence[Mapping[str, Any]], total: Mapping[str, float], decode: float) -> Finding:
+    """Against plain decoding, as far as answers know its time; those in which nothing was drafted took it."""
+    compared = [kept_comparison(one) for one in answers]
+    plain, spent = (sum(column) for column in zip(*compared, strict=True))
+    value = f"{total['generated_tokens'] / decode:.1f} tokens/s over {len(answers)} answers"
+    if not spent:
+        return Finding("speed", f"{value}; plain decoding's is not known")
+    if not total["drafted"]:
+        return Finding("speed", f"{value}; plain decoding, nothing was drafted")
+    value += f", {plain / spent:.2f}x plain decoding (estimated from passes without drafts)"
+    guarded, passes = total["guarded_passes"], total["passes"]
+    if guarded > 0.1 * passes:
+        value += f"; {guarded:.0f} of {passes:.0f} passes drafted only because settings say so"
+        advice = "Let the plan choose: take out --max-draft-tokens and --drafter."
+        return Finding("speed", value, advice, "--drafter auto")
+    if plain / spent < _SLOWER_RATIO and total["generated_tokens"] >= _ENOUGH_TOKENS:
+        advice = "Speculation does not pay for these answers; plain decoding is as fast."
+        return Finding("speed", value, advice, "--drafter none")
+    return Finding("speed", value)
 
-    Args:
-        engine: loaded.
-        context_use: tokens of the chat in front.
+
+def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
+    """What the models in use leave on the table: an idle GPU, no draft model, a long context, where the chat in front
+    has `context_use` tokens.
     """
     loaded, settings = engine.loaded, engine.settings
     if settings.draft is None and not loaded.settings.heads and not loaded.heads:
@@ -180,26 +109,14 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
         )
     if not loaded.context.most_nodes:
         yield Finding("who guesses", "none: this architecture's cache cannot be trimmed")
-    yield from _gpu(engine)
+    gpus = gpu.used(memory.gpus())
+    if gpus and settings.gpu_layers == 0:
+        found = f"{gpus[0].name} ({gpus[0].description}) is idle: the target is on the CPU"
+        yield Finding("GPU", found, "Put the target's layers on it.", "--gpu-layers -1")
+    elif gpus and settings.draft is not None and settings.draft_gpu_layers == 0:
+        found = "the target is on the GPU, its draft model on the CPU"
+        yield Finding("GPU", found, "Put the draft model on it, too.", "--draft-gpu-layers -1")
     yield from examine_context(loaded.pass_seconds, context_use)
-
-
-def _gpu(engine: Engine) -> Iterator[Finding]:
-    found = gpu.used(memory.gpus())
-    if found and engine.settings.gpu_layers == 0:
-        yield Finding(
-            "GPU",
-            f"{found[0].name} ({found[0].description}) is idle: the target is on the CPU",
-            "Put the target's layers on it.",
-            "--gpu-layers -1",
-        )
-    elif found and engine.settings.draft is not None and engine.settings.draft_gpu_layers == 0:
-        yield Finding(
-            "GPU",
-            "the target is on the GPU, its draft model on the CPU",
-            "Put the draft model on it, too.",
-            "--draft-gpu-layers -1",
-        )
 
 
 def examine_context(pass_seconds: Mapping[int, Mapping[int, float]], use: int) -> Iterator[Finding]:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from localspec.checks import compare
-from localspec.checks.apart import Apart, Progress
-from localspec.checks.compare import Answering, Ratio, Side, Task
+from localspec.checks.compare import Answering, Apart, Loading, Ratio, Side, Task
 from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
@@ -85,7 +84,7 @@ class Tried(Protocol):
     def close(self) -> None: ...
 
 
-Open = Callable[[Mapping[str, Any], Progress], Tried]
+Open = Callable[[Mapping[str, Any], Loading], Tried]
 _ROUNDS_TO_LOSE = 2
 """A challenger that is surely slower after so many rounds is not measured on."""
 
@@ -141,7 +140,7 @@ def tune(
     search: Sequence[Task],
     check: Sequence[Task],
     plan: TunePlan | None = None,
-    progress: Progress | None = None,
+    progress: Loading | None = None,
     report: TuneReport | None = None,
     open_side: Open | None = None,
 ) -> TuneReport:
@@ -160,7 +159,7 @@ def tune(
     """
     if open_side is None:
 
-        def open_side(settings: Mapping[str, Any], say: Progress) -> Tried:
+        def open_side(settings: Mapping[str, Any], say: Loading) -> Tried:
             return Apart(Answering, target, draft, settings, progress=say)
 
     both = 2 if _fit_twice(target, draft) else 1
@@ -173,7 +172,7 @@ class _Tuner:
     plan: TunePlan
     open_side: Open
     most_open: int
-    progress: Progress | None
+    progress: Loading | None
     report: TuneReport
     share: float = 0.0
     open: dict[str, Tried] = field(default_factory=dict)

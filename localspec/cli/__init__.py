@@ -9,9 +9,10 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from keyword import iskeyword
+from typing import Any
 
 from localspec.cli import streams
 from localspec.cli.parser import Parser
@@ -43,7 +44,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
     "bench": "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
 }
-"""Name of each command and its line in the help; `localspec.cli.commands.NAME` has `add_options` and `run`."""
+"""Name of each command and its line in the help; a file in `localspec.cli.commands` has `add_options` and `run`."""
 
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 """Commands that have commands of their own; the first is meant where none is named."""
@@ -52,10 +53,23 @@ FOR_ANOTHER = ("connect",)
 """Commands that start another program, which gets the words after `--` as they are."""
 
 
-def module_of(command: str) -> str:
-    """Where a command is written: its own name, with a _ after it where Python has the word for something else."""
+TOGETHER: dict[str, str] = {
+    "help": "shell", "completion": "shell", "ps": "processes", "stop": "processes", "chats": "kept", "corpus": "kept",
+    "verify": "measured", "tune": "measured", "doctor": "measured", "train": "train", "extract": "train",
+}  # fmt: skip
+"""Files that several commands share; there, `add_options` and `run` have the command's name at their end."""
+
+
+def part_of(command: str, name: str) -> Callable[..., Any]:
+    """`add_options` or `run` of a command. It has a file of its own name, with a _ where Python knows the word, or
+    shares one.
+    """
     taken = iskeyword(command) or hasattr(builtins, command)
-    return f"localspec.cli.commands.{command}{'_' if taken else ''}"
+    file = TOGETHER.get(command, f"{command}_" if taken else command)
+    found: Callable[..., Any] = getattr(
+        import_module(f"localspec.cli.commands.{file}"), f"{name}_{command}" if command in TOGETHER else name
+    )
+    return found
 
 
 _EPILOG = """\
@@ -82,7 +96,7 @@ def build_parser(*with_options: str | None) -> Parser:
     for name, line in COMMANDS.items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name in with_options:
-            import_module(module_of(name)).add_options(sub)
+            part_of(name, "add_options")(sub)
     return parser
 
 
@@ -109,7 +123,7 @@ def _run(given: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    return int(import_module(module_of(options.command)).run(options))
+    return int(part_of(options.command, "run")(options))
 
 
 def _completed(given: list[str]) -> list[str]:

@@ -41,6 +41,10 @@ MOST_TOKENS = 192
 """Of an answer. Many short answers teach more than a few long ones."""
 CONTEXT = 1024
 """Tokens of a slot's context: prompt and answer."""
+BATCH = 8
+"""Answers of a step of training."""
+LONGEST = 384
+"""Tokens of an answer that are read, with the end of its prompt."""
 _TEMPERATURES = (0.0, 0.7, 1.0)
 """Of answers, in turn: a draft model meets what users draw, too."""
 

@@ -1,39 +1,186 @@
-"""From a target to its draft model: answers, training, measuring; each goes on where a killed run ended.
-
-A page that shows how training went: the loss, and what measuring found. One file, without a script.
+"""From a target to its draft model: what it takes, then answers, training and measuring, and a page that shows how it
+went. Each goes on where a killed run ended.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.filesize import decimal
 
 from localspec import paths
 from localspec.checks import gain
 from localspec.checks import prompts as texts
 from localspec.checks.gain import SIDES
-from localspec.checks.prompts import Conversation
+from localspec.checks.prompts import MOST_HELD_OUT, Conversation
 from localspec.claim import Claim
 from localspec.drafters import cut
-from localspec.drafters.cut import Shape, Weights, cut_layers
-from localspec.errors import LocalspecError, UsageError
+from localspec.drafters.cut import MOST_DRAFTED, Shape, Weights, cut_layers
+from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
-from localspec.machine import default_threads
+from localspec.machine import Place, default_threads
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import LOCK, work_folder
 from localspec.models.installed.installed import NO_DRAFT
+from localspec.models.memory import fit
 from localspec.paths import sha256_of
 from localspec.training import answers
-from localspec.training.plan import Plan
 
 if TYPE_CHECKING:
-    from localspec.training.learning import Training
+    pass
+
+
+ANSWERS_SHARE = 1 / 3
+"""Of the minutes, in which the target writes answers; the rest is for training and measuring."""
+_LEAST_MINUTES = 1
+"""Fewer do not pay for loading the target."""
+_LOADING_SECONDS = 10.0
+"""Of the engines that measure."""
+_PART_GROWTH = 4 / 3
+"""Tokens of the part for each that is chosen: with those that they are merged from."""
+_ADAM_BYTES = 16
+"""Bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each."""
+_STATE_COPIES = 16
+"""Arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known."""
+_FEED_COPIES = 5
+"""Arrays of the feed-forward size, the same."""
+_LOGIT_BYTES = 14
+"""Bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these."""
+_PROCESS_BYTES = 420e6
+"""Of Python, PyTorch and llama.cpp without a model."""
+_ENGINE_BYTES = 100e6
+"""Of a process that only measures: Python and llama.cpp."""
+_TOKENS_A_SECOND_A_PASS = 2.4
+"""How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """One time at which the draft model is measured."""
+
+    after: float
+    """Share of training; 1.0 = at its end."""
+    prompts: int
+    """Held-out ones, at most."""
+    tokens: int
+    """Of an answer."""
+    seconds: float
+    """Of loading and answering; no prompt is asked after them."""
+
+
+LAST_TOKENS = 128
+"""Of an answer, when it is measured at the end."""
+_MEASURED = (
+    (0.4, gain.LEAST_PROMPTS, 48, 0.03),
+    (0.7, gain.LEAST_PROMPTS, 48, 0.03),
+    (1.0, MOST_HELD_OUT, LAST_TOKENS, 0.1),
+)
+"""When it is measured: `after`, `prompts` and `tokens` of `Measuring`, and the most of the minutes for it. Only the
+last one takes more if it has to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What training takes."""
+
+    minutes: float
+    parameters: int
+    """Weights that are trained."""
+    memory_bytes: int
+    """At its peak."""
+    disk_bytes: int
+    """At its peak: answers, two checkpoints while one replaces the other, and the result."""
+    result_bytes: int
+    tokens: int
+    """Of answers, by estimate."""
+    measuring: tuple[Measuring, ...]
+
+    @property
+    def training_seconds(self) -> float:
+        """If answers take theirs."""
+        return 60.0 * self.minutes - self.answer_seconds - sum(one.seconds for one in self.measuring)
+
+    @property
+    def answer_seconds(self) -> float:
+        return 60.0 * self.minutes * ANSWERS_SHARE
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rest = self.minutes * (1 - ANSWERS_SHARE)
+        return [
+            f"{self.minutes * ANSWERS_SHARE:.0f} minutes of answers (about {self.tokens:,} tokens), "
+            f"{rest:.0f} of training {self.parameters / 1e6:.1f} M weights and of measuring them",
+            f"memory {decimal(self.memory_bytes)}, disk {decimal(self.disk_bytes)}; the draft model has "
+            f"{decimal(self.result_bytes)}, the rest stays until `localspec rm` for going on",
+        ]
+
+
+def plan(
+    header: Header, shape: Shape, layers: int, minutes: float, pass_seconds: float, places: Sequence[Place]
+) -> Plan:
+    """What training a draft model of so many layers takes; `pass_seconds` are of a plain pass of the target.
+
+    The CPU is the first of `places`; the memory of the GPUs after it is not planned.
+    """
+    measuring = _when_measured(minutes, pass_seconds)
+    part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))
+    parameters = layers * shape.layer_parameters + part * shape.hidden
+    engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
+    side = fit.plan([header], None, fit.FitSettings(context=gain.CONTEXT), places)
+    tokens = int(60.0 * minutes * ANSWERS_SHARE * _TOKENS_A_SECOND_A_PASS / pass_seconds)
+    rows = tokens / answers.MOST_TOKENS
+    read, guessed = answers.BATCH * answers.LONGEST, answers.BATCH * answers.MOST_TOKENS
+    kept = layers * (_STATE_COPIES * shape.hidden + _FEED_COPIES * shape.feed_forward) * 4
+    examples = int(tokens * answers.TOP * 12 + rows * answers.LONGEST * 8)
+    training = (
+        _ADAM_BYTES * parameters + 4 * part * shape.hidden + read * kept + guessed * part * _LOGIT_BYTES + examples
+    )
+    engines = training + gain.ENGINES * (int(_ENGINE_BYTES) + side.needed(places[0].name))
+    piece = tokens * (answers.TOP * 6 + 8)
+    result = int(1.07 * (parameters + part * shape.hidden))
+    memory = int(_PROCESS_BYTES) + max(engine.needed(places[0].name), engines)
+    return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring)
+
+
+def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
+    def seconds(prompts: int, tokens: int) -> float:
+        return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
+
+    needed = max(_LEAST_MINUTES, math.ceil(2 * seconds(gain.LEAST_PROMPTS, LAST_TOKENS) / 60.0))
+    if not needed <= minutes < math.inf:  # NaN, too
+        raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
+    found = []
+    for after, prompts, tokens, share in _MEASURED:
+        least, most = seconds(gain.LEAST_PROMPTS, tokens), share * 60.0 * minutes
+        if after == 1.0 or least <= most:
+            found.append(Measuring(after, prompts, tokens, max(least, min(seconds(prompts, tokens), most))))
+    return tuple(found)
+
+
+def check_free(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
+    """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote.
+
+    Raises:
+        ModelError: there is too little memory or disk.
+    """
+    for what, needed, free in (
+        ("memory", found.memory_bytes, free_memory),
+        ("disk", found.disk_bytes - there, free_disk),
+    ):
+        if free and needed > free:
+            raise ModelError(
+                f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.",
+                "A smaller target, fewer --layers or fewer --minutes take less."
+                if what == "memory"
+                else "Free some, or give fewer --minutes: answers are most of it.",
+            )
 
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 220, 44
@@ -50,31 +197,19 @@ td, th { padding: .2em .8em .2em 0; text-align: right; }
 
 
 def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[dict[str, Any]]) -> str:
-    """HTML.
-
-    Args:
-        name: of the draft model.
-        losses: (seconds of training, loss).
-        measured: see `course.State`.
-    """
-    rows = "".join(_row(one) for one in measured)
+    """HTML of a draft model: losses are (seconds of training, loss), and `measured` is that of `State`."""
+    rows = ""
+    for one in measured:
+        speeds = (f"{one['speeds'][side]:.0f}" for side in SIDES)
+        equal = f"{one['equal']} of {one['prompts']}"
+        cells = (f"{one['seconds'] / 60:.0f}", f"{one['tokens_a_pass']:.2f}", *speeds, equal)
+        rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     head = "".join(f"<th>{word}</th>" for word in _COLUMNS)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(name)}</title><style>{_STYLE}</style>'
         f"<h1>{escape(name)}</h1><h2>Loss</h2>{_chart(losses)}"
         f"<h2>Measured on held-out prompts, tokens a second</h2><table><tr>{head}</tr>{rows}</table></html>\n"
     )
-
-
-def _row(one: dict[str, Any]) -> str:
-    speeds = one["speeds"]
-    cells: Iterable[str] = (
-        f"{one['seconds'] / 60:.0f}",
-        f"{one['tokens_a_pass']:.2f}",
-        *(f"{speeds[side]:.0f}" for side in SIDES),
-        f"{one['equal']} of {one['prompts']}",
-    )
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _chart(losses: Sequence[tuple[float, float]]) -> str:
@@ -105,16 +240,13 @@ PROMPTS = "prompts.json"
 """The file of what the target is asked."""
 
 
-class Teller(Protocol):
-    """Hears what a course says while it runs."""
+class Reports(NamedTuple):
+    """What a course calls while it runs."""
 
-    def phase(self, what: str, share: float, detail: str = "") -> None:
-        """How far a phase is: "answers", "training", "measuring"; may raise to stop."""
-        ...
-
-    def fact(self, sentence: str) -> None:
-        """One sentence that stays."""
-        ...
+    phase: Callable[..., None]
+    """(phase, share done, detail): "answers", "training" or "measuring"; may raise to stop."""
+    fact: Callable[[str], None]
+    """One sentence that stays."""
 
 
 @dataclass(slots=True)
@@ -144,11 +276,7 @@ class State:
             return None
 
     def write(self, file: Path) -> None:
-        """Whole or not at all.
-
-        Raises:
-            LocalspecError: the disk is full or read-only.
-        """
+        """Whole or not at all; a full or read-only disk is a LocalspecError."""
         try:
             paths.write_whole(file, json.dumps(asdict(self)) + "\n")
         except OSError as error:
@@ -187,12 +315,8 @@ class Course:
         """A page that shows how training went."""
         return self.folder / f"{self.name}.html"
 
-    def run(self, tell: Teller, fresh: bool = False) -> gain.Measured:
-        """Does what is left to do.
-
-        Args:
-            tell: hears how far it is.
-            fresh: begin anew, without what earlier runs did.
+    def run(self, tell: Reports, fresh: bool = False) -> gain.Measured:
+        """Does what is left to do; with `fresh` anew, without what earlier runs did.
 
         Raises:
             UsageError: the folder holds a course of another target or other texts.
@@ -206,24 +330,17 @@ class Course:
         except OSError as error:
             raise LocalspecError(f"{self.folder} cannot be written: {error.strerror}.") from None
         try:
-            self._clear(fresh)
-            return self._go_on(tell)
+            for file in self.folder.iterdir():  # what killed runs left half written, or all that earlier runs did
+                if file.name != LOCK and (fresh or file.name.startswith(".") or file.suffix == ".new"):
+                    file.unlink()
+            state = self._state()
+            self._answer(state, tell)
+            header, found = read_header(self.target), list(answers.read(self.folder))
+            if not found:
+                raise LocalspecError(f"{self.target.name} answered none of the prompts.")
+            return self._train(state, header, found, tell)
         finally:
             claim.release()
-
-    def _go_on(self, tell: Teller) -> gain.Measured:
-        state = self._state()
-        self._answer(state, tell)
-        header, found = read_header(self.target), list(answers.read(self.folder))
-        if not found:
-            raise LocalspecError(f"{self.target.name} answered none of the prompts.")
-        return self._train(state, header, found, tell)
-
-    def _clear(self, fresh: bool) -> None:
-        """Removes what killed runs left half written, or all that earlier runs did."""
-        for file in self.folder.iterdir():
-            if file.name != LOCK and (fresh or file.name.startswith(".") or file.suffix == ".new"):
-                file.unlink()
 
     @property
     def _file(self) -> Path:
@@ -251,7 +368,7 @@ class Course:
             raise LocalspecError(f"{self.folder / PROMPTS} cannot be written: {error.strerror}.") from None
         return state
 
-    def _answer(self, state: State, tell: Teller) -> None:
+    def _answer(self, state: State, tell: Reports) -> None:
         from localspec.runtime.engine import Engine
 
         left = self.plan.answer_seconds - state.answer_seconds
@@ -273,7 +390,7 @@ class Course:
         with Engine.load(self.target, drafts, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
             answers.write(engine, self.learned, self.folder, left, progress, kept)
 
-    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Teller) -> gain.Measured:
+    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Reports) -> gain.Measured:
         import torch
 
         from localspec.training import learning
@@ -294,36 +411,26 @@ class Course:
         )
         facts: dict[str, str | int] = {TRAINED_FOR: state.target, cut.TEXTS: self.texts, cut.TOKENS: tokens}
 
-        def written() -> None:
-            cut.export(self.result, header, kept, *model.arrays(), name=self.name, facts=facts)
+        def stepped(progress: learning.Progress) -> None:
+            share = progress.seconds / seconds
+            tell.phase("training", share, f"step {progress.step:,}, loss {progress.loss:.3f}")
 
         for measuring in self.plan.measuring:
             last = measuring.after == 1.0
             if training.progress.seconds >= measuring.after * seconds and not last:
                 continue
-            self._learn(training, measuring.after * seconds, seconds, tell)
-            written()
+            training.run(measuring.after * seconds, stepped)
+            cut.export(self.result, header, kept, *model.arrays(), name=self.name, facts=facts)
             asked = self.held_out[: measuring.prompts]
             result = gain.measure(
                 self.target, self.result, self.before, asked, measuring.tokens, tell.phase, measuring.seconds
             )
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
-            self._draw(training, state)
+            try:
+                paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))
+            except OSError as error:
+                raise LocalspecError(f"{self.chart} cannot be written: {error.strerror}.") from None
             if not last:
                 tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")
         return result
-
-    @staticmethod
-    def _learn(training: Training, until: float, whole: float, tell: Teller) -> None:
-        def told(progress: Any) -> None:
-            tell.phase("training", progress.seconds / whole, f"step {progress.step:,}, loss {progress.loss:.3f}")
-
-        training.run(until, told)
-
-    def _draw(self, training: Training, state: State) -> None:
-
-        try:
-            paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))
-        except OSError as error:
-            raise LocalspecError(f"{self.chart} cannot be written: {error.strerror}.") from None

@@ -24,8 +24,7 @@ from torch.nn import functional
 from localspec import paths
 from localspec.drafters.cut import SLOWER, Part, Shape, Weights
 from localspec.errors import LocalspecError, ModelFileError
-from localspec.training.answers import Answer
-from localspec.training.plan import BATCH, LONGEST
+from localspec.training.answers import BATCH, LONGEST, Answer
 from localspec.types import Float32Array
 
 

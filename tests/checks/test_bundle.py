@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
-from localspec.checks.bundle import bundle, write_bundle
-from localspec.checks.doctor import Finding
+from localspec.checks.doctor import Finding, bundle, write_bundle
 
 ENVIRONMENT = {
     "LOCALSPEC_API_KEY": "sk-very-secret",

@@ -11,8 +11,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.turn import Message
-from localspec.checks.apart import Apart, Progress
-from localspec.checks.compare import Answer, Answering, Task, Turn
+from localspec.checks.compare import Answer, Answering, Apart, Loading, Task, Turn
 from localspec.checks.prompts import Prompt, load_prompts
 from localspec.checks.tune import ASPECTS, Tried, TunePlan, TuneReport, challengers, questions, tune
 from localspec.errors import LocalspecError, UsageError
@@ -41,7 +40,7 @@ class Machine:
         self.random = random.Random(1)
         self.open, self.most_open, self.loads = 0, 0, 0
 
-    def __call__(self, settings: Mapping[str, Any], progress: Progress) -> Tried:
+    def __call__(self, settings: Mapping[str, Any], progress: Loading) -> Tried:
         if self.broken(settings):
             raise LocalspecError("It does not load.")
         self.open += 1

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from localspec.cli.clients import CLIENTS, KEY_VARIABLE, without_keys
-from localspec.cli.commands.connect import warning
+from localspec.cli.commands.connect import CLIENTS, warning, without_keys
+from localspec.cli.commands.serve import KEY_VARIABLE
 from tests.cli.conftest import Command
 
 KEY = "sesame-17"

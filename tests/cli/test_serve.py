@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.clients import KEY_VARIABLE
-from localspec.cli.commands.serve import api_keys
+from localspec.cli.commands.serve import KEY_VARIABLE, api_keys
 from localspec.errors import UsageError
 from tests.cli.conftest import Command
 

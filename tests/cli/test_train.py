@@ -21,7 +21,7 @@ from localspec.gguf import read_header
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import work_folder
 from localspec.models.installed.store import Store
-from localspec.training.plan import Plan
+from localspec.training.course import Plan
 from localspec.types import SamplingParams
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec.cli.commands import extract
+from localspec.cli.commands import train as extract
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, UsageError
 from localspec.models.facts.checkpoint import opened, save
 from localspec.runtime.engine import Engine

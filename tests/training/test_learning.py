@@ -12,8 +12,7 @@ import pytest
 from localspec.drafters.cut import Part, Weights, read_shape
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf import Header
-from localspec.training.answers import TOP, Answer
-from localspec.training.plan import LONGEST
+from localspec.training.answers import LONGEST, TOP, Answer
 
 torch = pytest.importorskip("torch")
 

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.answer import say_of_model
-from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, key_of, take_listed
+from localspec.cli.answers import add_endpoint_options, check_endpoint_options, key_of, say_of_model, take_listed
 from localspec.cli.options import (
     add_model_options,
     add_process,

@@ -1,33 +1,30 @@
-"""`localspec run`: one prompt in, one answer out; or a file of prompts, answered in several slots."""
+"""`localspec run`: one prompt in, one answer out; or a file of prompts, answered in several slots.
+
+An input line of `--batch` is a JSON object with `prompt` (text) or `messages`, and optionally `id`, `seed` and
+`max_tokens`; a JSON line comes for each as they finish.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
-from localspec.cli import output, streams
-from localspec.cli.answer import say_of_model, start_answer
-from localspec.cli.commands import batch
-from localspec.cli.endpoint import add_endpoint_options, check_endpoint_options, run_prompt, take_listed
-from localspec.cli.options import (
-    add_model_options,
-    add_sampling_options,
-    load_engine,
-    take_default,
-    wanted_of,
-)
+from localspec.cli import answers, output, streams
+from localspec.cli.options import add_model_options, add_sampling_options, load_engine, take_default, wanted_of
 from localspec.cli.parser import add_engine_settings, whole
 from localspec.cli.places import names_model
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
+    from localspec.options import Options
     from localspec.planning.costs import Knowledge
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
@@ -50,27 +47,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
-    add_endpoint_options(parser)
+    answers.add_endpoint_options(parser)
     add_model_options(parser)
     add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    take_listed(options)
+    answers.take_listed(options)
     _take_words(options)
     if _is_chat(options):
         from localspec.cli import build_parser
         from localspec.cli.commands import chat
 
         return chat.run(build_parser("chat").parse_args(["chat", *options.given[1:]]))
-    check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
+    answers.check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
     take_default(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
         if options.prompt or options.file:
             raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")
-        return batch.run(options)
+        return _run_batch(options)
     if options.slots is not None:
         raise UsageError("--slots needs --batch.")
     if options.raw and options.system:
@@ -78,12 +75,18 @@ def run(options: argparse.Namespace) -> int:
     text = _prompt_text(options)
     wanted = wanted_of(options)
     if options.endpoint:
-        return run_prompt(options, text, wanted)
+        return answers.run_prompt(options, text, wanted)
     with load_engine(options) as engine, output.reading_progress() as heard:
-        say_of_model(engine.settings.target, not engine.template.exists, options)
-        generation = start_answer(engine, options, text, replace(wanted, on_prefill=heard))
+        answers.say_of_model(engine.settings.target, not engine.template.exists, options)
+        generation = answers.start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
-            return _print_json(generation, engine.loaded.configuration)
+            try:
+                answer = output.collect(generation, engine.loaded.configuration)
+            except KeyboardInterrupt:
+                generation.cancel()
+                raise
+            print(json.dumps(answer, ensure_ascii=False))
+            return 0
         try:
             output.stream_answer(generation, channels=engine.template.has_channels and not options.raw)
         finally:
@@ -106,7 +109,7 @@ def _take_words(options: argparse.Namespace) -> None:
         if options.target:
             raise UsageError("Give NAME or --target, not both.")
         options.target = words[0]
-        take_listed(options)
+        answers.take_listed(options)
         words = words[1:]
     options.prompt = words[0] if words else None
     if words and names_model(words[0]):
@@ -141,14 +144,99 @@ def _prompt_text(options: argparse.Namespace) -> str:
     return text
 
 
-def _print_json(generation: Generation, configuration: str) -> int:
-    try:
-        answer = output.collect(generation, configuration)
-    except KeyboardInterrupt:
-        generation.cancel()
-        raise
-    print(json.dumps(answer, ensure_ascii=False))
-    return 0
+_KEYS = {"id", "prompt", "messages", "seed", "max_tokens"}
+
+
+def _run_batch(options: argparse.Namespace) -> int:
+    """Answers every line; exit code 1 when a line failed (its result says why)."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    lines = list(_read(options.batch))
+    wanted = wanted_of(options)
+    slots = min(options.slots or 4, max(len(lines), 1))
+    failed = 0
+    with load_engine(options, slots=slots) as engine:
+        answers.say_of_model(engine.settings.target, not engine.template.exists, options)
+        batch = _Batch(engine, options, wanted)
+        with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
+            futures = [workers.submit(batch.answer, line) for line in lines]
+            try:
+                for future in as_completed(futures):
+                    result = future.result()
+                    failed += "error" in result
+                    print(json.dumps(result, ensure_ascii=False), flush=True)
+            except BaseException:
+                workers.shutdown(wait=False, cancel_futures=True)
+                batch.cancel()
+                raise
+    print(f"{len(lines) - failed} answered, {failed} failed.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+class _Batch:
+    """Answers lines; an error of one line is its result, not the end of the others."""
+
+    def __init__(self, engine: Engine, options: argparse.Namespace, wanted: Options) -> None:
+        self._engine, self._options, self._wanted = engine, options, wanted
+        self._running: set[Generation] = set()
+
+    def answer(self, line: dict[str, Any]) -> dict[str, Any]:
+        """One line's result."""
+        from localspec.chat.turn import Message
+
+        try:
+            wanted = self._wanted.having({key: line[key] for key in ("seed", "max_tokens") if key in line})
+            rows = line.get("messages", ())
+            prompt = line.get("prompt", [Message(row["role"], row["content"]) for row in rows])
+            generation = answers.start_answer(self._engine, self._options, prompt, wanted)
+            self._running.add(generation)
+            try:
+                return {"id": line["id"], **output.collect(generation, self._engine.loaded.configuration)}
+            finally:
+                self._running.discard(generation)
+        except LocalspecError as error:
+            return {"id": line["id"], "error": str(error)}
+
+    def cancel(self) -> None:
+        """Stops what runs."""
+        for generation in list(self._running):
+            generation.cancel()
+
+
+def _read(path: str) -> Iterator[dict[str, Any]]:
+    text = streams.read_all() if path == "-" else read_text(path)
+    for number, row in enumerate(text.splitlines(), start=1):
+        if not row.strip():
+            continue
+        try:
+            line = json.loads(row)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{path}, line {number}: not JSON: {error}.") from None
+        problem = _problem(line)
+        if problem:
+            raise UsageError(f"{path}, line {number}: {problem}.")
+        yield {"id": number, **line}
+
+
+def _problem(line: Any) -> str:
+    """What is wrong with the form of a line; "" = nothing."""
+    if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
+        return "it must be an object with either prompt or messages"
+    unknown = set(line) - _KEYS
+    if unknown:
+        return f"unknown key {sorted(unknown)[0]!r}"
+    if not isinstance(line.get("prompt", ""), str):
+        return "prompt must be a text"
+    messages = line.get("messages", [])
+    texts = {"role": str, "content": str}
+    if not isinstance(messages, list) or not all(
+        isinstance(row, dict) and {key: type(value) for key, value in row.items()} == texts for row in messages
+    ):
+        return "messages must be a list of objects with the texts role and content"
+    for key in ("seed", "max_tokens"):
+        if key in line and type(line[key]) is not int:
+            return f"{key} is {line[key]!r}; it must be a whole number"
+    return ""
 
 
 # A draft model or head that was loaded and never used in an answer: said once, with the reason that the plan knows.

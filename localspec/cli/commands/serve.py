@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.clients import KEY_VARIABLE
 from localspec.cli.options import add_model_options, add_process, engine_settings, take_target
 from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
 from localspec.errors import UsageError
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from localspec.server.front import Processes
     from localspec.server.http.settings import ServerSettings
 
+KEY_VARIABLE = "LOCALSPEC_API_KEY"
+"""Variable that holds the key of our endpoint, for `serve` and for those who ask it."""
 KINDS = ("systemd", "launchd")
 """Units that start the endpoint with the session of the user."""
 _LABEL = "localspec.serve"

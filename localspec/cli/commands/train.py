@@ -1,4 +1,4 @@
-"""`localspec train`: a draft model for a target that is already here, made of its own layers and its own answers."""
+"""`localspec train` and `localspec extract`: a draft model of a target's own layers, and hidden states in a file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
 
 from localspec import paths
-from localspec.cli.parser import whole
-from localspec.errors import UsageError
+from localspec.chat.text_file import read_text
+from localspec.cli.options import add_model_options, load_engine
+from localspec.cli.output import count_bar
+from localspec.cli.parser import whole, whole_numbers
+from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    import numpy as np
+    import numpy.typing as npt
 
     from localspec.checks.gain import Measured
-    from localspec.training.course import Course, Teller
+    from localspec.runtime.engine import Engine
+    from localspec.training.course import Course, Reports
+    from localspec.types import Tokens
 
-_DESCRIPTION = """\
+    _Lies = tuple[int, np.dtype[Any], tuple[int, ...]]
+    """Where an array lies in a file: offset, number format and dimensions."""
+
+_TRAIN = """\
 The target answers prompts; some of its own layers and the tokens that its answers use become a small draft model, which
 learns what the target finds likely. It is measured on prompts that nothing was learned from, written as an ordinary
 GGUF file, and drafts for the target from then on. Texts stay the same, as with every drafter.
@@ -42,8 +53,8 @@ _GPU_RATE = 100e9
 _DEFAULT_LAYERS, _MOST_LAYERS = 2, 8
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
+def add_options_train(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.formatter_class = _TRAIN, argparse.RawDescriptionHelpFormatter
     parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
     parser.add_argument(
         "--texts",
@@ -71,39 +82,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
-    from localspec.training.course import Course
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
-        _ask()
+        if not sys.stdin.isatty():
+            raise UsageError("Your chats are read only if you say so.", "Add --yes.")
+        said = "The target will answer what you asked in your chats again. Nothing leaves this machine."
+        print(said, file=sys.stderr)
+        if input("Read your chats? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UsageError("Nothing was trained: your chats were not to be read.", "Give other --texts, or none.")
     if options.eval is not None:
         return _eval(options)
-    course = _course(options, Course)
+    course = _course(options)
     for line in () if options.json else course.plan.lines():
         print(line, file=sys.stderr)
     if options.dry_run:
         if options.json:
-            print(json.dumps(course.plan.as_dict()))
+            print(json.dumps(asdict(course.plan)))
         return 0
     return _train(options, course)
 
 
-def _ask() -> None:
-    """Asks before chats are read.
-
-    Raises:
-        UsageError: standard input is no terminal, or the user says no.
-    """
-    if not sys.stdin.isatty():
-        raise UsageError("Your chats are read only if you say so.", "Add --yes.")
-    print("The target will answer what you asked in your chats again. Nothing leaves this machine.", file=sys.stderr)
-    if input("Read your chats? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("Nothing was trained: your chats were not to be read.", "Give other --texts, or none.")
-
-
-def _course(options: argparse.Namespace, make: type[Course]) -> Course:
+def _course(options: argparse.Namespace) -> Course:
     from localspec.checks import prompts
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.gguf import read_header
@@ -114,8 +116,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     from localspec.models.installed.store import Store
     from localspec.runtime.costs import Rates, pass_seconds
     from localspec.runtime.memory import places
-    from localspec.training import plan
-    from localspec.training.course import PROMPTS
+    from localspec.training import course
 
     path, before = _compared(options.target)
     header = read_header(path)
@@ -129,7 +130,7 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     check_name(name, store)
     own = next((one.path for one in store.entries() if one.name == name), None)
     words = ", ".join(options.texts) or "localspec's own list of prompts"
-    begun = None if options.fresh else prompts.read(work_folder(name) / PROMPTS, words)
+    begun = None if options.fresh else prompts.read(work_folder(name) / course.PROMPTS, words)
     learned, held = begun or prompts.gather(options.texts)
     known = facts.read_limits(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
@@ -137,10 +138,10 @@ def _course(options: argparse.Namespace, make: type[Course]) -> Course:
     if len(there) > 1:
         rates = replace(rates, memory=_GPU_RATE)
     seconds = pass_seconds(shape_of(header), 1, 512, rates)
-    found = plan.plan(header, shape, options.layers, options.minutes, seconds, there)
-    plan.check(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()), size_of(name))
+    found = course.plan(header, shape, options.layers, options.minutes, seconds, there)
+    course.check_free(found, there[0].free_bytes, paths.free_bytes(paths.data_dir()), size_of(name))
     earlier = None if before is not None and own is not None and paths.real(before) == paths.real(own) else before
-    return make(path, name, words, learned, held, shape, found, options.layers, earlier)
+    return course.Course(path, name, words, learned, held, shape, found, options.layers, earlier)
 
 
 def _compared(name: str) -> tuple[Path, Path | None]:
@@ -159,7 +160,7 @@ def _eval(options: argparse.Namespace) -> int:
     from localspec.gguf import read_header
     from localspec.models.facts.heads import draft_kind
     from localspec.models.installed.installed import find_one
-    from localspec.training.plan import LAST_TOKENS
+    from localspec.training.course import LAST_TOKENS
 
     (target, before), draft = _compared(options.target), find_one(options.eval)
     kind = draft_kind(read_header(draft))
@@ -168,9 +169,9 @@ def _eval(options: argparse.Namespace) -> int:
     if before is not None and paths.real(before) == paths.real(draft):  # it drafts for the target already
         before = None
     _, held = prompts.gather(options.texts)
-    with _telling() as tell:
+    with _reports() as tell:
         found = measure(target, draft, before, held, LAST_TOKENS, tell.phase)
-    _print(options, found)
+    _print_measured(options, found)
     return 0
 
 
@@ -179,64 +180,163 @@ def _train(options: argparse.Namespace, course: Course) -> int:
     from localspec.models.installed.store import Store
 
     try:
-        with _telling() as tell:
+        with _reports() as tell:
             found = course.run(tell, options.fresh)
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on.", file=sys.stderr)
         return 130
-    _print(options, found)
+    _print_measured(options, found)
     sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
     if not options.json:
         print(f"{course.name}: {sentence} How it went: {course.chart}")
     return 0
 
 
-def _print(options: argparse.Namespace, found: Measured) -> None:
+def _print_measured(options: argparse.Namespace, found: Measured) -> None:
     print(json.dumps(found.as_dict()) if options.json else found.sentence)
     if found.equal < found.prompts:
         print(f"{found.prompts - found.equal} of {found.prompts} texts differed.", file=sys.stderr)
 
 
 @contextmanager
-def _telling() -> Iterator[Teller]:
+def _reports() -> Iterator[Reports]:
     """A live line on a terminal, a line now and then elsewhere; on standard error."""
+    from localspec.training.course import Reports
+
     if not sys.stderr.isatty():
-        yield _Lines()
+        last, said = "", 0.0
+
+        def phase(what: str, share: float, detail: str = "") -> None:
+            nonlocal last, said
+            now = time.monotonic()
+            if what != last or now - said >= _LINE_SECONDS:
+                last, said = what, now
+                print(f"{what} {min(share, 1.0):.0%}{', ' if detail else ''}{detail}", file=sys.stderr, flush=True)
+
+        yield Reports(phase, partial(print, file=sys.stderr, flush=True))
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[detail]}"),
-    )
+    words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
+    columns = (words, BarColumn(bar_width=24), TimeElapsedColumn(), detail)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Live(bar)
+        task = bar.add_task("plan", total=1.0, detail="")
+
+        def shown(what: str, share: float, detail: str = "") -> None:
+            bar.update(task, description=what, completed=min(share, 1.0), detail=detail)
+
+        yield Reports(shown, partial(bar.console.print, markup=False, highlight=False))
 
 
-class _Live:
-    def __init__(self, bar: Progress) -> None:
-        self._bar, self._task = bar, bar.add_task("plan", total=1.0, detail="")
+_EXTRACT = """\
+Reads texts with the target and writes, for every token, its final state (after the last norm) and what goes into the
+layers named, as 32-bit numbers. A text longer than the window is cut into pieces, each read by itself. For
+piece 0, 1, ... the file holds
 
-    def phase(self, what: str, share: float, detail: str = "") -> None:
-        self._bar.update(self._task, description=what, completed=min(share, 1.0), detail=detail)
+  0.tokens     I32 [n]           the tokens that were read, begin-of-text included where the model wants it
+  0.layer.5    F32 [n, n_embd]   what goes into layer 5 (layer 0: token embeddings)
+  0.final      F32 [n, n_embd]
 
-    def fact(self, sentence: str) -> None:
-        self._bar.console.print(sentence, markup=False, highlight=False)
+and in its metadata the model's name and sha256, and for each piece its text file and its first token there. The text of
+special tokens counts as these tokens, so chats can be given as the model's template writes them.
+"""
 
 
-class _Lines:
-    def __init__(self) -> None:
-        self._said, self._what = 0.0, ""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a text that is read at once."""
 
-    def phase(self, what: str, share: float, detail: str = "") -> None:
-        now = time.monotonic()
-        if what == self._what and now - self._said < _LINE_SECONDS:
-            return
-        self._what, self._said = what, now
-        print(f"{what} {min(share, 1.0):.0%}{', ' if detail else ''}{detail}", file=sys.stderr, flush=True)
+    file: str
+    start: int
+    """Index of its first token in the text."""
+    tokens: Tokens
 
-    def fact(self, sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
+
+def add_options_extract(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.formatter_class = _EXTRACT, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 texts")
+    parser.add_argument("-o", "--out", type=typed, required=True, metavar="FILE", help="the safetensors file to write")
+    parser.add_argument("--layers", metavar="N,...", help="layers whose inputs are written, from 0; default: none")
+    parser.add_argument(
+        "--window", type=whole(2), metavar="N", help="tokens read at once; default: all that the context holds"
+    )
+    add_model_options(parser)
+
+
+def run_extract(options: argparse.Namespace) -> int:
+    from localspec.llama.cache.embedder import check_layers
+
+    if options.drafter is not None or options.max_draft_tokens is not None:
+        raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
+    if options.out.is_dir():
+        raise UsageError(f"{options.out} is a folder; name the file to write.")
+    if paths.real(options.out) in [paths.real(typed(file)) for file in options.files]:
+        raise UsageError(f"{options.out} is one of the texts; give the result another name.")
+    layers = whole_numbers("layers", options.layers) if options.layers else ()
+    texts = {file: read_text(file) for file in options.files}
+    with load_engine(options, drafter="none", chat_cache_gb=0.0) as engine:
+        layers = check_layers(engine.loaded.model, layers)
+        pieces = [piece for file, text in texts.items() for piece in _pieces(engine, file, text, options.window)]
+        if not pieces:
+            raise UsageError("The texts are empty.")
+        _write(engine, options.out, pieces, layers)
+    print(f"{sum(len(piece.tokens) for piece in pieces)} tokens of {len(texts)} texts: {options.out}", file=sys.stderr)
+    return 0
+
+
+def _pieces(engine: Engine, file: str, text: str, window: int | None) -> Iterator[_Piece]:
+    """A text cut into windows; each begins as the model wants texts to begin."""
+    import numpy as np
+
+    model, most = engine.loaded.model, engine.loaded.context.n_ctx
+    if window is not None and window > most:
+        raise UsageError(f"--window is {window}, and the context holds {most} tokens.", "Use a longer --context.")
+    tokens = model.tokenize(text, special=True, add_bos=False)
+    first = np.array([model.bos] if model.add_bos and model.bos is not None else [], dtype=np.int32)
+    step = (window or most) - len(first)
+    for start in range(0, len(tokens), step):
+        yield _Piece(file, start, np.concatenate([first, tokens[start : start + step]]))
+
+
+def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, ...]) -> None:
+    """States may be more than memory holds: they lie in a file without a name until all are there."""
+    import numpy as np
+
+    from localspec.models.facts.checkpoint import save
+
+    model = engine.loaded.model
+    facts = {
+        "model": paths.shown(model.path.name),
+        "sha256": model.sha256,
+        "configuration": engine.loaded.configuration,
+        "pieces": json.dumps([[paths.shown(piece.file), piece.start] for piece in pieces], ensure_ascii=False),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalspecError(f"{path.parent} cannot be made: {error.strerror}.") from None
+    try:
+        with TemporaryFile(dir=path.parent) as raw:
+            lies: dict[str, _Lies] = {}
+            for name, array in _states(engine, pieces, layers):
+                lies[name] = raw.tell(), array.dtype, array.shape
+                raw.write(np.ascontiguousarray(array).data)
+            raw.flush()
+            whole = np.memmap(raw, np.uint8, "r")
+            save(path, {name: np.ndarray(shape, kind, whole, at) for name, (at, kind, shape) in lies.items()}, facts)
+    except OSError as error:
+        raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
+
+
+def _states(engine: Engine, pieces: list[_Piece], layers: tuple[int, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The file's arrays by name, piece after piece."""
+    with count_bar() as progress:
+        for number, piece in enumerate(pieces):
+            if progress is not None:
+                progress("Reading", number, len(pieces))
+            states = engine.hidden_states(piece.tokens, layers)
+            yield f"{number}.tokens", piece.tokens
+            for layer in layers:
+                yield f"{number}.layer.{layer}", states.layers[layer]
+            yield f"{number}.final", states.final

@@ -26,7 +26,7 @@ import localspec.cli.commands.serve
 import localspec.runtime.pool
 import localspec.server.http.app  # noqa: F401
 from localspec import cli
-from localspec.cli.clients import KEY_VARIABLE
+from localspec.cli.commands.serve import KEY_VARIABLE
 from localspec.paths import bundled
 from tests.llama.rewritten_gguf import rewritten
 from tests.server.upstream.table import Table

@@ -1,4 +1,4 @@
-"""`localspec tune`: finds faster settings for a pair on this machine, and stores them if they are surely faster."""
+"""`localspec verify`, `tune` and `doctor`: equal texts, faster settings, and the state of this installation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,109 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_model_options, check_comparison, engine_settings, take_target
-from localspec.cli.parser import add_temperatures, whole
+from localspec.cli.options import (
+    add_model_options,
+    check_comparison,
+    engine_settings,
+    load_engine,
+    take_default,
+    take_target,
+)
+from localspec.cli.output import count_bar
+from localspec.cli.parser import add_temperatures, reader, whole
 from localspec.errors import UsageError
+from localspec.options import LIMITS
 from localspec.paths import typed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from localspec.checks.compare import Ratio, Task
+    from localspec.checks.doctor import Finding
     from localspec.checks.tune import TuneReport
+    from localspec.checks.verify import Report, Setting
     from localspec.runtime.kept.tuning import Tuning
 
-_DESCRIPTION = """\
+
+def add_options_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
+    parser.add_argument("--prompts", type=typed, metavar="FILE", help="JSON lines with prompt or messages")
+    parser.add_argument("--limit", type=whole(1), metavar="N", help="only N prompts, spread over the file")
+    add_temperatures(parser, "repeatable; default: 0, 0.7 and 1", action="append")
+    parser.add_argument(
+        "--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer a turn; default: 64"
+    )
+    parser.add_argument(
+        "--seed", type=reader(LIMITS["seed"]), default=1, metavar="N", help="of the first prompt; default: 1"
+    )
+    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    add_model_options(parser)
+    parser.set_defaults(exact="strict")
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    from localspec.checks.prompts import load_prompts
+    from localspec.checks.verify import Report, verify
+
+    check_comparison(options)
+    take_target(options, options.pair, "PAIR")
+    prompts = load_prompts(options.prompts)
+    if options.limit is not None:
+        prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
+    temperatures = options.temperature or [0.0, 0.7, 1.0]
+    chosen = _chosen_setting(options)
+    longest = max(7, options.max_draft_tokens or 0)
+    branches = options.branches or (2 if chosen is None else 1)
+    drafter = "auto" if chosen is None else chosen.drafter
+    more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
+    settings, report, interrupted = None if chosen is None else [chosen], Report(), False
+    given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": report}
+    with load_engine(options, **more) as engine:
+        try:
+            with count_bar() as progress:
+                verify(engine, prompts, temperatures, settings, progress=progress, **given)
+        except KeyboardInterrupt:
+            if not report.runs:
+                raise
+            interrupted = True
+            print("Interrupted; this was found until then:", file=sys.stderr)
+        exact = engine.loaded.exactness
+    _print_verified(options, report, exact)
+    return 130 if interrupted else 1 if report.forks or not report.drafted else 0
+
+
+def _chosen_setting(options: argparse.Namespace) -> Setting | None:
+    """One setting, when the options name a drafter; None = all."""
+    from localspec.checks.verify import Setting
+    from localspec.drafters import plugin
+
+    if options.drafter is None:
+        return None
+    plugin.check_name(options.drafter)
+    length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
+    return Setting(options.drafter, length, options.branches or 1)
+
+
+def _print_verified(options: argparse.Namespace, report: Report, exact: str) -> None:
+    if options.json:
+        print(json.dumps(report.as_dict() | {"exact": exact}))
+        return
+    print(f"{'setting':24} {'runs':>6} {'tokens':>8} {'drafted':>8} {'accepted':>8} {'forks':>6}")
+    for setting, tally in report.by_setting.items():
+        row = f"{tally.runs:6d} {tally.tokens:8d} {tally.drafted:8d} {tally.accepted:8d} {len(tally.forks):6d}"
+        print(f"{setting!s:24} {row}")
+    print(f"passes: {exact}")
+    for fork in report.forks:
+        print(fork)
+    if report.too_long:
+        print(f"{report.too_long} prompts are longer than the context and were left out. --context N holds more.")
+    verdict = "byte-equal" if not report.forks else f"{len(report.forks)} forks"
+    if not report.drafted:
+        verdict += ", but nothing was drafted, so nothing was tested"
+    print(f"{report.runs} runs, {report.tokens} tokens: {verdict}.")
+
+
+_TUNE = """\
 Tries threads, kernels, number formats of the cache, n-gram lengths and draft lengths, each against the best so far:
 both answer the same prompts, taking turns, each in a process of its own. What is found is measured again against the
 defaults on other prompts; if it is surely faster there, it is stored, and every later command uses it for this pair on
@@ -31,10 +123,10 @@ may read differently after tuning; speculation still never changes it. --no-tune
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options_tune(parser: argparse.ArgumentParser) -> None:
     from localspec.checks.tune import ASPECTS
 
-    parser.description, parser.formatter_class = _DESCRIPTION, argparse.RawDescriptionHelpFormatter
+    parser.description, parser.formatter_class = _TUNE, argparse.RawDescriptionHelpFormatter
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ASPECTS)}; default: all")
     parser.add_argument("--prompts", type=typed, metavar="FILE", help="your workload: JSON lines, prompt or messages")
@@ -51,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_tune(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; nothing is stored then."""
     from localspec.drafters.heads.loading import apart
     from localspec.models.installed.installed import find, find_one
@@ -94,16 +186,16 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
         with load_progress() as progress:
             tune(target, draft, base, search, check, plan, progress, report)
     except KeyboardInterrupt:
-        _print(options, report, None, "interrupted; nothing was stored")
+        _print_tuned(options, report, None, "interrupted; nothing was stored")
         return 130
     found = _tuning(options, report, base)
     if found is None:
-        _print(options, report, None, "")
+        _print_tuned(options, report, None, "")
     elif options.dry_run:
-        _print(options, report, found, "not stored (--dry-run)")
+        _print_tuned(options, report, found, "not stored (--dry-run)")
     else:
         fault = tuning.write(target, draft, found)
-        _print(options, report, found, f"not stored, nothing can be kept: {fault}" if fault else "stored")
+        _print_tuned(options, report, found, f"not stored, nothing can be kept: {fault}" if fault else "stored")
         return 1 if fault else 0
     return 0
 
@@ -148,7 +240,7 @@ def _tuning(options: argparse.Namespace, report: TuneReport, base: dict[str, Any
     return Tuning(report.settings, gain.value, gain.low, gain.high, exact, date.today().isoformat(), workload)
 
 
-def _print(options: argparse.Namespace, report: TuneReport, found: Tuning | None, end: str) -> None:
+def _print_tuned(options: argparse.Namespace, report: TuneReport, found: Tuning | None, end: str) -> None:
     if options.json:
         print(json.dumps(_as_dict(report, found, end)))
         return
@@ -203,3 +295,52 @@ def _as_dict(report: TuneReport, found: Tuning | None, end: str) -> dict[str, An
         "gain": None if report.gain is None else asdict(report.gain),
         "outcome": end or "the defaults stay",
     }
+
+
+def add_options_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument("--check-updates", action="store_true", help="ask PyPI whether a newer localspec is out")
+    parser.add_argument("--disk", action="store_true", help="all that is kept on disk, with sizes")
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="write a report for an issue as JSON, without prompts and keys"
+    )
+    add_model_options(parser)
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from localspec.checks.doctor import examine_engine, examine_machine, examine_machine_state
+
+    take_default(options)
+    findings = [*examine_machine(options.wide), *examine_machine_state()]
+    if options.disk:
+        from localspec.checks.doctor import examine_disk
+
+        findings += examine_disk()
+    if options.check_updates:
+        from localspec.checks.doctor import examine_updates
+
+        findings.append(examine_updates())
+    with load_engine(options) as engine:
+        findings += examine_engine(engine)
+        settings = asdict(engine.settings)
+    if options.bundle:
+        from localspec.checks.doctor import write_bundle
+
+        write_bundle(typed(options.bundle), findings, settings)
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        _print_findings(findings)
+        if options.bundle:
+            print(f"Wrote {options.bundle}. Read it before you attach it to an issue.")
+    return 1 if any(finding.advice for finding in findings) else 0
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        print(f"{finding.name:{width}}  {finding.value}")
+        if finding.advice:
+            print(f"{'':{width}}  -> {finding.advice}")
+        if finding.command:
+            print(f"{'':{width}}     {finding.command}")

@@ -1,4 +1,6 @@
-"""`--endpoint`, or a name of models.toml: an OpenAI-style server answers in place of a model of this machine."""
+"""Who answers a command, and how it is asked: an engine by the chat template, or as text where that is wanted or the
+model has no template; or, by `--endpoint` or a name of models.toml, an OpenAI-style server.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
@@ -15,9 +19,47 @@ from localspec.cli.options import add_model_options
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from localspec.chat.turn import Message
     from localspec.engine.stats import RequestStats
     from localspec.options import Options
-    from localspec.remote.asking import Reply
+    from localspec.runtime.engine import Engine
+    from localspec.runtime.generation import Generation
+
+
+def start_answer(
+    engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], wanted: Options
+) -> Generation:
+    """Asks the engine: messages and text by the chat template, raw text as it is. Without a chat template text goes on,
+    for a limited number of tokens.
+    """
+    from localspec.chat.prompt.prompt import MOST_TOKENS, continued
+    from localspec.chat.turn import Message
+
+    if not isinstance(prompt, str):
+        return engine.chat(prompt, wanted)
+    if options.raw:
+        return engine.generate(prompt, wanted)
+    messages = [*([Message("system", options.system)] if options.system else []), Message("user", prompt)]
+    if engine.template.exists:
+        return engine.chat(messages, wanted)
+    return engine.generate(continued(messages), wanted, max_tokens=wanted.max_tokens or MOST_TOKENS)
+
+
+def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> None:
+    """A line on standard error after a model was loaded whose file leaves open how text is split; and one after a model
+    without a chat template, unless raw text is wanted.
+    """
+    from localspec.chat.prompt.prompt import continued, note
+    from localspec.chat.turn import Message
+    from localspec.gguf.split import read_parts
+    from localspec.models.facts.vocabulary import doubt_of
+
+    if doubt := doubt_of(read_parts(target)[0]):
+        print(f"localspec: {doubt}", file=sys.stderr)
+    if not completes or getattr(options, "raw", False):
+        return
+    continued([Message("system", options.system)] if options.system else [])
+    print(f"localspec: {plain_text(note(target.name))}", file=sys.stderr)
 
 
 def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -121,8 +163,16 @@ def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
     reply = Reply(asking, Prompt(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
     base = asking.server.base
     if options.json:
-        said = _whole(reply) | {"model": model, "endpoint": base}
-        print(json.dumps(said | {"stats": known(reply.stats)}, ensure_ascii=False))
+        pieces = list[tuple[str, str]]()
+        reply.read(lambda *piece: pieces.append(piece))
+        text, thoughts = ("".join(one) for one in zip(*pieces, strict=True)) if pieces else ("", "")
+        said: dict[str, Any] = {
+            "text": text,
+            **({"reasoning": thoughts} if thoughts else {}),
+            "finish_reason": reply.finish.value,
+        }
+        said |= {"seed": reply.seed, "model": model, "endpoint": base, "stats": known(reply.stats)}
+        print(json.dumps(said, ensure_ascii=False))
         return 0
     try:
         with output.answer_lines([]) as write:
@@ -131,20 +181,3 @@ def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
         if options.stats and known(reply.stats):
             print_known(reply.stats, reply.seed, f"{model} at {base}")
     return 0
-
-
-def _whole(reply: Reply) -> dict[str, Any]:
-    """Waits for the end; what was said, as plain data."""
-    texts, thoughts = list[str](), list[str]()
-
-    def take(text: str, thinking: str) -> None:
-        texts.append(text)
-        thoughts.append(thinking)
-
-    reply.read(take)
-    return {
-        "text": "".join(texts),
-        **({"reasoning": "".join(thoughts)} if any(thoughts) else {}),
-        "finish_reason": reply.finish.value,
-        "seed": reply.seed,
-    }

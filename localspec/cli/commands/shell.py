@@ -1,10 +1,31 @@
-"""`localspec completion`: the script that lets a shell complete commands and options, made from their parser."""
+"""Commands about the program itself: its help, and the script that lets a shell complete its commands and options."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
+
+from localspec.errors import UsageError
+
+
+def add_options_help(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="what to explain; default: localspec itself")
+
+
+def run_help(options: argparse.Namespace) -> int:
+    from localspec.cli import COMMANDS, build_parser
+    from localspec.cli.parser import did_you_mean
+
+    if not options.words:
+        build_parser().print_help()
+        return 0
+    name = options.words[0]
+    if name not in COMMANDS:
+        raise UsageError(f"There is no command {name!r}.", did_you_mean(name, COMMANDS) or "Try: localspec help")
+    build_parser(name).parse_args([*options.words, "--help"])  # prints and exits
+    return 0
+
 
 SHELLS = ("bash", "zsh", "fish")
 _DESCRIPTION = """\
@@ -16,12 +37,12 @@ Prints the script that completes localspec's commands and options. To use it in 
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options_completion(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"one of {', '.join(SHELLS)}")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_completion(options: argparse.Namespace) -> int:
     import shtab
 
     from localspec.cli import COMMANDS, build_parser
