@@ -1,7 +1,4 @@
-"""/v1/messages: Anthropic's API, for clients that speak only that.
-
-What `POST /v1/messages` takes: Anthropic's body, and what it means for a model here.
-"""
+"""/v1/messages: Anthropic's API, for clients that speak only that."""
 
 from __future__ import annotations
 
@@ -11,48 +8,41 @@ from typing import Annotated, Any, ClassVar, Literal
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
+from localspec.server.chat.answers import arguments_of
 from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.chat_fields import (
-    CalledFunction,
-    CallField,
-    ChatFields,
-    ChatMessage,
-    FunctionField,
-    NamedChoice,
-    NamedFunction,
-    ToolField,
-    only_text,
-    part_kind,
-)
-from localspec.server.chat.exchange import Exchange, arguments_of
+from localspec.server.chat.chat_fields import ChatFields, only_text, part_kind
+from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,
     MOST_TOOLS,
     Body,
-    JsonSchema,
-    ResponseFormat,
+    Json,
     SamplingFields,
     Speculative,
+    Unused,
 )
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import BODIES, ApiError, error_body
 from localspec.server.http.route import ModelRoute
-from localspec.server.http.streaming import EventStream, json_response, told, whole
+from localspec.server.http.streaming import EventStream, json_response, named_event, told, whole
+
+Cached = Annotated[dict[str, Any] | None, Field(description="Accepted and not needed: prompts are cached anyway.")]
+_UNSEEN = Field(description="Accepted from answers of other servers; the model does not see it.")
 
 
 class Block(Body):
     """A block of content."""
 
-    cache_control: dict[str, Any] | None = None
-    """Accepted and not needed: prompts are cached anyway."""
+    cache_control: Cached = None
 
 
 class TextBlock(Block):
@@ -60,8 +50,7 @@ class TextBlock(Block):
 
     type: Literal["text"]
     text: str
-    citations: list[Any] | None = None
-    """Accepted from answers of other servers; the model does not see them."""
+    citations: Annotated[list[Any] | None, _UNSEEN] = None
 
 
 class ToolUseBlock(Block):
@@ -71,8 +60,7 @@ class ToolUseBlock(Block):
     id: str
     name: str
     input: dict[str, Any]
-    caller: dict[str, Any] | None = None
-    """Accepted from answers of other servers; the model does not see it."""
+    caller: Annotated[dict[str, Any] | None, _UNSEEN] = None
 
 
 class ToolResultBlock(Block):
@@ -131,16 +119,15 @@ class ToolDefinition(Body):
     description: str = ""
     input_schema: dict[str, Any]
     strict: bool = False
-    cache_control: dict[str, Any] | None = None
-    """Accepted and not needed."""
+    cache_control: Cached = None
     eager_input_streaming: bool | None = None
     """Accepted: a call always comes whole."""
     input_examples: list[dict[str, Any]] | None = None
     """Accepted; the model does not see them."""
 
 
-class Choice(Body):
-    """Whether something is to be called."""
+class ToolWish(Body):
+    """Whether a tool is to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -182,11 +169,10 @@ class Prompt(Body):
     messages: list[InputMessage] = Field(min_length=1, max_length=MOST_ITEMS)
     system: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
     tools: Annotated[list[ToolDefinition], Field(max_length=MOST_TOOLS)] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: ToolWish | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    cache_control: dict[str, Any] | None = None
-    """Accepted and not needed."""
+    cache_control: Cached = None
     context_management: dict[str, Any] | None = None
     """Accepted and not done: a conversation that does not fit is refused."""
 
@@ -196,22 +182,22 @@ class Prompt(Body):
         Args:
             more: further fields of it.
         """
-        system = [ChatMessage(role="system", content=_text(self.system))] if self.system else []
+        system = [{"role": "system", "content": _text(self.system)}] if self.system else []
         wanted = self.output_config.format if self.output_config is not None else None
         if wanted is not None:
-            schema = JsonSchema(schema=wanted.schema_)
-            more["response_format"] = ResponseFormat(type="json_schema", json_schema=schema)
+            more["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
         if self.thinking is not None:
-            more["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+            more["enable_thinking"] = self.thinking.type != "disabled"
         if self.tool_choice is not None:
-            more["tool_choice"] = _choice(self.tool_choice)
+            named = {"type": "function", "function": {"name": self.tool_choice.name or ""}}
+            more["tool_choice"] = {"tool": named, "any": "required"}.get(self.tool_choice.type, self.tool_choice.type)
             more["parallel_tool_calls"] = not self.tool_choice.disable_parallel_tool_use
-        return ChatFields(
-            model=self.model or None,
-            messages=[*system, *(turn for message in self.messages for turn in _turns(message))],
-            tools=[_tool(tool) for tool in self.tools or ()],
+        return ChatFields.model_validate({
+            "model": self.model or None,
+            "messages": [*system, *(turn for message in self.messages for turn in _turns(message))],
+            "tools": [_tool(tool) for tool in self.tools or ()],
             **more,
-        )
+        })  # fmt: skip
 
 
 class MessagesBody(Prompt, SamplingFields):
@@ -221,12 +207,9 @@ class MessagesBody(Prompt, SamplingFields):
     """Most new tokens, thoughts included."""
     stream: bool = False
     stop_sequences: list[str] | None = Field(None, max_length=MOST_STOPS)
-    metadata: Any = None
-    """Accepted and not used."""
-    service_tier: Any = None
-    """Accepted and not used."""
-    inference_geo: Any = None
-    """Accepted and not used."""
+    metadata: Unused = None
+    service_tier: Unused = None
+    inference_geo: Unused = None
     speed: Any = None
     """Accepted and not used: it is always as fast as it can be."""
     speculative: Speculative | None = None
@@ -234,50 +217,34 @@ class MessagesBody(Prompt, SamplingFields):
 
     def answered(self) -> ChatFields:
         """The same as a body of the chat API, with how to answer."""
-        return self.fields(
-            max_tokens=self.max_tokens,
-            stop=self.stop_sequences,
-            speculative=self.speculative,
-            **self.drawn(),
-        )
+        own = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "speculative": self.speculative}
+        return self.fields(**own, **self.drawn())
 
 
-def _tool(given: ToolDefinition) -> ToolField:
-    function = FunctionField(
-        name=given.name, description=given.description, parameters=given.input_schema, strict=given.strict
-    )
-    return ToolField(type="function", function=function)
+def _tool(given: ToolDefinition) -> Json:
+    function = given.model_dump(include={"name", "description", "strict"}) | {"parameters": given.input_schema}
+    return {"type": "function", "function": function}
 
 
-def _choice(given: Choice) -> Literal["auto", "none", "required"] | NamedChoice:
-    if given.type == "tool":
-        return NamedChoice(type="function", function=NamedFunction(name=given.name or ""))
-    if given.type == "any":
-        return "required"
-    return given.type
-
-
-def _turns(message: InputMessage) -> list[ChatMessage]:
+def _turns(message: InputMessage) -> list[Json]:
     """One turn; results of calls are messages of their own here."""
     if isinstance(message.content, str):
-        return [ChatMessage(role=message.role, content=message.content)]
-    found, blocks = [], message.content
-    for block in blocks:
-        if isinstance(block, ToolResultBlock):
-            content = block.content if isinstance(block.content, str) else _text(block.content)
-            found.append(ChatMessage(role="tool", content=content, tool_call_id=block.tool_use_id))
+        return [{"role": message.role, "content": message.content}]
+    blocks = message.content
+    found: list[Json] = [
+        {"role": "tool", "content": _text(block.content), "tool_call_id": block.tool_use_id}
+        for block in blocks
+        if isinstance(block, ToolResultBlock)
+    ]
     calls = [
-        CallField(
-            id=block.id,
-            function=CalledFunction(name=block.name, arguments=json.dumps(block.input, ensure_ascii=False)),
-        )
+        {"id": block.id, "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}}
         for block in blocks
         if isinstance(block, ToolUseBlock)
     ]
     text = _text([block for block in blocks if isinstance(block, TextBlock)])
     thought = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     if text or calls or thought or not found:
-        found.append(ChatMessage(role=message.role, content=text, tool_calls=calls, reasoning_content=thought))
+        found.append({"role": message.role, "content": text, "tool_calls": calls, "reasoning_content": thought})
     return found
 
 
@@ -285,61 +252,55 @@ def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-# Anthropic's content blocks, put together from the parts of an answer, and the events that say so while it streams.
-
-Fields = dict[str, Any]
-
-
 class Blocks:
-    """The blocks of one answer; one is open at a time."""
+    """Anthropic's content blocks, put together from the parts of an answer; one is open at a time."""
 
     def __init__(self) -> None:
-        self.content: list[Fields] = []
+        self.content: list[Json] = []
         """Complete blocks, and the one that is open."""
         self._open = False
-        self._arguments: list[str] = []  # of the call that is open
+        self._arguments = ""  # of the call that is open
 
-    def add(self, parts: Sequence[Part]) -> list[Fields]:
+    def add(self, parts: Sequence[Part]) -> list[Json]:
         """Takes parts, returns the events they bring."""
-        events: list[Fields] = []
+        events: list[Json] = []
         for part in parts:
             if isinstance(part, CallBegun):
-                empty = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
-                events += [*self.close(), self._begin(empty)]
+                events += self._begin({"type": "tool_use", "id": part.id, "name": part.name, "input": {}})
+                self._arguments = ""
             elif isinstance(part, CallArguments):
-                self._arguments.append(part.text)
+                self._arguments += part.text
                 events.append(self._delta({"type": "input_json_delta", "partial_json": part.text}))
             elif isinstance(part, CallEnded):
-                self.content[-1] = self.content[-1] | {"input": arguments_of("".join(self._arguments))}
-                self._arguments = []
+                self.content[-1]["input"] = arguments_of(self._arguments)
                 events += self.close()
             else:
                 events += self._add_text(part)
         return events
 
-    def close(self) -> list[Fields]:
+    def close(self) -> list[Json]:
         """Ends the open block."""
         if not self._open:
             return []
         self._open = False
         return [{"type": "content_block_stop", "index": len(self.content) - 1}]
 
-    def _add_text(self, part: Content | Reasoning) -> list[Fields]:
+    def _add_text(self, part: Content | Reasoning) -> list[Json]:
         kind = "text" if isinstance(part, Content) else "thinking"
-        events: list[Fields] = []
+        events: list[Json] = []
         if not self._open or self.content[-1]["type"] != kind:
-            empty = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
-            events += [*self.close(), self._begin(empty)]
-            self.content[-1] = dict(empty)
+            events = self._begin({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
         self.content[-1][kind] += part.text
         return [*events, self._delta({"type": f"{kind}_delta", kind: part.text})]
 
-    def _begin(self, block: Fields) -> Fields:
+    def _begin(self, block: Json) -> list[Json]:
+        events = self.close()
         self._open = True
         self.content.append(block)
-        return {"type": "content_block_start", "index": len(self.content) - 1, "content_block": block}
+        start = {"type": "content_block_start", "index": len(self.content) - 1, "content_block": dict(block)}
+        return [*events, start]
 
-    def _delta(self, delta: Fields) -> Fields:
+    def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
 
 
@@ -356,36 +317,35 @@ _ERROR_TYPES = {
 }
 
 
-class MessageUsage(BaseModel):
+class MessageUsage(TypedDict):
     """Tokens, those of the prompt that were cached apart."""
 
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int
-    cache_creation_input_tokens: int = 0
+    cache_creation_input_tokens: int
 
 
-class Answer(BaseModel):
+class MessageAnswer(TypedDict):
     """An assistant's turn."""
 
     id: str
-    type: Literal["message"] = "message"
-    role: Literal["assistant"] = "assistant"
+    type: Literal["message"]
+    role: Literal["assistant"]
     model: str
-    content: list[dict[str, Any]]
-    """Blocks of text, thinking and tool_use, in the order they came."""
+    content: list[Json]  # blocks of text, thinking and tool_use, in the order they came
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
 
 
-class TokenCount(BaseModel):
+class TokenCount(TypedDict):
     """Tokens of a prompt."""
 
     input_tokens: int
 
 
-def _error_body(error: ApiError) -> dict[str, Any]:
+def _error_body(error: ApiError) -> Json:
     """Anthropic's error body."""
     kind = _ERROR_TYPES.get(error.status_code, "api_error" if error.status_code >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
@@ -395,19 +355,22 @@ BODIES["/v1/messages"] = _error_body
 BODIES["/messages"] = _error_body
 
 
-@ROUTER.post("/messages", summary="Answer a conversation (Anthropic's API)", response_model=Answer, responses=STREAMED)
+@ROUTER.post(
+    "/messages", summary="Answer a conversation (Anthropic's API)", response_model=MessageAnswer, responses=STREAMED
+)
 async def create(request: Request, body: MessagesBody) -> Response:
     """The assistant's next turn, as one message or as a stream of events."""
     service: Service = request.app.state.service
-    exchange = await Exchange.begin(service, body.answered())
+    exchange = await Exchange.chat(service, body.answered())
     if body.stream:
         return EventStream(exchange.answers, _lines(exchange, service.settings.ping_seconds, request.url.path))
 
     async def collect() -> Response:
         blocks = Blocks()
-        async for parts in exchange.parts():
-            blocks.add(parts or ())
-        return json_response(_answer(exchange, f"msg_{uuid4().hex}", blocks))
+        async for news in exchange.news():
+            blocks.add(news.parts if news else ())
+        stopped = exchange.stop_string()
+        return json_response(_answer(exchange, blocks.content, _stop_reason(exchange, stopped), stopped))
 
     return await whole(request, exchange.answers, collect)
 
@@ -415,61 +378,56 @@ async def create(request: Request, body: MessagesBody) -> Response:
 @ROUTER.post("/messages/count_tokens", summary="Count the tokens of a conversation (Anthropic's API)")
 async def count_tokens(request: Request, body: Prompt) -> TokenCount:
     """How long the prompt would be; nothing is generated."""
-    return TokenCount(input_tokens=await prompt_length(request.app.state.service, body.fields()))
+    return {"input_tokens": await prompt_length(request.app.state.service, body.fields())}
 
 
 def _usage(exchange: Exchange) -> MessageUsage:
-    stats = exchange.generation.stats
-    return MessageUsage(
-        input_tokens=stats.prompt_tokens - stats.reused_tokens,
-        output_tokens=stats.generated,
-        cache_read_input_tokens=stats.reused_tokens,
-        cache_creation_input_tokens=0,
-    )
+    stats = exchange.choices[0].generation.stats
+    return {
+        "input_tokens": stats.prompt_tokens - stats.reused_tokens,
+        "output_tokens": stats.generated,
+        "cache_read_input_tokens": stats.reused_tokens,
+        "cache_creation_input_tokens": 0,
+    }
 
 
-def _answer(exchange: Exchange, key: str, blocks: Blocks) -> Answer:
-    stopped = exchange.stop_string()
-    return Answer(
-        id=key,
-        type="message",
-        role="assistant",
-        model=exchange.model,
-        content=blocks.content,
-        stop_reason="stop_sequence" if stopped is not None else _STOP_REASONS[exchange.choice.finish],
-        stop_sequence=stopped,
-        usage=_usage(exchange),
-    )
+def _stop_reason(exchange: Exchange, stopped: str | None) -> StopReason:
+    return "stop_sequence" if stopped is not None else _STOP_REASONS[exchange.choices[0].finish]
+
+
+def _answer(
+    exchange: Exchange, content: list[Json], reason: StopReason | None = None, stopped: str | None = None
+) -> MessageAnswer:
+    return {
+        "id": f"msg_{uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": exchange.name,
+        "content": content,
+        "stop_reason": reason,
+        "stop_sequence": stopped,
+        "usage": _usage(exchange),
+    }
 
 
 async def _lines(exchange: Exchange, silence: float, path: str) -> AsyncIterator[str]:
     """Server-sent events in Anthropic's order."""
     try:
         async for event in _events(exchange, silence):
-            yield _line(event)
+            yield named_event(event)
     except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-        yield _line(error_body(told(error), path))
+        yield named_event(error_body(told(error), path))
 
 
-async def _events(exchange: Exchange, silence: float) -> AsyncIterator[Fields]:
-    key, blocks = f"msg_{uuid4().hex}", Blocks()
-    empty = Answer(
-        id=key, model=exchange.model, content=[], stop_reason=None, stop_sequence=None, usage=_usage(exchange)
-    )
-    yield {"type": "message_start", "message": empty.model_dump()}
-    async for parts in exchange.parts(silence):
-        if parts is None:
-            yield {"type": "ping"}
-        else:
-            for event in blocks.add(parts):
-                yield event
+async def _events(exchange: Exchange, silence: float) -> AsyncIterator[Json]:
+    blocks = Blocks()
+    yield {"type": "message_start", "message": _answer(exchange, [])}
+    async for news in exchange.news(silence):
+        for event in [{"type": "ping"}] if news is None else blocks.add(news.parts):
+            yield event
     for event in blocks.close():
         yield event
-    answer = _answer(exchange, key, blocks)
-    delta = {"stop_reason": answer.stop_reason, "stop_sequence": answer.stop_sequence}
-    yield {"type": "message_delta", "delta": delta, "usage": answer.usage.model_dump()}
+    stopped = exchange.stop_string()
+    delta = {"stop_reason": _stop_reason(exchange, stopped), "stop_sequence": stopped}
+    yield {"type": "message_delta", "delta": delta, "usage": _usage(exchange)}
     yield {"type": "message_stop"}
-
-
-def _line(event: Fields) -> str:
-    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"

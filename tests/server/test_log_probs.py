@@ -181,15 +181,15 @@ def test_tokens_of_one_text_are_all_told(pool: Pool) -> None:
 
     def by_text(emitted: int, value: float) -> dict[str, float] | None:
         found = text_log_probs([TokenLogProb(emitted, value, 0.0, tops)], model, Offsets(), special=True)
-        assert found.top_logprobs is not None
-        return found.top_logprobs[0]
+        assert found["top_logprobs"] is not None
+        return found["top_logprobs"][0]
 
     assert by_text(word, -3.0) == {"�": -1.0, f"token_id:{two}": -2.0, spelled: -3.0, f"token_id:{three}": -4.0}
     assert by_text(two, -2.0) == {f"token_id:{one}": -1.0, "�": -2.0, spelled: -3.0, f"token_id:{three}": -4.0}
-    (told,) = chat_log_probs([TokenLogProb(two, -2.0, 0.0, tops)], model).content
-    assert (told.id, told.logprob) == (two, -2.0)
-    assert [(top.id, top.logprob) for top in told.top_logprobs] == list(tops)
-    assert [bytes(top.bytes) for top in told.top_logprobs] == [model.piece(token) for token, _ in tops]
+    (told,) = chat_log_probs([TokenLogProb(two, -2.0, 0.0, tops)], model)
+    assert (told["id"], told["logprob"]) == (two, -2.0)
+    assert [(top["id"], top["logprob"]) for top in told["top_logprobs"]] == list(tops)
+    assert [bytes(top["bytes"]) for top in told["top_logprobs"]] == [model.piece(token) for token, _ in tops]
 
 
 def test_only_an_echo_may_be_empty(live: Live) -> None:

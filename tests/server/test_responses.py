@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.chat_fields import ChatMessage
 from localspec.server.http.errors import ApiError
-from localspec.server.responses.responses import Remembered, ResponseMemory
+from localspec.server.responses.responses import Items, Remembered, ResponseMemory, ResponseObject
 from localspec.server.responses.responses_body import ResponsePrompt
-from localspec.server.responses.responses_shapes import Items, ResponseObject
 from tests.server.live import COPIED, COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, QUERY_JSON, RESULT, SHORT_ANSWER, WIKIPEDIA, named_events, said_of
 
@@ -145,15 +143,16 @@ def test_what_other_tools_left_in_a_history_is_read_as_calls_and_results(live: L
         },
     ]
     read = ResponsePrompt.model_validate({"input": history}).added()
-    calls = [(call.id, call.function.name, call.function.arguments) for one in read for call in one.tool_calls or ()]
+    functions = [(call["id"], call["function"]) for one in read for call in one.get("tool_calls", ())]
+    calls = [(key, function["name"], function["arguments"]) for key, function in functions]
     assert calls == [
         ("c1", "apply_patch", '{"input": "*** Begin"}'),
         ("c2", "local_shell", json.dumps(shell)),
         ("c3", "look", "{}"),
     ]
-    results = [(one.tool_call_id, one.content) for one in read if one.role == "tool"]
+    results = [(one["tool_call_id"], one["content"]) for one in read if one["role"] == "tool"]
     assert results == [("c1", "Done."), ("c2", "app.py"), ("c3", "See [input_image: not shown, text only]")]
-    assert any(one.content == "[web_search_call: not shown]" for one in read)
+    assert any(one["content"] == "[web_search_call: not shown]" for one in read)
     assert send(live, [*history, user(COPY)]).status_code == 200
 
 
@@ -266,10 +265,7 @@ def test_what_cannot_be_done_is_refused_with_its_name(live: Live, fields: dict[s
 
 
 def remembered(key: str, content: str) -> Remembered:
-    response = ResponseObject(
-        id=key, created_at=0, model="m", temperature=0, text={}, tool_choice="auto", tools=[], top_p=1
-    )
-    return Remembered(response, (ChatMessage(role="user", content=content),))
+    return Remembered(cast("ResponseObject", {"id": key}), ({"role": "user", "content": content},))
 
 
 def test_memory_has_a_bound_in_number_and_in_size() -> None:
@@ -291,8 +287,8 @@ def test_items_follow_the_parts_of_an_answer() -> None:
     call: list[Part] = [CallBegun("abc", "f"), CallArguments("{"), CallArguments("}"), CallEnded(whole=True)]
     events = items.add([Reasoning("hm"), Content("So"), *call, Content("x")])
     events += items.finish("completed")
-    assert [item.type for item in items.output] == ["reasoning", "message", "function_call", "message"]
-    assert {item.status for item in items.output} == {"completed"}
+    assert [item["type"] for item in items.output] == ["reasoning", "message", "function_call", "message"]
+    assert {item["status"] for item in items.output} == {"completed"}
     assert [event["type"].removeprefix("response.") for event in events][:6] == [
         "output_item.added",
         "content_part.added",
@@ -304,4 +300,4 @@ def test_items_follow_the_parts_of_an_answer() -> None:
     assert [event["output_index"] for event in events] == sorted(event["output_index"] for event in events)
     silent = Items()
     silent.finish("completed")
-    assert [item.type for item in silent.output] == ["message"]
+    assert [item["type"] for item in silent.output] == ["message"]

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from localspec.server.chat.answers import Answers
 from localspec.server.http.errors import ApiError
@@ -133,7 +132,7 @@ def test_a_silent_stream_is_kept_alive(live: Live) -> None:
 
 
 def test_comments_and_errors_within_a_stream(live: Live) -> None:
-    async def chunks() -> AsyncIterator[BaseModel | None]:
+    async def chunks() -> AsyncIterator[dict[str, Any] | None]:
         yield None
         raise ApiError(500, "server_error", "It broke.")
 

@@ -45,8 +45,8 @@ def test_a_prediction_that_comes_true_is_accepted_whole(pool: Pool) -> None:
         again.text()
         assert again.tokens == answer.tokens
         assert came_true(again) == 20
-        details = usage([again], [3]).completion_tokens_details
-        assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (20, 0)
+        details = usage([again], [3])["completion_tokens_details"]
+        assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (20, 0)
     lease.release()
 
 

@@ -7,18 +7,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
+from pydantic_core import from_json
 
-from localspec.chat.reply.reply import Content, Part
+from localspec.chat.reply.reply import Content, Parser, Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.errors import LocalspecError
 from localspec.runtime.generation import Generation
 from localspec.server.http.errors import ApiError, from_localspec
 
 if TYPE_CHECKING:
-    from localspec.server.chat.shapes import FinishWord
+    from localspec.server.chat.shapes import FinishWord, ToolCalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +205,46 @@ FINISH_WORDS: dict[FinishReason, FinishWord] = {
 
 
 class OneAnswer:
-    """One answer as it is read: the log-probabilities of what it says, and why it ended."""
+    """One answer as it is read: its parts, the log-probabilities of what it says, and why it ended."""
 
-    def __init__(self, generation: Generation, end_tokens: frozenset[int]) -> None:
+    def __init__(self, generation: Generation, end_tokens: frozenset[int], parser: Parser | None = None) -> None:
+        """`parser`: that of a conversation's answer; None = a text that goes on."""
         self.generation = generation
         self._ends = end_tokens | generation.request.stop_tokens
+        self._parser = parser
         self.log_probs: list[TokenLogProb] = []
         """Not yet handed out; none of tokens that end it."""
+        self.content, self.reasoning = "", ""
+        self.calls: list[ToolCalled] = []
+        """The last may be incomplete."""
+        self._cut = False  # within a call
 
     def take(self, event: Event) -> list[Part]:
-        """Reads an event; returns what it brings."""
+        """Reads an event; returns what it brings. The last one also brings what was held back."""
         self.log_probs += [one for one in event.log_probs if one.token not in self._ends]
-        return [Content(event.text)] if event.text else []
+        parts = self._parsed(event)
+        for part in parts:
+            if isinstance(part, Content):
+                self.content += part.text
+            elif isinstance(part, Reasoning):
+                self.reasoning += part.text
+            elif isinstance(part, CallBegun):
+                self.calls.append({"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}})
+            elif isinstance(part, CallArguments):
+                self.calls[-1]["function"]["arguments"] += part.text
+            else:
+                self._cut = not part.whole
+        return parts
+
+    def _parsed(self, event: Event) -> list[Part]:
+        if self._parser is None:
+            return [Content(event.text)] if event.text else []
+        parts = self._parser.push(event.text)
+        if event.finish is not None:
+            parts += self._parser.finish(cut=event.finish in (FinishReason.LENGTH, FinishReason.CONTEXT))
+        elif self._parser.done:
+            self.generation.cancel()  # the one call that was wanted is there
+        return parts
 
     def new_log_probs(self) -> list[TokenLogProb]:
         """Log-probabilities that came since the last call."""
@@ -224,4 +254,16 @@ class OneAnswer:
     @property
     def finish(self) -> FinishWord:
         """Why it ended."""
-        return FINISH_WORDS[self.generation.finish or FinishReason.STOP]
+        reason = self.generation.finish or FinishReason.STOP
+        if self.calls and not self._cut and reason in (FinishReason.STOP, FinishReason.CANCELLED):
+            return "tool_calls"
+        return FINISH_WORDS[reason]
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """A call's arguments as data: as far as they are complete, and `{}` if they are no JSON."""
+    try:
+        found = from_json(text, allow_partial=True, allow_inf_nan=False)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -28,6 +28,7 @@ from localspec.server.chat.fields import (
     Speculative,
     StreamOptions,
     TextPart,
+    Unused,
     limit,
 )
 from localspec.server.http.errors import invalid, not_json
@@ -36,6 +37,15 @@ MOST_WAYS = 1024
 """Texts of a choice."""
 Ways = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MOST_WAYS)]
 Schema = dict[str, Any]
+
+
+MOST_TOP = 20
+"""Likely tokens that are told at each position."""
+MOST_PROMPTS = 2048
+"""Prompts in one request, as for embeddings; fewer have places."""
+TokenIds = Annotated[list[int], Field(min_length=1)]
+_Several = Field(min_length=1, max_length=MOST_PROMPTS)
+Prompts = str | Annotated[list[str], _Several] | TokenIds | Annotated[list[TokenIds], _Several]
 
 
 class StructuredOutputs(Body):
@@ -177,6 +187,28 @@ class GenerationFields(Harmless, SamplingFields, FormFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+class CompletionFields(GenerationFields):
+    """POST /v1/completions."""
+
+    prompt: Prompts
+    suffix: str | None = Field(default=None, description="Text after the gap that the answer fills.")
+    echo: bool | None = Field(default=None, description="Begin the text with the prompt.")
+    logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
+    best_of: int | None = Field(default=None, ge=1, description="Must equal n.")
+    drawn_log_probs: ClassVar[bool] = False
+    """Whether log-probabilities are those that tokens were drawn by."""
+
+    @property
+    def wants_scores(self) -> bool:
+        """Whether the prompt's own log-probabilities are asked for."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def only_echo(self) -> bool:
+        """Whether nothing is to be generated: the prompt comes back, scored if log-probabilities are asked for."""
+        return bool(self.echo) and self.max_tokens == 0
+
+
 # Whether and how hard the model shall think, by the names that servers have for it: variables of the chat template.
 
 
@@ -227,13 +259,12 @@ class ThinkingFields(Body):
 
 
 _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
-MOST_TOP = 20
 
 
 class ContentPart(TextPart):
     """A piece of text in a message."""
 
-    cache_control: Any = Field(default=None, description="Accepted and not used.")
+    cache_control: Unused = None
 
 
 class RefusalPart(Body):
@@ -287,7 +318,7 @@ class CalledFunction(Body):
 
     name: str
     arguments: str
-    parsed_arguments: Any = Field(default=None, description="Accepted and not used.")
+    parsed_arguments: Unused = None
 
 
 class CallField(Body):
@@ -296,7 +327,7 @@ class CallField(Body):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: Any = Field(default=None, description="Accepted and not used.")
+    index: Unused = None
 
 
 class ChatMessage(Body):
@@ -309,9 +340,9 @@ class ChatMessage(Body):
     tool_calls: Annotated[list[CallField], Field(max_length=MOST_TOOLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    refusal: Any = Field(default=None, description="Accepted and not used.")
-    annotations: Any = Field(default=None, description="Accepted and not used.")
-    parsed: Any = Field(default=None, description="Accepted and not used.")
+    refusal: Unused = None
+    annotations: Unused = None
+    parsed: Unused = None
     audio: None = None
     function_call: None = None
 
@@ -362,7 +393,7 @@ class ChatFields(GenerationFields, ThinkingFields):
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     return_progress: bool | None = Field(default=None, description="A stream says how far the prompt is read.")
-    verbose: Any = Field(default=None, description="Accepted and not used.")
+    verbose: Unused = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=MOST_ITEMS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Variables for the chat template.")
     add_generation_prompt: bool | None = Field(

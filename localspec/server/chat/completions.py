@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import Field
 from starlette.responses import Response
 
-from localspec.engine.slot import Event, TokenLogProb
+from localspec.engine.slot import TokenLogProb
 from localspec.llama.model import Model
-from localspec.runtime.generation import Generation
-from localspec.runtime.pool import Lease
-from localspec.server.chat.answers import Answers, OneAnswer
+from localspec.server.chat.answers import OneAnswer
 from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.chat_fields import GenerationFields
-from localspec.server.chat.prepare import Asked, bound, check_length, check_text, options_of, prepared
+from localspec.server.chat.chat_fields import CompletionFields
+from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.prepare import each_prompt
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
-    FinishWord,
+    Completion,
     Offsets,
     TextChoice,
     TextCompletion,
@@ -37,160 +34,46 @@ from localspec.server.chat.shapes import (
     timings,
     usage,
 )
-from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
-from localspec.types import Tokens
-
-if TYPE_CHECKING:
-    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["completions"], route_class=ModelRoute)
-MOST_TOP = 20
-MOST_PROMPTS = 2048
-"""Prompts in one request, as for embeddings; fewer have places."""
-TokenIds = Annotated[list[int], Field(min_length=1)]
-_Several = Field(min_length=1, max_length=MOST_PROMPTS)
-Prompts = str | Annotated[list[str], _Several] | TokenIds | Annotated[list[TokenIds], _Several]
-
-
-class CompletionFields(GenerationFields):
-    """POST /v1/completions."""
-
-    prompt: Prompts
-    suffix: str | None = Field(default=None, description="Text after the gap that the answer fills.")
-    echo: bool | None = Field(default=None, description="Begin the text with the prompt.")
-    logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
-    best_of: int | None = Field(default=None, ge=1, description="Must equal n.")
-    drawn_log_probs: ClassVar[bool] = False
-    """Whether log-probabilities are those that tokens were drawn by."""
-
-    @property
-    def wants_scores(self) -> bool:
-        """Whether the prompt's own log-probabilities are asked for."""
-        return bool(self.echo) and self.logprobs is not None
-
-    @property
-    def only_echo(self) -> bool:
-        """Whether nothing is to be generated: the prompt comes back, scored if log-probabilities are asked for."""
-        return bool(self.echo) and self.max_tokens == 0
 
 
 @ROUTER.post("/completions", summary="Continue a text", response_model=TextCompletion, responses=STREAMED)
 async def completions(request: Request, fields: CompletionFields) -> Response:
     """OpenAI's completions; `index` counts the choices of the first prompt, then of the second, ..."""
     service: Service = request.app.state.service
-    lease = await service.lease(fields.model)
-    name, engine = lease.name, lease.engine
-    asked = await prepared(lease, partial(text_asked, fields, service))
-    asked = await bound(service, lease, asked)
-    starts = [] if fields.only_echo else [start for one in asked for start in one.starts(engine, fields.choices)]
-    answers = service.answer(lease, starts)
-    with answers.handing_over():
-        scores = await scored(request, service, lease, fields, asked) if fields.wants_scores else None
-        reply = TextReply(name, engine, fields, asked, scores, answers)
+    exchange = await Exchange.text(service, fields)
+    with exchange.answers.handing_over():
+        scores = await _scored(request, exchange, fields.logprobs or 0) if fields.wants_scores else None
+        reply = TextReply(exchange, fields, scores)
     if fields.stream:
-        return EventStream(answers, openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path))
-    return await whole(request, answers, reply.collected)
+        lines = openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path)
+        return EventStream(exchange.answers, lines)
+    return await whole(request, exchange.answers, reply.collected)
 
 
-def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[Asked]:
-    """What each prompt of a request asks the engine.
-
-    Raises:
-        ApiError: 400.
-        UsageError: a value the engine refuses.
-    """
-    if fields.best_of is not None and fields.best_of != fields.choices:
-        raise invalid("best_of must equal n: nothing is thrown away here.", "best_of", "unsupported_value")
-    if fields.echo and fields.suffix is not None:
-        raise invalid("echo with suffix is not supported.", "echo", "unsupported_value")
-    service.check_count(engine, len(_each(fields.prompt)) * fields.choices)
-    scores = {"top_log_probs": fields.logprobs, "drawn_log_probs": fields.drawn_log_probs}
-    options = options_of(fields, engine, -1 if fields.only_echo else None, **scores)
-    form = fields.form()
-    asked = [Asked(_tokens(prompt, fields.suffix, engine), options, form) for prompt in _each(fields.prompt)]
-    for one in asked:
-        check_length(one.prompt, engine, "prompt")
-    return asked
-
-
-async def scored(
-    request: Request, service: Service, lease: Lease, fields: CompletionFields, asked: Sequence[Asked]
-) -> list[list[TokenLogProb]]:
+async def _scored(request: Request, exchange: Exchange, top: int) -> list[list[TokenLogProb]]:
     """Log-probabilities of every prompt's tokens but its first, while the answers are generated."""
-    score, top = lease.engine.score, fields.logprobs or 0
+    service: Service = request.app.state.service
     with service.reading_texts():
         async with leaving(request) as left:
             return [
-                await service.read(lease.name, len(one.prompt), partial(score, one.prompt, top), left) for one in asked
+                await service.read(
+                    exchange.name, len(one.prompt), partial(exchange.engine.score, one.prompt, top), left
+                )
+                for one in exchange.asked
             ]
 
 
-def _each(prompt: Prompts) -> list[str | list[int]]:
-    if isinstance(prompt, str):
-        return [prompt]
-    first = prompt[0]
-    return [cast("list[int]", prompt)] if isinstance(first, int) else cast("list[str | list[int]]", prompt)
+class _Text:
+    """The text of one choice, after what is echoed of its prompt."""
 
-
-def _tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Tokens:
-    model = engine.loaded.model
-    if suffix is not None:
-        return _gap(prompt, suffix, engine)
-    if isinstance(prompt, str):
-        check_text(prompt, engine, "prompt")
-        tokens = engine.tokenize(prompt)
-        if not len(tokens):
-            raise invalid("prompt is empty, and this model does not begin texts by itself.", "prompt", "invalid_value")
-        return tokens
-    return known_tokens(prompt, model, "prompt")
-
-
-def known_tokens(given: Sequence[int], model: Model, param: str) -> Tokens:
-    """Tokens that a field gives by their ids.
-
-    Raises:
-        ApiError: 400, one of them is not in the vocabulary.
-    """
-    wrong = next((token for token in given if not 0 <= token < model.n_vocab), None)
-    if wrong is not None:
-        what = f"{param} holds the token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
-        raise invalid(what, param, "invalid_value")
-    return np.array(given, dtype=np.int32)
-
-
-def _gap(prompt: str | list[int], suffix: str, engine: Engine) -> Tokens:
-    """Prefix, suffix and the mark of the middle, as fill-in models are trained: prefix first."""
-    model = engine.loaded.model
-    if model.fill_in is None:
-        raise invalid("suffix: this model has no tokens to fill in a gap with.", "suffix", "unsupported_model")
-    if not isinstance(prompt, str):
-        raise invalid("prompt must be text where there is a suffix.", "prompt", "invalid_value")
-    check_text(prompt, engine, "prompt", special=False)
-    check_text(suffix, engine, "suffix", special=False)
-    before, after, middle = model.fill_in
-    plain = [model.tokenize(text, special=False, add_bos=False).tolist() for text in (prompt, suffix)]
-    start = [model.bos] if model.add_bos and model.bos is not None else []
-    return np.array([*start, before, *plain[0], after, *plain[1], middle], dtype=np.int32)
-
-
-class _Choice:
-    """One answer as it is read."""
-
-    def __init__(self, generation: Generation | None, model: Model, echo: str, echoed: TextLogProbs | None) -> None:
-        self.answer = None if generation is None else OneAnswer(generation, model.end_tokens)
-        """None = only the prompt comes back."""
-        self._model = model
-        self.echo = echo
-        self.text = echo
-        self._echoed = echoed
-        self._offsets = Offsets(len(echo))
-
-    def take(self, event: Event) -> None:
-        self.text += event.text
-        if self.answer is not None:
-            self.answer.take(event)
+    def __init__(self, answer: OneAnswer | None, model: Model, echo: str, echoed: TextLogProbs | None) -> None:
+        """`answer`: None = only the prompt comes back."""
+        self.answer, self.echo = answer, echo
+        self._model, self._echoed, self._offsets = model, echoed, Offsets(len(echo))
 
     def log_probs(self) -> TextLogProbs | None:
         """Those not handed out yet; None = there are none."""
@@ -201,47 +84,37 @@ class _Choice:
         found = text_log_probs(fresh, self._model, self._offsets, special=False)
         return found if echoed is None else joined(echoed, found)
 
-    @property
-    def finish(self) -> FinishWord:
-        return "length" if self.answer is None else self.answer.finish
+    def choice(self, index: int, text: str, log_probs: TextLogProbs | None, *, ended: bool) -> TextChoice:
+        finish = ("length" if self.answer is None else self.answer.finish) if ended else None
+        return {"index": index, "text": text, "logprobs": log_probs, "finish_reason": finish}
 
 
 class TextReply:
     """The answers of a request in the completion API's shape."""
 
-    def __init__(
-        self,
-        name: str,
-        engine: Engine,
-        fields: CompletionFields,
-        asked: Sequence[Asked],
-        scores: Sequence[list[TokenLogProb]] | None,
-        answers: Answers,
-    ) -> None:
-        self._engine, self._fields, self._answers = engine, fields, answers
-        self._prompts = [len(one.prompt) for one in asked]
-        generations = answers.generations or [None] * (len(asked) * fields.choices)
-        echoes = self._echoes(asked, scores)
-        self._choices = [
-            _Choice(generation, engine.loaded.model, *echoes[index // fields.choices])
-            for index, generation in enumerate(generations)
+    def __init__(self, exchange: Exchange, fields: CompletionFields, scores: list[list[TokenLogProb]] | None) -> None:
+        """`scores`: of the prompts that are echoed; None = they are not asked for."""
+        self._exchange, self._fields = exchange, fields
+        self._generations = exchange.answers.generations
+        answers: list[OneAnswer | None] = [*exchange.choices] or [None] * (len(exchange.asked) * fields.choices)
+        echoes = self._echoes(scores)
+        self._texts = [
+            _Text(answer, exchange.model, *echoes[index // fields.choices]) for index, answer in enumerate(answers)
         ]
-        self._head: dict[str, Any] = {
+        self._head: Completion = {
             "id": f"cmpl-{uuid4().hex}",
             "object": "text_completion",
             "created": int(time()),
-            "model": name,
-            "system_fingerprint": fingerprint(engine),
+            "model": exchange.name,
+            "system_fingerprint": fingerprint(exchange.engine),
         }
 
-    def _echoes(
-        self, asked: Sequence[Asked], scores: Sequence[list[TokenLogProb]] | None
-    ) -> list[tuple[str, TextLogProbs | None]]:
+    def _echoes(self, scores: list[list[TokenLogProb]] | None) -> list[tuple[str, TextLogProbs | None]]:
         """By prompt: what is said of it, and how likely that is."""
+        asked, model, echoes = self._exchange.asked, self._exchange.model, []
         if not self._fields.echo:
             return [("", None)] * len(asked)
-        model, echoes = self._engine.loaded.model, []
-        for number, (prompt, one) in enumerate(zip(_each(self._fields.prompt), asked, strict=True)):
+        for number, (prompt, one) in enumerate(zip(each_prompt(self._fields.prompt), asked, strict=True)):
             is_text = isinstance(prompt, str)
             text = prompt if isinstance(prompt, str) else model.detokenize(prompt, special=True)
             first = None if is_text and model.add_bos and model.bos is not None else int(one.prompt[0])
@@ -250,54 +123,48 @@ class TextReply:
 
     async def collected(self) -> Response:
         """The whole answer, once it is there."""
-        async for arrival in self._answers.events():
-            if arrival is not None:
-                self._choices[arrival.index].take(arrival.event)
-        generations = self._answers.generations
+        await self._exchange.read()
         choices = [
-            TextChoice(index=index, text=one.text, logprobs=one.log_probs(), finish_reason=one.finish)
-            for index, one in enumerate(self._choices)
+            one.choice(index, one.echo + (one.answer.content if one.answer else ""), one.log_probs(), ended=True)
+            for index, one in enumerate(self._texts)
         ]
-        body = TextCompletion(**self._head, choices=choices, usage=usage(generations, self._prompts))
-        body.timings = timings(summed([generation.stats for generation in generations]))
-        body.localspec = [extra(self._engine, generation) for generation in generations]
+        body = self._chunk(*choices) | self._counted()
+        body["localspec"] = [extra(self._exchange.engine, generation) for generation in self._generations]
         return json_response(body)
 
     async def chunks(self, silence: float) -> AsyncIterator[TextCompletion | None]:
         """The stream: echoed prompts, text as it comes, a finish chunk a choice, usage if it was asked for."""
-        for index, choice in enumerate(self._choices):
-            if choice.echo:
-                found = choice.log_probs()
-                yield self._chunk(TextChoice(index=index, text=choice.echo, logprobs=found, finish_reason=None))
-            if choice.answer is None:
-                yield self._last_chunk(index, choice)
-        async for arrival in self._answers.events(silence):
-            if arrival is None:
+        for index, text in enumerate(self._texts):
+            if text.echo:
+                yield self._chunk(text.choice(index, text.echo, text.log_probs(), ended=False))
+            if text.answer is None:
+                yield self._last_chunk(index, text)
+        async for news in self._exchange.news(silence):
+            if news is None:
                 yield None
                 continue
-            index, event = arrival.index, arrival.event
-            choice = self._choices[index]
-            choice.take(event)
-            found = choice.log_probs()
+            text, event = self._texts[news.number], news.event
+            found = text.log_probs()
             if event.text or found is not None:
-                chunk = self._chunk(TextChoice(index=index, text=event.text, logprobs=found, finish_reason=None))
+                chunk = self._chunk(text.choice(news.number, event.text, found, ended=False))
                 if self._fields.timings_per_token:
-                    chunk.timings = timings(event.stats)
+                    chunk["timings"] = timings(event.stats)
                 yield chunk
             if event.finish is not None:
-                yield self._last_chunk(index, choice)
+                yield self._last_chunk(news.number, text)
         if self._fields.wants_usage:
-            chunk = self._chunk()
-            chunk.usage = usage(self._answers.generations, self._prompts)
-            chunk.timings = timings(summed([generation.stats for generation in self._answers.generations]))
-            yield chunk
+            yield self._chunk() | self._counted()
 
-    def _last_chunk(self, index: int, choice: _Choice) -> TextCompletion:
-        chunk = self._chunk(TextChoice(index=index, text="", logprobs=None, finish_reason=choice.finish))
-        if choice.answer is not None:
-            chunk.timings = timings(choice.answer.generation.stats)
-            chunk.localspec = [extra(self._engine, choice.answer.generation)]
+    def _last_chunk(self, index: int, text: _Text) -> TextCompletion:
+        chunk = self._chunk(text.choice(index, "", None, ended=True))
+        if text.answer is not None:
+            chunk["timings"] = timings(text.answer.generation.stats)
+            chunk["localspec"] = [extra(self._exchange.engine, text.answer.generation)]
         return chunk
 
+    def _counted(self) -> Any:
+        prompts = [len(one.prompt) for one in self._exchange.asked]
+        return {"usage": usage(self._generations, prompts), "timings": timings(summed(self._generations))}
+
     def _chunk(self, *choices: TextChoice) -> TextCompletion:
-        return TextCompletion(**self._head, choices=list(choices))
+        return {**self._head, "choices": list(choices)}

@@ -1,74 +1,49 @@
-"""One answer, taken apart as it streams: what the Messages, the Responses and Ollama's API have in common."""
+"""One request's answers, taken apart as they stream: what all APIs that answer have in common."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
-from pydantic_core import from_json
-
-from localspec.chat.reply.reply import Part
-from localspec.engine.slot import Event, FinishReason, TokenLogProb
-from localspec.llama.model import Model
-from localspec.runtime.generation import Generation
+from localspec.chat.reply.dialect import Turn
+from localspec.chat.reply.reply import Parser, Part
+from localspec.engine.slot import Event, FinishReason
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import Answers, OneAnswer
-from localspec.server.chat.chat import Choice
-from localspec.server.chat.chat_fields import ChatFields
-from localspec.server.chat.completions import CompletionFields, text_asked
-from localspec.server.chat.prepare import bound, chat_asked, prepared
+from localspec.server.chat.chat_fields import ChatFields, CompletionFields
+from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared, text_asked
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import FinishWord
 from localspec.types import NO_TOKENS, Tokens
 
 
-class Answering:
-    """An answer under way, whose maker reads it to the end, or closes `answers`. Make one by `begin` of its kind."""
+class News(NamedTuple):
+    """What one pass brings."""
 
-    def __init__(self, lease: Lease, answers: Answers, choice: OneAnswer) -> None:
-        self.model = lease.name
-        """Name of the model that answers."""
-        self.engine = lease.engine
-        self.answers = answers
-        self.generation = answers.generations[0]
-        self._choice = choice
-
-    async def parts(self, silence: float | None = None) -> AsyncIterator[list[Part] | None]:
-        """What each pass brings, to the end; None whenever `silence` seconds brought nothing."""
-        async for arrival in self.answers.events(silence):
-            yield None if arrival is None else self._choice.take(arrival.event)
-
-    async def events(self, silence: float | None = None) -> AsyncIterator[Event | None]:
-        """The same as the engine tells it."""
-        async for arrival in self.answers.events(silence):
-            if arrival is not None:
-                self._choice.take(arrival.event)
-            yield None if arrival is None else arrival.event
-
-    @property
-    def finish(self) -> FinishWord:
-        """Why it ended."""
-        return self._choice.finish
-
-    def new_log_probs(self) -> list[TokenLogProb]:
-        """Log-probabilities that came since the last call."""
-        return self._choice.new_log_probs()
-
-    def stop_string(self) -> str | None:
-        """The stop string that ended it; None = something else did."""
-        return stop_string(self.generation, self.engine.loaded.model)
+    number: int
+    """Of the choice."""
+    event: Event
+    parts: list[Part]
 
 
-class Exchange(Answering):
-    """An answer to a conversation."""
+class Exchange:
+    """Answers under way, whose maker reads them to the end, or closes `answers`."""
 
-    def __init__(self, lease: Lease, answers: Answers, choice: Choice) -> None:
-        super().__init__(lease, answers, choice)
-        self.choice = choice
+    def __init__(self, lease: Lease, asked: Sequence[Asked], answers: Answers, turn: Turn | None = None) -> None:
+        self.name, self.engine, self.model = lease.name, lease.engine, lease.engine.loaded.model
+        self.asked, self.answers = asked, answers
+        ends = self.model.end_tokens
+        self.choices = [OneAnswer(one, ends, self._parser(turn)) for one in answers.generations]
+        """All of the first prompt, then of the second, ..."""
+
+    def _parser(self, turn: Turn | None) -> Parser | None:
+        if turn is None:
+            return None
+        grammar = self.asked[0].form
+        return turn.parser(self.asked[0].prompt, lone=grammar is None or grammar.field == TOOLS)
 
     @classmethod
-    async def begin(
+    async def chat(
         cls, service: Service, fields: ChatFields, lease: Lease | None = None, said: Tokens = NO_TOKENS
     ) -> Exchange:
         """Sends a conversation to its model.
@@ -81,41 +56,45 @@ class Exchange(Answering):
         """
         lease = lease or await service.lease(fields.model)
         turn, asked = await prepared(lease, partial(chat_asked, fields, said=said))
-        (asked,) = await bound(service, lease, [asked])
-        answers = service.answer(lease, asked.starts(lease.engine, 1))
-        with answers.handing_over():
-            return cls(
-                lease, answers, Choice(turn, asked, answers.generations[0], lease.engine.loaded.model.end_tokens)
-            )
-
-
-class Continuation(Answering):
-    """A text that goes on."""
+        return await cls._begin(service, lease, [asked], fields.choices, turn)
 
     @classmethod
-    async def begin(cls, service: Service, fields: CompletionFields, lease: Lease | None = None) -> Continuation:
-        """Sends a text to its model: one prompt; arguments and errors as of an exchange."""
+    async def text(cls, service: Service, fields: CompletionFields, lease: Lease | None = None) -> Exchange:
+        """Sends texts that go on to their model; arguments as for `chat`."""
         lease = lease or await service.lease(fields.model)
-        asked = await bound(service, lease, await prepared(lease, partial(text_asked, fields, service)))
-        answers = service.answer(lease, asked[0].starts(lease.engine, 1))
-        return cls(lease, answers, OneAnswer(answers.generations[0], lease.engine.loaded.model.end_tokens))
+        asked = await prepared(lease, partial(text_asked, fields, service))
+        return await cls._begin(service, lease, asked, 0 if fields.only_echo else fields.choices)
 
+    @classmethod
+    async def _begin(
+        cls, service: Service, lease: Lease, asked: list[Asked], choices: int, turn: Turn | None = None
+    ) -> Exchange:
+        asked = await bound(service, lease, asked)
+        answers = service.answer(lease, [start for one in asked for start in one.starts(lease.engine, choices)])
+        with answers.handing_over():
+            return cls(lease, asked, answers, turn)
 
-def stop_string(generation: Generation, model: Model) -> str | None:
-    """The stop string that ended an answer; None = something else did."""
-    request, tokens = generation.request, generation.tokens
-    if not request.stop or generation.finish is not FinishReason.STOP or tokens[-1] in model.end_tokens:
-        return None
-    pieces = [model.piece(token, token in request.preserved) for token in tokens[request.min_tokens :]]
-    text = b"".join(pieces).decode("utf-8", "replace")
-    found = [(at, stop) for stop in request.stop if (at := text.find(stop)) >= 0]
-    return min(found)[1] if found else None
+    async def news(self, silence: float | None = None) -> AsyncIterator[News | None]:
+        """What each pass brings, to the end; None whenever `silence` seconds brought nothing."""
+        async for arrival in self.answers.events(silence):
+            if arrival is None:
+                yield None
+            else:
+                index, event = arrival.index, arrival.event
+                yield News(index, event, self.choices[index].take(event))
 
+    async def read(self) -> None:
+        """Waits for all of it."""
+        async for _ in self.news():
+            pass
 
-def arguments_of(text: str) -> dict[str, Any]:
-    """A call's arguments as data: as far as they are complete, and `{}` if they are no JSON."""
-    try:
-        found = from_json(text, allow_partial=True, allow_inf_nan=False)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    def stop_string(self) -> str | None:
+        """The stop string that ended the first answer; None = something else did."""
+        generation, model = self.choices[0].generation, self.model
+        request, tokens = generation.request, generation.tokens
+        if not request.stop or generation.finish is not FinishReason.STOP or tokens[-1] in model.end_tokens:
+            return None
+        pieces = [model.piece(token, token in request.preserved) for token in tokens[request.min_tokens :]]
+        text = b"".join(pieces).decode("utf-8", "replace")
+        found = [(at, stop) for stop in request.stop if (at := text.find(stop)) >= 0]
+        return min(found)[1] if found else None

@@ -37,6 +37,10 @@ LogitBias: TypeAlias = (
 )
 
 
+Json: TypeAlias = dict[str, Any]
+"""A JSON object, read or to be written."""
+
+
 class Body(BaseModel):
     """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `Reading` that is
     the context of the validation takes them out first."""
@@ -79,18 +83,22 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+Unused = Annotated[Any, Field(description="Accepted and not used.")]
+"""A field that clients send and that changes nothing here."""
+
+
 class Harmless(Body):
     """Fields of OpenAI's that change nothing here and that clients send all the same."""
 
-    user: Any = Field(default=None, description="Accepted and not used.")
+    user: Unused = None
     store: Any = Field(default=None, description="Accepted and not used: nothing is kept.")
-    metadata: Any = Field(default=None, description="Accepted and not used.")
-    service_tier: Any = Field(default=None, description="Accepted and not used.")
-    safety_identifier: Any = Field(default=None, description="Accepted and not used.")
+    metadata: Unused = None
+    service_tier: Unused = None
+    safety_identifier: Unused = None
     prompt_cache_key: Any = Field(
         default=None, description="Accepted and not used: prefixes are found by their tokens."
     )
-    prompt_cache_retention: Any = Field(default=None, description="Accepted and not used.")
+    prompt_cache_retention: Unused = None
     cache_prompt: bool | None = Field(
         default=None, description="Accepted and not used: what is cached is reused, and the text does not depend on it."
     )
@@ -100,7 +108,7 @@ class StreamOptions(Body):
     """What a stream brings besides text."""
 
     include_usage: bool | None = Field(default=None, description="A last chunk with `usage` and no choices.")
-    include_obfuscation: Any = Field(default=None, description="Accepted and not used.")
+    include_obfuscation: Unused = None
 
 
 def limit(name: str, description: str) -> Any:

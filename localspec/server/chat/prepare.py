@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from anyio import to_thread
@@ -26,7 +26,7 @@ from localspec.llama.model import Model
 from localspec.options import LIMITS, Options
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
-from localspec.server.chat.chat_fields import ChatFields, Form, GenerationFields, tool_of
+from localspec.server.chat.chat_fields import ChatFields, CompletionFields, Form, GenerationFields, Prompts, tool_of
 from localspec.server.chat.fields import LogitBias, joined
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import ApiError, context_exceeded, invalid
@@ -277,6 +277,77 @@ def _called(tools: Sequence[Tool], form: Form | None) -> str:
         many = f"set of {len(tools)} tools, the largest of which is" if len(tools) > 1 else "tool"
         found.append(f"{many} {name!r} with {sizes[name]} characters of schema")
     return " beside the ".join(found)
+
+
+def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[Asked]:
+    """What each prompt of a request asks the engine.
+
+    Raises:
+        ApiError: 400.
+        UsageError: a value the engine refuses.
+    """
+    if fields.best_of is not None and fields.best_of != fields.choices:
+        raise invalid("best_of must equal n: nothing is thrown away here.", "best_of", "unsupported_value")
+    if fields.echo and fields.suffix is not None:
+        raise invalid("echo with suffix is not supported.", "echo", "unsupported_value")
+    service.check_count(engine, len(each_prompt(fields.prompt)) * fields.choices)
+    scores = {"top_log_probs": fields.logprobs, "drawn_log_probs": fields.drawn_log_probs}
+    options = options_of(fields, engine, -1 if fields.only_echo else None, **scores)
+    form = fields.form()
+    asked = [
+        Asked(_prompt_tokens(prompt, fields.suffix, engine), options, form) for prompt in each_prompt(fields.prompt)
+    ]
+    for one in asked:
+        check_length(one.prompt, engine, "prompt")
+    return asked
+
+
+def each_prompt(prompt: Prompts) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    first = prompt[0]
+    return [cast("list[int]", prompt)] if isinstance(first, int) else cast("list[str | list[int]]", prompt)
+
+
+def _prompt_tokens(prompt: str | list[int], suffix: str | None, engine: Engine) -> Tokens:
+    model = engine.loaded.model
+    if suffix is not None:
+        return _gap(prompt, suffix, engine)
+    if isinstance(prompt, str):
+        check_text(prompt, engine, "prompt")
+        tokens = engine.tokenize(prompt)
+        if not len(tokens):
+            raise invalid("prompt is empty, and this model does not begin texts by itself.", "prompt", "invalid_value")
+        return tokens
+    return known_tokens(prompt, model, "prompt")
+
+
+def known_tokens(given: Sequence[int], model: Model, param: str) -> Tokens:
+    """Tokens that a field gives by their ids.
+
+    Raises:
+        ApiError: 400, one of them is not in the vocabulary.
+    """
+    wrong = next((token for token in given if not 0 <= token < model.n_vocab), None)
+    if wrong is not None:
+        what = f"{param} holds the token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
+        raise invalid(what, param, "invalid_value")
+    return np.array(given, dtype=np.int32)
+
+
+def _gap(prompt: str | list[int], suffix: str, engine: Engine) -> Tokens:
+    """Prefix, suffix and the mark of the middle, as fill-in models are trained: prefix first."""
+    model = engine.loaded.model
+    if model.fill_in is None:
+        raise invalid("suffix: this model has no tokens to fill in a gap with.", "suffix", "unsupported_model")
+    if not isinstance(prompt, str):
+        raise invalid("prompt must be text where there is a suffix.", "prompt", "invalid_value")
+    check_text(prompt, engine, "prompt", special=False)
+    check_text(suffix, engine, "suffix", special=False)
+    before, after, middle = model.fill_in
+    plain = [model.tokenize(text, special=False, add_bos=False).tolist() for text in (prompt, suffix)]
+    start = [model.bos] if model.add_bos and model.bos is not None else []
+    return np.array([*start, before, *plain[0], after, *plain[1], middle], dtype=np.int32)
 
 
 # What does not fit the context is refused before the response begins; where a look at the text tells, before it is

@@ -1,17 +1,16 @@
-"""What the chat and the completion API answer with. Fields that are not set are not sent.
-
-How far a prompt is read, told in a stream before the answer, as llama-server has it.
-"""
+"""What the chat and the completion API answer with, tokens counted and log-probabilities spelled. Fields that have
+nothing to say are left out."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel
+from typing_extensions import NotRequired, TypedDict
 
 from localspec import __version__
 from localspec.engine.slot import TokenLogProb
@@ -24,21 +23,18 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 0.25
-"""Between two looks."""
+"""Between two looks at how far a prompt is read."""
 _Event = TypeVar("_Event")
 
 
-class PromptProgress(BaseModel):
-    """How far it is."""
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far a prompt is read, told in a stream before the answer, as llama-server has it."""
 
-    total: int
-    """Tokens of the prompt."""
-    cache: int
-    """Of them found in the cache."""
-    processed: int
-    """Of them there now, those found included."""
-    time_ms: int
-    """Since it began."""
+    total: int  # tokens of the prompt
+    cache: int  # of them found in the cache
+    processed: int  # of them there now, those found included
+    time_ms: int  # since it began
 
 
 class Reading:
@@ -47,7 +43,7 @@ class Reading:
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
         self._begun = perf_counter()
-        self._told = -1
+        self._reported = -1
 
     async def followed(
         self, events: Callable[[float], AsyncIterator[_Event | None]], silence: float
@@ -73,11 +69,10 @@ class Reading:
         """How far it is, unless that was said."""
         total, cache = len(self._generation.request.prompt), self._generation.stats.reused_tokens
         processed = total if whole else min(total, cache + self._generation.read)
-        if processed == self._told:
+        if processed == self._reported:
             return None
-        self._told = processed
-        spent = int((perf_counter() - self._begun) * 1e3)
-        return PromptProgress(total=total, cache=cache, processed=processed, time_ms=spent)
+        self._reported = processed
+        return PromptProgress(total, cache, processed, int((perf_counter() - self._begun) * 1e3))
 
 
 _SUMMED = (
@@ -94,13 +89,11 @@ _SUMMED = (
 FinishWord = Literal["stop", "length", "tool_calls"]
 
 
-class Timings(BaseModel):
+class Timings(TypedDict):
     """llama-server's fields, and what came of the drafts: numbers only, as its clients expect."""
 
-    cache_n: int
-    """Prompt tokens that were still there."""
-    prompt_n: int
-    """Prompt tokens that were computed."""
+    cache_n: int  # prompt tokens that were still there
+    prompt_n: int  # prompt tokens that were computed
     prompt_ms: float
     prompt_per_token_ms: float
     prompt_per_second: float
@@ -108,30 +101,24 @@ class Timings(BaseModel):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
-    draft_n: int
-    """Tokens drafted."""
+    draft_n: int  # tokens drafted
     draft_n_accepted: int
-    undrafted_n: int
-    """Passes in which nothing was drafted, though it was allowed."""
+    undrafted_n: int  # passes in which nothing was drafted, though it was allowed
 
 
-class Extra(BaseModel):
+class Extra(TypedDict):
     """What only localspec has to say."""
 
-    seed: int
-    """Repeats the answer."""
-    configuration: str
-    """Kernels and cache of the target's passes."""
-    stats: dict[str, Any]
-    """`RequestStats`."""
+    seed: int  # repeats the answer
+    configuration: str  # kernels and cache of the target's passes
+    stats: dict[str, Any]  # `RequestStats`
 
 
-class TopLogProb(BaseModel):
+class TopLogProb(TypedDict):
     """A likely token."""
 
     id: int
-    token: str
-    """Text; others may have the same, as pieces of characters do."""
+    token: str  # text; others may have the same, as pieces of characters do
     logprob: float
     bytes: list[int]
 
@@ -142,21 +129,20 @@ class TokenLogProbs(TopLogProb):
     top_logprobs: list[TopLogProb]
 
 
-class ChatLogProbs(BaseModel):
+class ChatLogProbs(TypedDict):
     """Of the content's tokens."""
 
     content: list[TokenLogProbs]
-    refusal: None = None
+    refusal: None
 
 
-class TextLogProbs(BaseModel):
+class TextLogProbs(TypedDict):
     """The completion API's shape."""
 
     tokens: list[str]
-    token_logprobs: list[float | None]
-    """None: a first token, before which there is nothing."""
+    token_logprobs: list[float | None]  # None: a first token, before which there is nothing
     top_logprobs: list[dict[str, float] | None] | None
-    """By text; where tokens share one, the emitted or else the likeliest has it, and others are `token_id:N`."""
+    # by text; where tokens share one, the emitted or else the likeliest has it, and others are `token_id:N`
     text_offset: list[int]
 
 
@@ -164,26 +150,26 @@ def timings(stats: RequestStats) -> Timings:
     """Of one choice."""
     read = stats.prompt_tokens - stats.reused_tokens
     prompt_ms, predicted_ms = stats.prefill_seconds * 1e3, stats.decode_seconds * 1e3
-    return Timings(
-        cache_n=stats.reused_tokens,
-        prompt_n=read,
-        prompt_ms=prompt_ms,
-        prompt_per_token_ms=prompt_ms / read if read else 0.0,
-        prompt_per_second=read / stats.prefill_seconds if stats.prefill_seconds else 0.0,
-        predicted_n=stats.generated,
-        predicted_ms=predicted_ms,
-        predicted_per_token_ms=predicted_ms / stats.generated if stats.generated else 0.0,
-        predicted_per_second=stats.tokens_per_second,
-        draft_n=stats.drafted,
-        draft_n_accepted=stats.accepted,
-        undrafted_n=stats.undrafted.total(),
-    )
+    return {
+        "cache_n": stats.reused_tokens,
+        "prompt_n": read,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / read if read else 0.0,
+        "prompt_per_second": read / stats.prefill_seconds if stats.prefill_seconds else 0.0,
+        "predicted_n": stats.generated,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / stats.generated if stats.generated else 0.0,
+        "predicted_per_second": stats.tokens_per_second,
+        "draft_n": stats.drafted,
+        "draft_n_accepted": stats.accepted,
+        "undrafted_n": stats.undrafted.total(),
+    }
 
 
-def summed(each: Sequence[RequestStats]) -> RequestStats:
+def summed(generations: Sequence[Generation]) -> RequestStats:
     """The stats of several choices as one; their times overlap where they shared passes."""
     total = RequestStats()
-    for stats in each:
+    for stats in (generation.stats for generation in generations):
         for name in _SUMMED:
             setattr(total, name, getattr(total, name) + getattr(stats, name))
         pairs = zip_longest(total.accepted_per_position, stats.accepted_per_position, fillvalue=0)
@@ -197,7 +183,7 @@ def summed(each: Sequence[RequestStats]) -> RequestStats:
 def extra(engine: Engine, generation: Generation) -> Extra:
     """Of one choice."""
     configuration = engine.loaded.configuration
-    return Extra(seed=generation.request.seed, configuration=configuration, stats=generation.stats.as_dict())
+    return {"seed": generation.request.seed, "configuration": configuration, "stats": generation.stats.as_dict()}
 
 
 def fingerprint(engine: Engine) -> str:
@@ -208,24 +194,22 @@ def fingerprint(engine: Engine) -> str:
 # Tokens of a request, in OpenAI's shape.
 
 
-class PromptDetails(BaseModel):
+class PromptDetails(TypedDict):
     """Of the prompt's tokens."""
 
-    cached_tokens: int
-    """Those whose KV was still there."""
+    cached_tokens: int  # those whose KV was still there
 
 
-class CompletionDetails(BaseModel):
+class CompletionDetails(TypedDict):
     """Of the generated tokens."""
 
     accepted_prediction_tokens: int
-    """Tokens of `prediction` that came true, in their order; how they were drafted does not matter."""
-    rejected_prediction_tokens: int
-    """The other tokens of `prediction`. They are not counted elsewhere."""
+    # tokens of `prediction` that came true, in their order; how they were drafted does not matter
+    rejected_prediction_tokens: int  # the other tokens of `prediction`; they are not counted elsewhere
     reasoning_tokens: int
 
 
-class Usage(BaseModel):
+class Usage(TypedDict):
     """Tokens of a request, over all choices."""
 
     prompt_tokens: int
@@ -247,19 +231,17 @@ def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: 
     completion = sum(generation.stats.generated for generation in generations)
     accepted = sum(came_true(generation) for generation in generations)
     predicted = sum(len(generation.request.prediction) for generation in generations)
-    return Usage(
-        prompt_tokens=sum(prompts),
-        completion_tokens=completion,
-        total_tokens=sum(prompts) + completion,
-        prompt_tokens_details=PromptDetails(
-            cached_tokens=sum(generation.stats.reused_tokens for generation in generations[::each])
-        ),
-        completion_tokens_details=CompletionDetails(
-            accepted_prediction_tokens=accepted,
-            rejected_prediction_tokens=predicted - accepted,
-            reasoning_tokens=min(reasoning, completion),
-        ),
-    )
+    return {
+        "prompt_tokens": sum(prompts),
+        "completion_tokens": completion,
+        "total_tokens": sum(prompts) + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(one.stats.reused_tokens for one in generations[::each])},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": predicted - accepted,
+            "reasoning_tokens": min(reasoning, completion),
+        },
+    }
 
 
 def reasoning_tokens(thoughts: Sequence[str], model: Model) -> int:
@@ -290,9 +272,15 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 # Log-probabilities in the two shapes of OpenAI's APIs.
 
 
-def chat_log_probs(found: Sequence[TokenLogProb], model: Model) -> ChatLogProbs:
+def chat_log_probs(found: Sequence[TokenLogProb], model: Model) -> list[TokenLogProbs]:
     """The chat API's: an object a token, with its bytes."""
-    return ChatLogProbs(content=[_with_top(one, model) for one in found], refusal=None)
+    return [
+        {
+            **_plain(one.token, one.log_prob, model),
+            "top_logprobs": [_plain(token, value, model) for token, value in one.top],
+        }
+        for one in found
+    ]
 
 
 class Offsets:
@@ -322,12 +310,12 @@ def text_log_probs(found: Sequence[TokenLogProb], model: Model, offsets: Offsets
         special: whether control tokens are part of that text.
     """
     tops = [_by_text(one, model) for one in found]
-    return TextLogProbs(
-        tokens=[_text(one.token, model) for one in found],
-        token_logprobs=[one.log_prob for one in found],
-        top_logprobs=list(tops) if any(tops) else None,
-        text_offset=[offsets.add(model.piece(one.token, special)) for one in found],
-    )
+    return {
+        "tokens": [_text(one.token, model) for one in found],
+        "token_logprobs": [one.log_prob for one in found],
+        "top_logprobs": list(tops) if any(tops) else None,
+        "text_offset": [offsets.add(model.piece(one.token, special)) for one in found],
+    }
 
 
 def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Model, text: str) -> TextLogProbs:
@@ -341,27 +329,27 @@ def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Mo
     """
     tokens = [*([] if first is None else [first]), *(one.token for one in found)]
     offsets = Offsets(len(text) - len(model.detokenize(tokens, special=True)))  # a token may add a space of its own
-    if first is not None:
-        offsets.add(model.piece(first, special=True))
-    told = text_log_probs(found, model, offsets, special=True)
-    if first is not None:
-        told.tokens.insert(0, _text(first, model))
-        told.token_logprobs.insert(0, None)
-        told.text_offset.insert(0, 0)
-        if told.top_logprobs is not None:
-            told.top_logprobs.insert(0, None)
-    return told
+    if first is None:
+        return text_log_probs(found, model, offsets, special=True)
+    offsets.add(model.piece(first, special=True))
+    begun: TextLogProbs = {
+        "tokens": [_text(first, model)],
+        "token_logprobs": [None],
+        "top_logprobs": None,
+        "text_offset": [0],
+    }
+    return joined(begun, text_log_probs(found, model, offsets, special=True))
 
 
 def joined(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:
     """Two stretches of a text as one."""
-    tops = [*(one.top_logprobs or [None] * len(one.tokens)), *(other.top_logprobs or [None] * len(other.tokens))]
-    return TextLogProbs(
-        tokens=one.tokens + other.tokens,
-        token_logprobs=one.token_logprobs + other.token_logprobs,
-        top_logprobs=tops if any(tops) else None,
-        text_offset=one.text_offset + other.text_offset,
-    )
+    tops = [top for each in (one, other) for top in each["top_logprobs"] or [None] * len(each["tokens"])]
+    return {
+        "tokens": one["tokens"] + other["tokens"],
+        "token_logprobs": one["token_logprobs"] + other["token_logprobs"],
+        "top_logprobs": tops if any(tops) else None,
+        "text_offset": one["text_offset"] + other["text_offset"],
+    }
 
 
 def _by_text(one: TokenLogProb, model: Model) -> dict[str, float]:
@@ -376,39 +364,32 @@ def _by_text(one: TokenLogProb, model: Model) -> dict[str, float]:
     return found
 
 
-def _with_top(one: TokenLogProb, model: Model) -> TokenLogProbs:
-    top = [_plain(token, value, model) for token, value in one.top]
-    return TokenLogProbs(**_plain(one.token, one.log_prob, model).model_dump(), top_logprobs=top)
-
-
 def _plain(token: int, value: float, model: Model) -> TopLogProb:
-    piece = list(model.piece(token, special=True))
-    return TopLogProb(id=token, token=_text(token, model), logprob=value, bytes=piece)
+    piece = model.piece(token, special=True)
+    return {"id": token, "token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
 
 
 def _text(token: int, model: Model) -> str:
     return model.piece(token, special=True).decode("utf-8", "replace")
 
 
-# What the completion API answers with, and what it shares with the chat API. Fields that are not set are not sent.
+# What both APIs answer with, whole or as one event of a stream.
 
 
-class Completion(BaseModel):
-    """What every answer of both APIs has, whole or as one event of a stream."""
+class Completion(TypedDict):
+    """What every answer of both APIs has, besides its choices."""
 
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
-    choices: list[Any]
-    usage: Usage | None = None
-    timings: Timings | None = None
-    localspec: list[Extra] | None = None
-    """By choice."""
+    usage: NotRequired[Usage]
+    timings: NotRequired[Timings]
+    localspec: NotRequired[list[Extra]]  # by choice
 
 
-class TextChoice(BaseModel):
+class TextChoice(TypedDict):
     """One answer, or what is new of it."""
 
     index: int
@@ -420,58 +401,51 @@ class TextChoice(BaseModel):
 class TextCompletion(Completion):
     """All of it, or one event of a stream."""
 
-    object: Literal["text_completion"]
     choices: list[TextChoice]
 
 
-# What the chat API answers with: whole or in chunks. Fields that are not set are not sent.
-
-
-class Function(BaseModel):
-    """What is to be called."""
-
-    name: str
-    arguments: str
-    """JSON text; the beginning of one, if the answer was cut within the call."""
-
-
-class Call(BaseModel):
-    """A tool call of a whole answer."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: Function
-
-
-class FunctionDelta(BaseModel):
+class FunctionDelta(TypedDict):
     """What is new of a tool call."""
 
-    name: str | None = None
-    """Only where the call begins."""
-    arguments: str
-    """What comes next of the JSON text."""
+    name: NotRequired[str]  # only where the call begins
+    arguments: str  # what comes next of the JSON text
 
 
-class CallDelta(BaseModel):
+class CallDelta(TypedDict):
     """A part of a tool call in a stream: its id and name first, then its arguments as they are written."""
 
     index: int
-    id: str | None = None
-    type: Literal["function"] | None = None
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
     function: FunctionDelta
 
 
-class AnswerMessage(BaseModel):
+class Function(TypedDict):
+    """What is to be called."""
+
+    name: str
+    arguments: str  # JSON text; the beginning of one, if the answer was cut within the call
+
+
+class ToolCalled(TypedDict):
+    """A tool call of a whole answer."""
+
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class AnswerMessage(TypedDict):
     """What the model says."""
 
     role: Literal["assistant"]
     content: str | None
-    reasoning_content: str | None = None
-    tool_calls: list[Call] | None = None
-    refusal: None = None
+    refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCalled]]
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(TypedDict):
     """One whole answer."""
 
     index: int
@@ -481,37 +455,31 @@ class ChatChoice(BaseModel):
 
 
 class ChatCompletion(Completion):
-    """All of it."""
+    """All of an answer in a conversation."""
 
-    object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    usage: Usage
-    timings: Timings
-    localspec: list[Extra]
 
 
-class Delta(BaseModel):
+class Delta(TypedDict, total=False):
     """What is new."""
 
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[CallDelta] | None = None
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: str
+    tool_calls: list[CallDelta]
 
 
-class ChunkChoice(BaseModel):
+class ChunkChoice(TypedDict):
     """What is new of one answer."""
 
     index: int
     delta: Delta
-    logprobs: ChatLogProbs | None = None
+    logprobs: NotRequired[ChatLogProbs]
     finish_reason: FinishWord | None
 
 
 class ChatChunk(Completion):
     """One event of a stream."""
 
-    object: Literal["chat.completion.chunk"]
     choices: list[ChunkChoice]
-    prompt_progress: PromptProgress | None = None
-    """With `return_progress`, before the answer."""
+    prompt_progress: NotRequired[PromptProgress]  # with `return_progress`, before the answer

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, RootModel
+from pydantic import Field
 from starlette.responses import Response
+from typing_extensions import NotRequired, TypedDict
 
 from localspec.engine.slot import Event, FinishReason
 from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.chat_fields import GenerationFields
-from localspec.server.chat.completions import MOST_PROMPTS, MOST_TOP, CompletionFields
-from localspec.server.chat.exchange import Continuation
-from localspec.server.chat.fields import MOST_ITEMS, Body
+from localspec.server.chat.chat_fields import MOST_PROMPTS, MOST_TOP, CompletionFields, GenerationFields
+from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.fields import MOST_ITEMS, Body, Json, Unused
 from localspec.server.chat.prepare import prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
@@ -26,6 +26,7 @@ from localspec.server.chat.shapes import (
     Reading,
     Timings,
     TokenLogProbs,
+    TopLogProb,
     chat_log_probs,
     extra,
     timings,
@@ -46,7 +47,6 @@ _LONG_TOKEN = 64
 _ANSWER = 128
 """Tokens that a gap is thought to need where the request does not say."""
 _MISSING = object()
-_UNUSED = Field(default=None, description="Accepted and not used.")
 
 
 class _Drawn(CompletionFields):
@@ -65,10 +65,10 @@ class NativeFields(GenerationFields):
     t_max_predict_ms: int | None = Field(
         default=None, description="Milliseconds after which an answer ends that has a line; 0 or less = no limit."
     )
-    t_max_prompt_ms: Any = _UNUSED
-    id_slot: Any = _UNUSED
-    n_indent: Any = _UNUSED
-    n_keep: Any = _UNUSED
+    t_max_prompt_ms: Unused = None
+    id_slot: Unused = None
+    n_indent: Unused = None
+    n_keep: Unused = None
     samplers: Any = Field(default=None, description="Accepted and not used: samplers have one order here.")
     response_fields: Annotated[list[str], Field(max_length=MOST_ITEMS)] | None = Field(
         default=None, description="Tell these alone of the last object, such as timings/prompt_n; [] = all."
@@ -80,7 +80,7 @@ class NativeFields(GenerationFields):
         same = {name: getattr(self, name) for name in GenerationFields.model_fields}
         same["max_tokens"] = self.max_tokens or (1 if self.max_tokens == 0 else None)
         kind = _Drawn if self.post_sampling_probs else CompletionFields
-        return kind(prompt=prompt, logprobs=self.n_probs or None, **same)
+        return kind.model_validate(same | {"prompt": prompt, "logprobs": self.n_probs or None})
 
     def check(self) -> None:
         """
@@ -102,7 +102,7 @@ class Chunk(Body):
 
     text: str
     filename: str = "tmp"
-    time: Any = _UNUSED
+    time: Unused = None
 
 
 class Infill(NativeFields):
@@ -116,7 +116,7 @@ class Infill(NativeFields):
     prompt: str = Field(default="", description="How the text of the gap begins.")
 
 
-class TopProb(BaseModel):
+class TopProb(TypedDict):
     """A likely token."""
 
     id: int
@@ -130,69 +130,33 @@ class TokenProbs(TopProb):
 
     top_probs: list[TopProb]
 
-    @classmethod
-    def of(cls, given: TokenLogProbs) -> TokenProbs:
-        """That of a log-probability."""
-        top = [TopProb(prob=math.exp(one.logprob), **one.model_dump(exclude={"logprob"})) for one in given.top_logprobs]
-        same = given.model_dump(exclude={"logprob", "top_logprobs"})
-        return cls(prob=math.exp(given.logprob), top_probs=top, **same)
 
-
-class Bias(TypedDict):
-    """What is added to a token's logit."""
-
-    token: int
-    bias: float | None
-    """None: the token is banned."""
-
-
-class NativeAnswer(BaseModel):
+class NativeAnswer(TypedDict):
     """An answer, or a piece of it; the last one says how it went."""
 
     index: int
     content: str
-    tokens: list[int]
-    """Those of the text, if `return_tokens` asks for them."""
+    tokens: list[int]  # those of the text, if `return_tokens` asks for them
     id_slot: int
-    stop: bool
-    """It is the last."""
-    model: str | None = None
+    stop: bool  # it is the last
+    model: NotRequired[str]
     tokens_predicted: int
-    tokens_evaluated: int
-    """Of the prompt."""
-    generation_settings: dict[str, Any] | None = None
-    prompt: str | None = None
-    has_new_line: bool | None = None
-    truncated: bool | None = None
-    """The context was full."""
-    stop_type: Literal["eos", "limit", "word"] | None = None
-    stopping_word: str | None = None
-    """The stop string that ended it; "" = none."""
-    tokens_cached: int | None = None
-    """In the slot's cache."""
-    timings: Timings | None = None
-    localspec: Extra | None = None
-    completion_probabilities: list[TokenLogProbs] | list[TokenProbs] | None = None
-    prompt_progress: PromptProgress | None = None
+    tokens_evaluated: int  # of the prompt
+    generation_settings: NotRequired[Json]
+    prompt: NotRequired[str]
+    has_new_line: NotRequired[bool]
+    truncated: NotRequired[bool]  # the context was full
+    stop_type: NotRequired[Literal["eos", "limit", "word"]]
+    stopping_word: NotRequired[str]  # the stop string that ended it; "" = none
+    tokens_cached: NotRequired[int]  # in the slot's cache
+    timings: NotRequired[Timings]
+    localspec: NotRequired[Extra]
+    completion_probabilities: NotRequired[list[TokenLogProbs] | list[TokenProbs]]
+    prompt_progress: NotRequired[PromptProgress]
 
 
-class Picked(RootModel[dict[str, Any]]):
-    """What `response_fields` name of an answer, by these names."""
-
-    @classmethod
-    def of(cls, answer: NativeAnswer, names: list[str]) -> Picked:
-        whole, found = answer.model_dump(exclude_unset=True), dict[str, Any]()
-        for name in names:
-            value: Any = whole
-            for step in name.split("/"):
-                value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
-            if value is not _MISSING:
-                found[name] = value
-        return cls(found)
-
-
-Answers: TypeAlias = NativeAnswer | Picked | list[NativeAnswer | Picked]
-"""One, or one for each of several prompts."""
+Answers: TypeAlias = NativeAnswer | Json | list[NativeAnswer | Json]
+"""One, or one for each of several prompts; what `response_fields` name of it, by these names."""
 
 
 class NativeTexts(Body):
@@ -204,12 +168,11 @@ class NativeTexts(Body):
     embd_normalize: Literal[2] | None = Field(default=None, description="2 only: vectors have the length 1.")
 
 
-class NativeVector(BaseModel):
+class NativeVector(TypedDict):
     """The vector of a text."""
 
     index: int
-    embedding: list[list[float]]
-    """A list of one, of length 1."""
+    embedding: list[list[float]]  # a list of one, of length 1
 
 
 class Ranked(Body):
@@ -245,14 +208,14 @@ async def completion(request: Request, fields: NativeCompletion) -> Response:
     return Response(b"[" + b",".join(bodies) + b"]", media_type="application/json")
 
 
-async def _begun(request: Request, fields: NativeCompletion, prompt: Plain) -> Continuation:
+async def _begun(request: Request, fields: NativeCompletion, prompt: Plain) -> Exchange:
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
 
     def asked(engine: Engine) -> CompletionFields:
         return fields.completion(prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True))
 
-    return await Continuation.begin(service, await prepared(lease, asked), lease)
+    return await Exchange.text(service, await prepared(lease, asked), lease)
 
 
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
@@ -262,7 +225,7 @@ async def infill(request: Request, fields: Infill) -> Response:
     fields.check()
     lease = await service.lease(fields.model)
     asked = await prepared(lease, lambda engine: fields.completion(gap(fields, engine)))
-    return await _answered(request, fields, await Continuation.begin(service, asked, lease))
+    return await _answered(request, fields, await Exchange.text(service, asked, lease))
 
 
 @ROUTER.post("/embedding", summary="Embed texts (llama-server's API)")
@@ -274,7 +237,7 @@ async def embedding(request: Request, fields: NativeTexts) -> list[NativeVector]
         found, _ = await vectors(request, lease, lambda engine: tokens_of(engine, texts))
     finally:
         lease.release()
-    return [NativeVector(index=index, embedding=[vector.tolist()]) for index, vector in enumerate(found)]
+    return [{"index": index, "embedding": [vector.tolist()]} for index, vector in enumerate(found)]
 
 
 @WITHOUT.post("/rerank", include_in_schema=False)
@@ -330,51 +293,44 @@ def _spelled(engine: Engine, room: int, text: str, *, end: bool = False) -> list
     return [int(token) for token in engine.loaded.model.tokenize(near, special=False, add_bos=False)]
 
 
-async def _answered(request: Request, fields: NativeFields, text: Continuation, index: int = 0) -> Response:
-    reply = _Reply(fields, text, index)
+async def _answered(request: Request, fields: NativeFields, exchange: Exchange, index: int = 0) -> Response:
+    reply = _Reply(fields, exchange, index)
     if fields.stream:
         silence = request.app.state.service.settings.ping_seconds
-        return EventStream(text.answers, openai_lines(reply.chunks(silence), request.url.path, end=""))
-    return await whole(request, text.answers, reply.whole)
+        return EventStream(exchange.answers, openai_lines(reply.chunks(silence), request.url.path, end=""))
+    return await whole(request, exchange.answers, reply.whole)
 
 
 class _Reply:
     """One answer in llama-server's shape."""
 
-    def __init__(self, fields: NativeFields, text: Continuation, index: int) -> None:
-        self._fields, self._text, self._index = fields, text, index
-        self._model = text.engine.loaded.model
+    def __init__(self, fields: NativeFields, exchange: Exchange, index: int) -> None:
+        self._fields, self._exchange, self._index = fields, exchange, index
+        self._answer, self._generation = exchange.choices[0], exchange.choices[0].generation
         self._said, self._tokens = "", list[int]()
         self._begun = 0.0
         """When the first token came."""
 
-    async def chunks(self, silence: float) -> AsyncIterator[BaseModel | None]:
+    async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """Pieces as they come, and the last."""
-        events = self._text.events
-        progress = Reading(self._text.generation) if self._fields.return_progress else None
-        async for event in events(silence) if progress is None else progress.followed(events, silence):
-            if event is None:
+        news_of = self._exchange.news
+        progress = Reading(self._generation) if self._fields.return_progress else None
+        async for news in news_of(silence) if progress is None else progress.followed(news_of, silence):
+            if news is None:
                 yield None
-            elif isinstance(event, PromptProgress):
-                piece = self._piece("", ())
-                piece.prompt_progress = event
-                yield piece
-            elif self._take(event):
-                piece = self._piece(event.text, event.tokens)
-                if self._fields.timings_per_token:
-                    piece.timings = timings(event.stats)
-                yield piece
-        yield self._picked(self._last("", ()))
+            elif isinstance(news, PromptProgress):
+                yield self._piece("", ()) | {"prompt_progress": news}
+            elif self._take(news.event):
+                timed = {"timings": timings(news.event.stats)} if self._fields.timings_per_token else {}
+                yield self._piece(news.event.text, news.event.tokens) | timed
+        yield self._last("", ())
 
     async def whole(self) -> Response:
         """The whole answer, once it is there."""
-        async for event in self._text.events():
-            if event is not None:
-                self._take(event)
-        return json_response(self._picked(self._last(self._said, self._tokens)))
-
-    def _picked(self, answer: NativeAnswer) -> BaseModel:
-        return Picked.of(answer, self._fields.response_fields) if self._fields.response_fields else answer
+        async for news in self._exchange.news():
+            if news is not None:
+                self._take(news.event)
+        return json_response(self._last(self._said, self._tokens))
 
     def _take(self, event: Event) -> bool:
         """Reads an event; whether it brings something to tell."""
@@ -385,52 +341,77 @@ class _Reply:
         self._tokens += event.tokens
         limit = self._fields.t_max_predict_ms or 0
         if 0 < limit < (perf_counter() - self._begun) * 1e3 and "\n" in self._said:
-            self._text.generation.cancel()
+            self._generation.cancel()
         return bool(event.text)
 
-    def _piece(self, text: str, tokens: tuple[int, ...] | list[int]) -> NativeAnswer:
-        generation = self._text.generation
-        answer = NativeAnswer(
-            index=self._index,
-            content=text,
-            tokens=list(tokens) if self._fields.return_tokens or self._fields.stream else [],
-            id_slot=0,
-            stop=False,
-            tokens_predicted=0 if self._fields.max_tokens == 0 else generation.stats.generated,
-            tokens_evaluated=generation.stats.prompt_tokens,
-        )
-        found = self._text.new_log_probs()
-        if self._fields.n_probs and found:
-            scores = chat_log_probs(found, self._model).content
-            drawn = self._fields.post_sampling_probs
-            answer.completion_probabilities = [TokenProbs.of(one) for one in scores] if drawn else scores
-        return answer
-
-    def _last(self, text: str, tokens: tuple[int, ...] | list[int]) -> NativeAnswer:
-        generation, word = self._text.generation, self._text.stop_string()
-        request, ended = generation.request, generation.finish is FinishReason.STOP
-        answer = self._piece(text, tokens)
-        answer.stop = True
-        answer.model = self._text.model
-        answer.generation_settings = {
-            **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
-            "seed": request.seed,
-            "n_predict": -1 if self._fields.max_tokens is None else self._fields.max_tokens,
-            "stop": list(request.stop),
-            "ignore_eos": request.ignore_end,
-            "logit_bias": self._biases(),
+    def _piece(self, text: str, tokens: Sequence[int]) -> Json:
+        stats = self._generation.stats
+        piece = {
+            "index": self._index,
+            "content": text,
+            "tokens": list(tokens) if self._fields.return_tokens or self._fields.stream else [],
+            "id_slot": 0,
+            "stop": False,
+            "tokens_predicted": 0 if self._fields.max_tokens == 0 else stats.generated,
+            "tokens_evaluated": stats.prompt_tokens,
         }
-        answer.prompt = self._model.detokenize(request.prompt, special=True)
-        answer.has_new_line = "\n" in self._said
-        answer.truncated = generation.finish is FinishReason.CONTEXT
-        answer.stop_type = "word" if word is not None else "eos" if ended else "limit"
-        answer.stopping_word = word or ""
-        answer.tokens_cached = generation.stats.prompt_tokens + generation.stats.generated
-        answer.timings, answer.localspec = timings(generation.stats), extra(self._text.engine, generation)
-        return answer
+        found = self._answer.new_log_probs()
+        if self._fields.n_probs and found:
+            scores = chat_log_probs(found, self._exchange.model)
+            drawn = self._fields.post_sampling_probs
+            piece["completion_probabilities"] = [_drawn(one) for one in scores] if drawn else scores
+        return piece
 
-    def _biases(self) -> list[Bias]:
-        request = self._text.generation.request
-        banned = sorted(self._model.end_tokens) if request.ignore_end else ()
+    def _last(self, text: str, tokens: Sequence[int]) -> Json:
+        generation, word = self._generation, self._exchange.stop_string()
+        request, stats, ended = generation.request, generation.stats, generation.finish is FinishReason.STOP
+        answer = self._piece(text, tokens) | {
+            "stop": True,
+            "model": self._exchange.name,
+            "generation_settings": {
+                **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+                "seed": request.seed,
+                "n_predict": -1 if self._fields.max_tokens is None else self._fields.max_tokens,
+                "stop": list(request.stop),
+                "ignore_eos": request.ignore_end,
+                "logit_bias": self._biases(),
+            },
+            "prompt": self._exchange.model.detokenize(request.prompt, special=True),
+            "has_new_line": "\n" in self._said,
+            "truncated": generation.finish is FinishReason.CONTEXT,
+            "stop_type": "word" if word is not None else "eos" if ended else "limit",
+            "stopping_word": word or "",
+            "tokens_cached": stats.prompt_tokens + stats.generated,
+            "timings": timings(stats),
+            "localspec": extra(self._exchange.engine, generation),
+        }
+        return _picked(answer, self._fields.response_fields) if self._fields.response_fields else answer
+
+    def _biases(self) -> list[Json]:
+        """What is added to logits; a token whose bias is null is banned."""
+        request = self._generation.request
+        banned = sorted(self._exchange.model.end_tokens) if request.ignore_end else ()
         pairs = [*request.sampling.logit_bias, *((token, -math.inf) for token in banned)]
-        return [Bias(token=token, bias=None if value == -math.inf else value) for token, value in pairs]
+        return [{"token": token, "bias": None if value == -math.inf else value} for token, value in pairs]
+
+
+def _drawn(given: TokenLogProbs) -> TokenProbs:
+    """The probability of a log-probability."""
+    top: list[TopProb] = [_prob(one) for one in given["top_logprobs"]]
+    return {**_prob(given), "top_probs": top}
+
+
+def _prob(one: TopLogProb) -> TopProb:
+    return {"id": one["id"], "token": one["token"], "bytes": one["bytes"], "prob": math.exp(one["logprob"])}
+
+
+def _picked(answer: Json, names: list[str]) -> Json:
+    """What `response_fields` name of an answer, by these names."""
+    found = {}
+    for name in names:
+        value: Any = answer
+        for step in name.split("/"):
+            value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is not _MISSING:
+            found[name] = value
+    return found

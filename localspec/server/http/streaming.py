@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -15,9 +15,6 @@ from starlette.types import Receive, Scope, Send
 from localspec.server.chat.answers import Answers
 from localspec.server.http.errors import ApiError, client_gone, error_body
 from localspec.server.http.meter import LOG
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 PING = ":\n\n"
 """A comment: keeps a silent stream alive."""
@@ -45,12 +42,9 @@ class EventStream(StreamingResponse):
             self._answers.close()
 
 
-def event_line(chunk: BaseModel) -> str:
-    """One server-sent event; fields that were not set are not sent."""
-    return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
-
-
-async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str, end: str = DONE) -> AsyncIterator[str]:
+async def openai_lines(
+    chunks: AsyncIterator[Mapping[str, Any] | None], path: str, end: str = DONE
+) -> AsyncIterator[str]:
     """Chunks as OpenAI streams them, an error as the last but one event, and [DONE].
 
     Args:
@@ -60,15 +54,20 @@ async def openai_lines(chunks: AsyncIterator[BaseModel | None], path: str, end: 
     """
     try:
         async for chunk in chunks:
-            yield PING if chunk is None else event_line(chunk)
+            yield PING if chunk is None else f"data: {compact(chunk)}\n\n"
     except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
         yield f"data: {compact(error_body(told(error), path))}\n\n"
     yield end
 
 
 def compact(body: Mapping[str, Any]) -> str:
-    """JSON as pydantic writes it, of what is no model."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    """JSON text; a number that JSON cannot tell is null."""
+    return to_json(body, inf_nan_mode="null").decode()
+
+
+def named_event(event: Mapping[str, Any]) -> str:
+    """A server-sent event that carries its type as its name."""
+    return f"event: {event['type']}\ndata: {compact(event)}\n\n"
 
 
 def told(error: Exception) -> ApiError:
@@ -115,6 +114,6 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def json_response(body: BaseModel) -> Response:
-    """A whole answer; fields that were not set are not sent."""
-    return Response(body.model_dump_json(exclude_unset=True), media_type="application/json")
+def json_response(body: Any) -> Response:
+    """A whole answer."""
+    return Response(to_json(body, inf_nan_mode="null"), media_type="application/json")

@@ -5,23 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.background import BackgroundTask
 from starlette.responses import Response
+from typing_extensions import NotRequired, TypedDict
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.server.chat.chat_fields import ChatFields
-from localspec.server.chat.completions import CompletionFields, known_tokens
-from localspec.server.chat.exchange import Answering, Continuation, Exchange, arguments_of
-from localspec.server.chat.prepare import check_length, prepared
+from localspec.server.chat.answers import arguments_of
+from localspec.server.chat.chat_fields import ChatFields, CompletionFields
+from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.fields import Json, Unused
+from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
 from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
@@ -49,29 +50,27 @@ class OllamaEmbed(KeptAlive):
     )
     truncate: bool = Field(default=True, description="Cut a text that does not fit the context; else it is refused.")
     dimensions: int | None = Field(default=None, ge=0, description="So many numbers of each vector; 0 = all.")
-    options: Any = Field(default=None, description="Accepted and not used.")
+    options: Unused = None
 
 
 class OllamaEmbeddings(KeptAlive):
     """POST /api/embeddings, the older route."""
 
     prompt: str = Field(default="", description="The text; none = only load the model.")
-    options: Any = Field(default=None, description="Accepted and not used.")
+    options: Unused = None
 
 
-class Embedded(BaseModel):
+class Embedded(TypedDict):
     """Vectors of length 1, in the order of the texts."""
 
     model: str
     embeddings: list[list[float]]
-    total_duration: int
-    """Nanoseconds."""
+    total_duration: int  # nanoseconds
     load_duration: int
-    prompt_eval_count: int
-    """Tokens of all texts."""
+    prompt_eval_count: int  # tokens of all texts
 
 
-class Vector(BaseModel):
+class Vector(TypedDict):
     """One vector of length 1."""
 
     embedding: list[float]
@@ -83,20 +82,20 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
     texts = [body.input] if isinstance(body.input, str) else body.input
     begun = perf_counter()
     found, count, loaded = await _vectors(request, body, [text for text in texts if text], cut=body.truncate)
-    return Embedded(
-        model=body.model or request.app.state.service.pool.default,
-        embeddings=[shortened(vector, body.dimensions or None).tolist() for vector in found],
-        total_duration=int((perf_counter() - begun) * 1e9),
-        load_duration=int((loaded - begun) * 1e9),
-        prompt_eval_count=count,
-    )
+    return {
+        "model": body.model or request.app.state.service.pool.default,
+        "embeddings": [shortened(vector, body.dimensions or None).tolist() for vector in found],
+        "total_duration": _nanoseconds(perf_counter() - begun),
+        "load_duration": _nanoseconds(loaded - begun),
+        "prompt_eval_count": count,
+    }
 
 
 @ROUTER.post("/embeddings", summary="Embed a text (Ollama's older API)")
 async def embeddings(request: Request, body: OllamaEmbeddings) -> Vector:
     """One vector."""
     found, _, _ = await _vectors(request, body, [body.prompt] if body.prompt else [], cut=True)
-    return Vector(embedding=found[0].tolist() if found else [])
+    return {"embedding": found[0].tolist() if found else []}
 
 
 async def _vectors(
@@ -123,48 +122,44 @@ def _tokens(texts: list[str], cut: bool, engine: Engine) -> list[Tokens]:
     return [tokens_of(engine, [text[: limit * _LONG_TOKEN]], limit)[0] for text in texts]
 
 
-class Called(BaseModel):
+class Called(TypedDict):
     """A function and what it is given."""
 
     index: int
     name: str
-    arguments: dict[str, Any]
+    arguments: Json
 
 
-class CallOfTool(BaseModel):
+class CallOfTool(TypedDict):
     """A call the model asks for."""
 
     id: str
     function: Called
 
 
-class Spoken(BaseModel):
+class Spoken(TypedDict):
     """What is new of the assistant's message; all of it if the answer comes whole."""
 
     role: Literal["assistant"]
     content: str
-    thinking: str | None = None
-    tool_calls: list[CallOfTool] | None = None
+    thinking: NotRequired[str]
+    tool_calls: NotRequired[list[CallOfTool]]
 
 
-class Progress(BaseModel):
+class Progress(TypedDict):
     """What every object says; the durations, in nanoseconds, and the counts come with the last."""
 
-    model: str
-    """As the request named it."""
+    model: str  # as the request named it
     created_at: str
     done: bool
-    done_reason: Literal["stop", "length", "load", "unload"] | None = None
-    total_duration: int | None = None
-    load_duration: int | None = None
-    """Until the model was in memory."""
-    prompt_eval_count: int | None = None
-    """Tokens of the prompt, cached ones too."""
-    prompt_eval_duration: int | None = None
-    eval_count: int | None = None
-    """Tokens of the answer."""
-    eval_duration: int | None = None
-    logprobs: list[TokenLogProbs] | None = None
+    done_reason: NotRequired[Literal["stop", "length", "load", "unload"]]
+    total_duration: NotRequired[int]
+    load_duration: NotRequired[int]  # until the model was in memory
+    prompt_eval_count: NotRequired[int]  # tokens of the prompt, cached ones too
+    prompt_eval_duration: NotRequired[int]
+    eval_count: NotRequired[int]  # tokens of the answer
+    eval_duration: NotRequired[int]
+    logprobs: NotRequired[list[TokenLogProbs]]
 
 
 class ChatProgress(Progress):
@@ -177,58 +172,22 @@ class TextProgress(Progress):
     """An object of /api/generate."""
 
     response: str
-    thinking: str | None = None
-    context: list[int] | None = None
-    """Tokens of the prompt and the answer, with the last object; not with `raw` or `suffix`."""
-
-
-@dataclass(slots=True)
-class _Piece:
-    """Something of an answer, or all of it."""
-
-    content: str = ""
-    thinking: str = ""
-    calls: list[CallOfTool] = field(default_factory=list)
-
-    def add(self, other: _Piece) -> None:
-        self.content += other.content
-        self.thinking += other.thinking
-        self.calls += other.calls
-
-    def __bool__(self) -> bool:
-        return bool(self.content or self.thinking or self.calls)
-
-
-_Say = Callable[[_Piece, dict[str, Any]], Progress]
-
-
-def _as_chat(piece: _Piece, more: dict[str, Any]) -> ChatProgress:
-    message = Spoken(role="assistant", content=piece.content)
-    if piece.thinking:
-        message.thinking = piece.thinking
-    if piece.calls:
-        message.tool_calls = piece.calls
-    return ChatProgress(message=message, **more)
-
-
-def _as_text(piece: _Piece, more: dict[str, Any]) -> TextProgress:
-    found = TextProgress(response=piece.content, **more)
-    if piece.thinking:
-        found.thinking = piece.thinking
-    return found
+    thinking: NotRequired[str]
+    context: NotRequired[list[int]]
+    # tokens of the prompt and the answer, with the last object; not with `raw` or `suffix`
 
 
 @ROUTER.post("/chat", summary="Answer a conversation (Ollama's API)", response_model=ChatProgress, responses=LINES)
 async def chat(request: Request, body: OllamaChat) -> Response:
     """The assistant's next turn."""
     service: Service = request.app.state.service
-    reply = Reply(body, await named(service, body.model), _as_chat)
+    reply = OllamaReply(body, await named(service, body.model))
     if not body.messages:
         return await _loaded(service, reply)
     fields = body.fields()
     lease = await service.lease(reply.name)
     reply.has_model()
-    return await _answered(request, reply, await Exchange.begin(service, fields, lease))
+    return await _answered(request, reply, await Exchange.chat(service, fields, lease))
 
 
 @ROUTER.post("/generate", summary="Answer a prompt (Ollama's API)", response_model=TextProgress, responses=LINES)
@@ -236,7 +195,7 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
     """An answer to one message; with `raw` or `suffix`, and by a model without a chat template, a text goes on."""
     service: Service = request.app.state.service
     body.check()
-    reply = _TextReply(body, await named(service, body.model), _as_text)
+    reply = GeneratedReply(body, await named(service, body.model))
     if not body.prompt and not body.suffix:
         return await _loaded(service, reply)
     lease = await service.lease(reply.name)
@@ -247,9 +206,9 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
         raise invalid("This model has no chat template, so there is no place for system.", "system")
     if body.raw or body.suffix or not has_template:
         text = await prepared(lease, partial(_text, body))
-        return await _answered(request, reply, await Continuation.begin(service, text, lease))
+        return await _answered(request, reply, await Exchange.text(service, text, lease))
     conversation, said = await prepared(lease, partial(_conversation, body))
-    return await _answered(request, reply, await Exchange.begin(service, conversation, lease, said))
+    return await _answered(request, reply, await Exchange.chat(service, conversation, lease, said))
 
 
 def _conversation(body: OllamaGenerate, engine: Engine) -> tuple[ChatFields, Tokens]:
@@ -268,16 +227,16 @@ def _text(body: OllamaGenerate, engine: Engine) -> CompletionFields:
     return body.text_fields(joined(engine, [*body.context, body.prompt], "prompt", special=True))
 
 
-async def _loaded(service: Service, reply: Reply) -> Response:
+async def _loaded(service: Service, reply: OllamaReply) -> Response:
     """Nothing is asked: the model is loaded, or its memory is freed."""
     if reply.body.frees:
         await free(service, reply.name)
-        return json_response(reply.said(_Piece(), done_reason="unload"))
+        return json_response(reply.said(reply.spoken(()), done_reason="unload"))
     (await service.lease(reply.name)).release()
-    return json_response(reply.said(_Piece(), done_reason="load"))
+    return json_response(reply.said(reply.spoken(()), done_reason="load"))
 
 
-async def _answered(request: Request, reply: Reply, exchange: Answering) -> Response:
+async def _answered(request: Request, reply: OllamaReply, exchange: Exchange) -> Response:
     service: Service = request.app.state.service
     if reply.body.stream:
         lines = reply.lines(exchange, service.settings.ping_seconds)
@@ -289,80 +248,78 @@ async def _answered(request: Request, reply: Reply, exchange: Answering) -> Resp
     return response
 
 
-class Reply:
-    """One answer, told as a route tells it."""
+class OllamaReply:
+    """One answer as /api/chat tells it."""
 
-    def __init__(self, body: Wanted, name: str, say: _Say) -> None:
-        """
-        Args:
-            body: of the request.
-            name: what its model is called here.
-            say: makes an object of the route.
-        """
+    def __init__(self, body: Wanted, name: str) -> None:
+        """`name`: what the model of the request is called here."""
         self.body, self.name = body, name
-        self._say = say
         self._begun = self._has_model = perf_counter()
         self._calls = 0
-        self._arguments: list[str] = []
-        """Of the call that is open."""
         self._open: CallBegun | None = None
+        self._arguments = ""  # of the call that is open
 
     def has_model(self) -> None:
         """The model is in memory now."""
         self._has_model = perf_counter()
 
-    async def lines(self, exchange: Answering, silence: float) -> AsyncIterator[str]:
+    async def lines(self, exchange: Exchange, silence: float) -> AsyncIterator[str]:
         """What comes as it comes, an object a line; one that says nothing after `silence` seconds without news."""
         try:
-            async for parts in exchange.parts(silence):
-                piece, scores = self._taken(parts or ()), self._scores(exchange)
-                if parts is None or piece or scores:
-                    yield _line(self.said(piece, **scores))
-            yield _line(self.said(_Piece(), **self._end(exchange)))
+            async for news in exchange.news(silence):
+                message, scores = self.spoken(news.parts if news else ()), self._scores(exchange) if news else {}
+                if news is None or message["content"] or len(message) > 2 or scores:
+                    yield f"{compact(self.said(message, **scores))}\n"
+            yield f"{compact(self.said(self.spoken(()), **self._end(exchange)))}\n"
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
             yield f"{compact(error_body(told(error)))}\n"
         exchange.answers.close()
 
-    async def whole(self, exchange: Answering) -> Response:
+    async def whole(self, exchange: Exchange) -> Response:
         """The whole answer, once it is there."""
-        piece = _Piece()
-        async for parts in exchange.parts():
-            piece.add(self._taken(parts or ()))
-        return json_response(self.said(piece, **self._scores(exchange), **self._end(exchange)))
+        parts = [part async for news in exchange.news() if news for part in news.parts]
+        return json_response(self.said(self.spoken(parts), **self._scores(exchange), **self._end(exchange)))
 
-    def said(self, piece: _Piece, **more: Any) -> Progress:
+    def said(self, message: Spoken, **more: Any) -> Json:
         """An object; the last one if it has a `done_reason`."""
         head = {"model": self.body.model or self.name, "created_at": stamp(time()), "done": "done_reason" in more}
-        return self._say(piece, head | more)
+        return head | self._body_of(message) | more
 
-    def _taken(self, parts: Sequence[Part]) -> _Piece:
+    def _body_of(self, message: Spoken) -> Json:
+        return {"message": message}
+
+    def spoken(self, parts: Sequence[Part]) -> Spoken:
         """What parts of an answer bring. A call comes when it is whole, and not if the limit cuts it."""
-        piece = _Piece()
+        message: Spoken = {"role": "assistant", "content": ""}
         for part in parts:
             if isinstance(part, Content):
-                piece.content += part.text
+                message["content"] += part.text
             elif isinstance(part, Reasoning):
-                piece.thinking += part.text
+                message["thinking"] = message.get("thinking", "") + part.text
             elif isinstance(part, CallBegun):
-                self._open, self._arguments = part, []
+                self._open, self._arguments = part, ""
             elif isinstance(part, CallArguments):
-                self._arguments.append(part.text)
+                self._arguments += part.text
             elif self._open is not None and part.whole:
-                arguments = arguments_of("".join(self._arguments))
-                function = Called(index=self._calls, name=self._open.name, arguments=arguments)
-                piece.calls.append(CallOfTool(id=self._open.id, function=function))
+                called: Called = {
+                    "index": self._calls,
+                    "name": self._open.name,
+                    "arguments": arguments_of(self._arguments),
+                }
+                message.setdefault("tool_calls", []).append({"id": self._open.id, "function": called})
                 self._calls += 1
-        return piece
+        return message
 
-    def _scores(self, exchange: Answering) -> dict[str, Any]:
+    def _scores(self, exchange: Exchange) -> Json:
         """Log-probabilities that were asked for and came since the last call."""
-        found = exchange.new_log_probs() if self.body.logprobs else []
-        return {"logprobs": chat_log_probs(found, exchange.engine.loaded.model).content} if found else {}
+        found = exchange.choices[0].new_log_probs() if self.body.logprobs else []
+        return {"logprobs": chat_log_probs(found, exchange.model)} if found else {}
 
-    def _end(self, exchange: Answering) -> dict[str, Any]:
-        stats = exchange.generation.stats
+    def _end(self, exchange: Exchange) -> Json:
+        answer = exchange.choices[0]
+        stats = answer.generation.stats
         return {
-            "done_reason": "length" if exchange.finish == "length" else "stop",
+            "done_reason": "length" if answer.finish == "length" else "stop",
             "total_duration": _nanoseconds(perf_counter() - self._begun),
             "load_duration": _nanoseconds(self._has_model - self._begun),
             "prompt_eval_count": stats.prompt_tokens,
@@ -372,19 +329,23 @@ class Reply:
         }
 
 
-class _TextReply(Reply):
-    """That of /api/generate, which says what the next prompt may go on from."""
+class GeneratedReply(OllamaReply):
+    """One answer as /api/generate tells it, with what the next prompt may go on from."""
 
     body: OllamaGenerate
 
-    def _end(self, exchange: Answering) -> dict[str, Any]:
+    def _body_of(self, message: Spoken) -> Json:
+        thought = {"thinking": message["thinking"]} if "thinking" in message else {}
+        return {"response": message["content"]} | thought
+
+    def _end(self, exchange: Exchange) -> Json:
         alone = self.body.raw or self.body.suffix
         return super()._end(exchange) | ({} if alone else {"context": _context(exchange)})
 
 
-def _context(exchange: Answering) -> list[int]:
+def _context(exchange: Exchange) -> list[int]:
     """Tokens of the prompt and the answer, without what ended it."""
-    generation, model = exchange.generation, exchange.engine.loaded.model
+    generation, model = exchange.choices[0].generation, exchange.model
     said, stop = list(generation.tokens), exchange.stop_string()
     if stop is not None:
         text = model.detokenize(said, special=True)
@@ -392,10 +353,6 @@ def _context(exchange: Answering) -> list[int]:
     while said and said[-1] in model.end_tokens:
         said.pop()
     return [*generation.request.prompt.tolist(), *said]
-
-
-def _line(body: BaseModel) -> str:
-    return f"{body.model_dump_json(exclude_unset=True)}\n"
 
 
 def _nanoseconds(seconds: float) -> int:

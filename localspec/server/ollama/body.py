@@ -10,31 +10,22 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic_core import from_json
 
-from localspec.server.chat.chat_fields import (
-    MOST_TOP,
-    CalledFunction,
-    CallField,
-    ChatFields,
-    ChatMessage,
-    FunctionField,
-    ToolField,
-)
-from localspec.server.chat.completions import CompletionFields
+from localspec.server.chat.chat_fields import MOST_TOP, ChatFields, CompletionFields, FunctionField
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,
     MOST_TOOLS,
     Body,
-    JsonSchema,
-    ResponseFormat,
+    Json,
     SamplingFields,
     Speculative,
+    Unused,
 )
 from localspec.server.http.errors import invalid
 
 _DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
 """As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
-_UNUSED = Field(default=None, description="Accepted and not used: `localspec serve` was told when it started.")
+_AtStart = Annotated[Any, Field(description="Accepted and not used: `localspec serve` was told when it started.")]
 
 
 class OllamaOptions(SamplingFields):
@@ -47,12 +38,12 @@ class OllamaOptions(SamplingFields):
         default=None, description="Accepted and not used: the context is that of `serve --context`; `/api/ps` tells it."
     )
     num_keep: Any = Field(default=None, description="Accepted and not used: a prompt that does not fit is refused.")
-    num_batch: Any = _UNUSED
-    num_gpu: Any = _UNUSED
-    main_gpu: Any = _UNUSED
-    num_thread: Any = _UNUSED
-    use_mmap: Any = _UNUSED
-    use_mlock: Any = _UNUSED
+    num_batch: _AtStart = None
+    num_gpu: _AtStart = None
+    main_gpu: _AtStart = None
+    num_thread: _AtStart = None
+    use_mmap: _AtStart = None
+    use_mlock: _AtStart = None
 
 
 class OllamaFunction(Body):
@@ -60,7 +51,7 @@ class OllamaFunction(Body):
 
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
-    index: Any = Field(default=None, description="Accepted and not used.")
+    index: Unused = None
 
     @field_validator("arguments", mode="before")
     @classmethod
@@ -76,7 +67,7 @@ class OllamaCall(Body):
     """A call in an assistant's message."""
 
     id: str | None = None
-    type: Any = Field(default=None, description="Accepted and not used.")
+    type: Unused = None
     function: OllamaFunction
 
 
@@ -138,25 +129,24 @@ class Wanted(KeptAlive):
     shift: Any = Field(default=None, description="Accepted and not used: an answer ends where the context is full.")
     speculative: Speculative | None = None
 
-    def drawn(self) -> dict[str, Any]:
+    def drawn(self) -> Json:
         """How to answer, as fields of the APIs of OpenAI's kind."""
         options = self.options or OllamaOptions()
         limit = options.num_predict
         found = options.drawn() | {"stop": options.stop, "speculative": self.speculative}
         found["max_tokens"] = -1 if limit is not None and limit <= 0 else limit
         if isinstance(self.format, dict):
-            found["response_format"] = ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=self.format))
+            found["response_format"] = {"type": "json_schema", "json_schema": {"schema": self.format}}
         elif self.format == "json":
-            found["response_format"] = ResponseFormat(type="json_object")
+            found["response_format"] = {"type": "json_object"}
         return found
 
-    def conversation(self, messages: Sequence[ChatMessage], **more: Any) -> ChatFields:
+    def conversation(self, messages: Sequence[Json], **more: Any) -> ChatFields:
         """A body of the chat API."""
-        scored: dict[str, Any] = {
-            "logprobs": self.logprobs,
-            "top_logprobs": self.top_logprobs if self.logprobs else None,
-        }
-        return ChatFields(messages=list(messages), reasoning=self.think, **self.drawn(), **scored, **more)
+        scored = {"logprobs": self.logprobs, "top_logprobs": self.top_logprobs if self.logprobs else None}
+        return ChatFields.model_validate({
+            "messages": list(messages), "reasoning": self.think, **self.drawn(), **scored, **more
+        })  # fmt: skip
 
 
 class OllamaChat(Wanted):
@@ -169,7 +159,7 @@ class OllamaChat(Wanted):
 
     def fields(self) -> ChatFields:
         """The same as a body of the chat API."""
-        tools = [ToolField(type="function", function=tool.function) for tool in self.tools or ()]
+        tools = [{"type": "function", "function": tool.function} for tool in self.tools or ()]
         return self.conversation(_turns(self.messages), tools=tools)
 
 
@@ -199,40 +189,34 @@ class OllamaGenerate(Wanted):
 
     def fields(self, said: str = "") -> ChatFields:
         """The same as a body of the chat API; a system message that was `said` is not said again."""
-        system = [ChatMessage(role="system", content=self.system)] if self.system and self.system not in said else []
-        return self.conversation([*system, ChatMessage(role="user", content=self.prompt)])
+        system = [{"role": "system", "content": self.system}] if self.system and self.system not in said else []
+        return self.conversation([*system, {"role": "user", "content": self.prompt}])
 
     def text_fields(self, prompt: str | list[int]) -> CompletionFields:
         """The same as a body of the completion API."""
         scores = (self.top_logprobs or 0) if self.logprobs else None
-        return CompletionFields(prompt=prompt, suffix=self.suffix or None, logprobs=scores, **self.drawn())
+        own = {"prompt": prompt, "suffix": self.suffix or None, "logprobs": scores}
+        return CompletionFields.model_validate(own | self.drawn())
 
 
-def _turns(messages: Sequence[OllamaMessage]) -> list[ChatMessage]:
+def _turns(messages: Sequence[OllamaMessage]) -> list[Json]:
     """Turns of the chat API. Ollama's calls may have no ids: results then go with the calls in their order."""
-    found, waiting = [], list[CallField]()
+    found, waiting = list[Json](), list[Json]()
     for number, message in enumerate(messages):
         calls = [_call(call, f"call_{number}_{index}") for index, call in enumerate(message.tool_calls or ())]
         waiting += calls
         answered = message.tool_call_id
         if message.role == "tool" and answered is None:
-            named = (call for call in waiting if call.function.name == message.tool_name)
+            named = (call for call in waiting if call["function"]["name"] == message.tool_name)
             call = next(named, waiting[0] if waiting else None)
-            answered = None if call is None else call.id
-        waiting = [call for call in waiting if call.id != answered]
-        found.append(
-            ChatMessage(
-                role=message.role,
-                content=message.content,
-                reasoning_content=message.thinking,
-                tool_calls=calls or None,
-                name=message.tool_name,
-                tool_call_id=answered,
-            )
-        )
+            answered = None if call is None else call["id"]
+        waiting = [call for call in waiting if call["id"] != answered]
+        turn = message.model_dump(include={"role", "content"})
+        turn |= {"reasoning_content": message.thinking, "tool_calls": calls or None}
+        found.append(turn | {"name": message.tool_name, "tool_call_id": answered})
     return found
 
 
-def _call(given: OllamaCall, id_: str) -> CallField:
+def _call(given: OllamaCall, id_: str) -> Json:
     arguments = json.dumps(given.function.arguments, ensure_ascii=False)
-    return CallField(id=given.id or id_, function=CalledFunction(name=given.function.name, arguments=arguments))
+    return {"id": given.id or id_, "function": {"name": given.function.name, "arguments": arguments}}

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
 from time import time
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
-from localspec.chat.reply.reply import Part
+from localspec.chat.reply.reply import Part, Reasoning
+from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.chat_fields import CalledFunction, CallField, ChatMessage
-from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.exchange import Exchange, News
+from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
+    Extra,
     PromptProgress,
     Reading,
+    Timings,
     TokenLogProbs,
     chat_log_probs,
     extra,
@@ -30,22 +33,146 @@ from localspec.server.chat.shapes import (
 )
 from localspec.server.http.errors import ApiError
 from localspec.server.http.route import ModelRoute
-from localspec.server.http.streaming import PING, EventStream, told, whole
-from localspec.server.responses.responses_body import NamedChoice, ResponsePrompt, ResponsesBody
-from localspec.server.responses.responses_shapes import (
-    Deleted,
-    Event,
-    IncompleteDetails,
-    InputDetails,
-    InputTokens,
-    Items,
-    OutputDetails,
-    ResponseFailure,
-    ResponseObject,
-    ResponseUsage,
-)
+from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
+from localspec.server.responses.responses_body import NamedTool, ResponsePrompt, ResponsesBody
 
-# Answers of `/v1/responses` that later requests may refer to: in memory, as many as fit, the oldest go first.
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class TextOutput(TypedDict):
+    """Text of a message."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogProbs]
+
+
+class MessageOutput(TypedDict):
+    """What the model says."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    status: Status
+    content: list[TextOutput]
+
+
+class ThoughtOutput(TypedDict):
+    """Text of a thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningOutput(TypedDict):
+    """What the model thinks."""
+
+    id: str
+    type: Literal["reasoning"]
+    summary: list[Any]
+    content: list[ThoughtOutput]
+    status: Status
+
+
+class CallOutput(TypedDict):
+    """What the model asks its caller to run."""
+
+    id: str
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    status: Status
+
+
+ItemOutput: TypeAlias = MessageOutput | ReasoningOutput | CallOutput
+
+
+class InputDetails(TypedDict):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(TypedDict):
+    """Of the generated tokens."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    """Tokens."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseFailure(TypedDict):
+    """Why there is no answer."""
+
+    code: Literal["server_error"]
+    message: str
+
+
+class IncompleteDetails(TypedDict):
+    """Why the answer is not whole."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(TypedDict):
+    """An answer."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Status
+    background: Literal[False]
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[ItemOutput]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, Any] | None
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["disabled"]
+    usage: ResponseUsage | None
+    timings: Timings | None  # llama-server's, once the answer is there
+    localspec: Extra | None  # seed and statistics, once the answer is there
+
+
+class InputTokens(TypedDict):
+    """Length of a prompt."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Deleted(TypedDict):
+    """An answer that is forgotten now."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+# Answers that later requests may refer to: in memory, as many as fit, the oldest go first.
 
 MOST_ANSWERS = 1024
 MOST_BYTES = 64 << 20
@@ -53,12 +180,11 @@ _OVERHEAD = 2048
 """Bytes of an answer besides its text, about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(NamedTuple):
     """One answer."""
 
     response: ResponseObject
-    conversation: tuple[ChatMessage, ...]
+    conversation: Sequence[Json]
     """All messages up to and with the answer, without instructions."""
 
 
@@ -76,7 +202,7 @@ class ResponseMemory:
     def keep(self, answer: Remembered) -> None:
         """Remembers an answer, and forgets those used longest ago for which there is no room any more."""
         size = _OVERHEAD + sum(map(_size, answer.conversation))
-        self._kept[answer.response.id] = answer, size
+        self._kept[answer.response["id"]] = answer, size
         self._bytes += size
         while len(self._kept) > self._most_answers or self._bytes > self._most_bytes:
             _, (_, freed) = self._kept.popitem(last=False)
@@ -106,10 +232,10 @@ class ResponseMemory:
         self._bytes -= self._kept.pop(key)[1]
 
 
-def _size(message: ChatMessage) -> int:
+def _size(message: Json) -> int:
     """Characters of a message, about."""
-    calls = sum(len(call.function.arguments) for call in message.tool_calls or ())
-    return len(str(message.content)) + len(message.reasoning_content or "") + calls
+    calls = sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+    return len(message["content"]) + len(message.get("reasoning_content") or "") + calls
 
 
 ROUTER = APIRouter(tags=["responses"], route_class=ModelRoute)
@@ -127,17 +253,17 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     service: Service = request.app.state.service
     memory = memory_of(request)
     before = _before(body, memory)
-    exchange = await Exchange.begin(service, body.answered(before))
+    exchange = await Exchange.chat(service, body.answered(before))
     with exchange.answers.handing_over():
         answer = Responding(body, before, exchange, memory)
     if body.stream:
         return EventStream(exchange.answers, answer.lines(service.settings.ping_seconds))
 
     async def collect() -> Response:
-        async for _ in answer.parts(None):
+        async for _ in answer.events(None):
             pass
         answer.finish()
-        return Response(answer.response.model_dump_json(), media_type="application/json")
+        return json_response(answer.response)
 
     return await whole(request, exchange.answers, collect)
 
@@ -146,7 +272,8 @@ async def create(request: Request, body: ResponsesBody) -> Response:
 async def input_tokens(request: Request, body: ResponsePrompt) -> InputTokens:
     """How long the prompt would be; nothing is generated."""
     fields = body.fields(_before(body, memory_of(request)))
-    return InputTokens(input_tokens=await prompt_length(request.app.state.service, fields))
+    length = await prompt_length(request.app.state.service, fields)
+    return {"object": "response.input_tokens", "input_tokens": length}
 
 
 @ROUTER.get("/responses/{response_id}", summary="An earlier answer")
@@ -159,10 +286,10 @@ async def retrieve(request: Request, response_id: str) -> ResponseObject:
 async def delete(request: Request, response_id: str) -> Deleted:
     """Answers that go on from it keep what they took over."""
     memory_of(request).forget(response_id)
-    return Deleted(id=response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
 
 
-def _before(body: ResponsePrompt, memory: ResponseMemory) -> tuple[ChatMessage, ...]:
+def _before(body: ResponsePrompt, memory: ResponseMemory) -> Sequence[Json]:
     """The conversation that a request goes on with."""
     if body.previous_response_id is None:
         return ()
@@ -172,100 +299,103 @@ def _before(body: ResponsePrompt, memory: ResponseMemory) -> tuple[ChatMessage, 
 class Responding:
     """One answer under way."""
 
-    def __init__(
-        self, body: ResponsesBody, before: Sequence[ChatMessage], exchange: Exchange, memory: ResponseMemory
-    ) -> None:
+    def __init__(self, body: ResponsesBody, before: Sequence[Json], exchange: Exchange, memory: ResponseMemory) -> None:
         self._body, self._before, self._exchange, self._memory = body, before, exchange, memory
+        self._answer, self._generation = exchange.choices[0], exchange.choices[0].generation
         self._items = Items()
-        self._model = exchange.engine.loaded.model
-        sampling = exchange.generation.request.sampling
-        self.response = ResponseObject(
-            id=f"resp_{uuid4().hex}",
-            created_at=int(time()),
-            instructions=body.instructions,
-            max_output_tokens=body.max_output_tokens,
-            metadata=body.metadata or {},
-            model=exchange.model,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
-            previous_response_id=body.previous_response_id,
-            reasoning=body.reasoning.model_dump() if body.reasoning is not None else None,
-            store=body.store is not False,
-            temperature=sampling.temperature,
-            text=_text(body),
-            tool_choice=_choice(body),
-            tools=[tool.model_dump() for tool in body.tools or ()],
-            top_logprobs=body.top_logprobs or 0,
-            top_p=sampling.top_p,
-        )
+        sampling = self._generation.request.sampling
+        wanted, chosen = body.text.format if body.text is not None else None, body.tool_choice
+        text = {"type": "text"} if wanted is None else wanted.model_dump(by_alias=True, exclude_none=True)
+        self.response: ResponseObject = {
+            "id": f"resp_{uuid4().hex}",
+            "object": "response",
+            "created_at": int(time()),
+            "completed_at": None,
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": exchange.name,
+            "output": [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": body.reasoning.model_dump() if body.reasoning is not None else None,
+            "store": body.store is not False,
+            "temperature": sampling.temperature,
+            "text": {"format": text},
+            "tool_choice": chosen.model_dump() if isinstance(chosen, NamedTool) else chosen or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "timings": None,
+            "localspec": None,
+        }
 
-    async def parts(self, silence: float | None) -> AsyncIterator[list[Event] | None]:
+    async def events(self, silence: float | None) -> AsyncIterator[list[Json] | None]:
         """Events of the items as they come."""
-        arrivals: AsyncIterator[list[Part] | PromptProgress | None] = self._exchange.parts(silence)
+        arrivals: AsyncIterator[News | PromptProgress | None] = self._exchange.news(silence)
         if self._body.return_progress and silence is not None:
-            arrivals = Reading(self._exchange.generation).followed(self._exchange.parts, silence)
-        async for found in arrivals:
-            if isinstance(found, PromptProgress):
-                yield [self._told("response.in_progress") | {"prompt_progress": found.model_dump()}]
+            arrivals = Reading(self._generation).followed(self._exchange.news, silence)
+        async for news in arrivals:
+            if isinstance(news, PromptProgress):
+                yield [self._about("response.in_progress") | {"prompt_progress": news}]
             else:
-                yield None if found is None else self._items.add(found, self._log_probs() if found else ())
+                yield None if news is None else self._items.add(news.parts, self._log_probs() if news.parts else ())
 
     def _log_probs(self) -> list[TokenLogProbs]:
-        found = self._exchange.new_log_probs()
-        return chat_log_probs(found, self._model).content if self._body.wants_log_probs else []
+        found = self._answer.new_log_probs()
+        return chat_log_probs(found, self._exchange.model) if self._body.wants_log_probs else []
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[Json]:
         """Completes the answer and remembers it; the last events of its items."""
-        choice, generation, response = self._exchange.choice, self._exchange.generation, self.response
-        cut = choice.finish == "length"
+        answer, response = self._answer, self.response
+        cut = answer.finish == "length"
         events = self._items.finish("incomplete" if cut else "completed")
-        response.status = "incomplete" if cut else "completed"
-        response.incomplete_details = IncompleteDetails(reason="max_output_tokens") if cut else None
-        response.completed_at = None if cut else int(time())
-        response.output = self._items.output
-        response.usage = self._usage()
-        response.timings = timings(generation.stats)
-        response.localspec = extra(self._exchange.engine, generation)
-        if response.store:
-            self._memory.keep(Remembered(response, (*self._before, *self._body.added(), self._said())))
+        response["status"] = "incomplete" if cut else "completed"
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        response["completed_at"] = None if cut else int(time())
+        response["output"] = self._items.output
+        response["usage"] = self._usage()
+        response["timings"] = timings(self._generation.stats)
+        response["localspec"] = extra(self._exchange.engine, self._generation)
+        if response["store"]:
+            said = {"role": "assistant", "content": answer.content, "tool_calls": answer.calls}
+            said["reasoning_content"] = answer.reasoning
+            self._memory.keep(Remembered(response, (*self._before, *self._body.added(), said)))
         return events
 
     def _usage(self) -> ResponseUsage:
-        stats, thought = self._exchange.generation.stats, "".join(self._exchange.choice.reasoning)
-        thinking = min(reasoning_tokens([thought], self._model), stats.generated)
-        return ResponseUsage(
-            input_tokens=stats.prompt_tokens,
-            input_tokens_details=InputDetails(cached_tokens=stats.reused_tokens),
-            output_tokens=stats.generated,
-            output_tokens_details=OutputDetails(reasoning_tokens=thinking),
-            total_tokens=stats.prompt_tokens + stats.generated,
-        )
-
-    def _said(self) -> ChatMessage:
-        """The answer as a message of the conversation."""
-        choice = self._exchange.choice
-        calls = [
-            CallField(id=call.id, function=CalledFunction(name=call.function.name, arguments=call.function.arguments))
-            for call in choice.calls
-        ]
-        content, thought = "".join(choice.content), "".join(choice.reasoning)
-        return ChatMessage(role="assistant", content=content, tool_calls=calls, reasoning_content=thought)
+        stats = self._generation.stats
+        thinking = reasoning_tokens([self._answer.reasoning], self._exchange.model)
+        return {
+            "input_tokens": stats.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": stats.reused_tokens, "cache_write_tokens": 0},
+            "output_tokens": stats.generated,
+            "output_tokens_details": {"reasoning_tokens": min(thinking, stats.generated)},
+            "total_tokens": stats.prompt_tokens + stats.generated,
+        }
 
     async def lines(self, silence: float) -> AsyncIterator[str]:
         """Server-sent events in OpenAI's order."""
         number = 0
-        async for event in self._events(silence):
+        async for event in self._streamed(silence):
             if event is None:
                 yield PING
             else:
-                yield f"event: {event['type']}\ndata: {json.dumps(event | {'sequence_number': number})}\n\n"
+                yield named_event(event | {"sequence_number": number})
                 number += 1
 
-    async def _events(self, silence: float) -> AsyncIterator[Event | None]:
+    async def _streamed(self, silence: float) -> AsyncIterator[Json | None]:
         for kind in ("response.created", "response.in_progress"):
-            yield self._told(kind)
+            yield self._about(kind)
         timed = bool(self._body.timings_per_token)
         try:
-            async for events in self.parts(silence):
+            async for events in self.events(silence):
                 if events is None:
                     yield None
                 for event in events or ():
@@ -273,24 +403,105 @@ class Responding:
             for event in self.finish():
                 yield event
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-            self.response.status = "failed"
-            self.response.error = ResponseFailure(message=told(error).message)
-        yield self._told(f"response.{self.response.status}") | (self._timings() if timed else {})
+            self.response["status"] = "failed"
+            self.response["error"] = {"code": "server_error", "message": told(error).message}
+        yield self._about(f"response.{self.response['status']}") | (self._timings() if timed else {})
 
-    def _told(self, kind: str) -> Event:
-        return {"type": kind, "response": self.response.model_dump(mode="json")}
+    def _about(self, kind: str) -> Json:
+        return {"type": kind, "response": self.response}
 
-    def _timings(self) -> Event:
-        return {"timings": timings(self._exchange.generation.stats).model_dump()}
-
-
-def _text(body: ResponsesBody) -> dict[str, Any]:
-    wanted = body.text.format if body.text is not None else None
-    if wanted is None:
-        return {"format": {"type": "text"}}
-    return {"format": wanted.model_dump(by_alias=True, exclude_none=True)}
+    def _timings(self) -> Json:
+        return {"timings": timings(self._generation.stats)}
 
 
-def _choice(body: ResponsesBody) -> str | dict[str, Any]:
-    choice = body.tool_choice
-    return choice.model_dump() if isinstance(choice, NamedChoice) else choice or "auto"
+class Items:
+    """OpenAI's output items, put together from the parts of an answer; `status` says whether the last is open."""
+
+    def __init__(self) -> None:
+        self.output: list[Any] = []
+        """`ItemOutput`, each."""
+
+    def add(self, parts: Sequence[Part], log_probs: Sequence[TokenLogProbs] = ()) -> list[Json]:
+        """Takes parts, and log-probabilities of the text among them; returns the events they bring."""
+        events: list[Json] = []
+        for part in parts:
+            if isinstance(part, CallBegun):
+                own = {"call_id": part.id, "name": part.name, "arguments": ""}
+                events += self._begin("function_call", f"fc_{uuid4().hex}", **own)
+            elif isinstance(part, CallArguments):
+                self.output[-1]["arguments"] += part.text
+                events.append(self._about("function_call_arguments.delta", delta=part.text))
+            elif isinstance(part, CallEnded):
+                events += self.close("completed" if part.whole else "incomplete")
+            elif isinstance(part, Reasoning):
+                events += self._add_text("reasoning", part.text)
+            else:
+                events += self._add_text("message", part.text, log_probs)
+                log_probs = ()
+        return events
+
+    def close(self, status: Status) -> list[Json]:
+        """Ends the open item."""
+        item = self.output[-1] if self.output else None
+        if item is None or item["status"] != "in_progress":
+            return []
+        item["status"] = status
+        if item["type"] == "function_call":
+            last = {"name": item["name"], "arguments": item["arguments"]}
+            events = [self._about("function_call_arguments.done", **last)]
+        else:
+            (part,) = item["content"]
+            said = {name: part[name] for name in ("text", "logprobs") if name in part}
+            events = [
+                self._about_text(f"{part['type']}.done", **said),
+                self._about_text("content_part.done", part=part),
+            ]
+        return [*events, self._about_item("done")]
+
+    def finish(self, status: Status) -> list[Json]:
+        """Ends the answer; one that says nothing has an empty message."""
+        events = [] if self.output else self._add_text("message", "")
+        return [*events, *self.close(status)]
+
+    def _add_text(self, kind: str, text: str, log_probs: Sequence[TokenLogProbs] = ()) -> list[Json]:
+        """Text of a message, or of a thought."""
+        events: list[Json] = []
+        item = self.output[-1] if self.output else None
+        if item is None or item["type"] != kind or item["status"] != "in_progress":
+            events = self._begin(kind, f"{_IDS[kind]}_{uuid4().hex}", **_EMPTY[kind])
+            item = self.output[-1]
+            item["content"] = [deepcopy(_EMPTY_PARTS[kind])]
+            events.append(self._about_text("content_part.added", part=_EMPTY_PARTS[kind]))
+        part = item["content"][0]
+        part["text"] += text
+        if kind == "message":
+            part["logprobs"] += log_probs
+        if text:
+            more = {"logprobs": log_probs} if kind == "message" else {}
+            events.append(self._about_text(f"{part['type']}.delta", delta=text, **more))
+        return events
+
+    def _begin(self, kind: str, key: str, **fields: Any) -> list[Json]:
+        events = self.close("completed")
+        self.output.append({"id": key, "type": kind, **fields, "status": "in_progress"})
+        return [*events, self._about_item("added")]
+
+    def _about(self, kind: str, **fields: Any) -> Json:
+        at = len(self.output) - 1
+        return {"type": f"response.{kind}", "output_index": at, "item_id": self.output[at]["id"], **fields}
+
+    def _about_text(self, kind: str, **fields: Any) -> Json:
+        return self._about(kind, content_index=0, **fields)
+
+    def _about_item(self, kind: str) -> Json:
+        item = deepcopy(self.output[-1])
+        return {"type": f"response.output_item.{kind}", "output_index": len(self.output) - 1, "item": item}
+
+
+_EMPTY: dict[str, Json] = {"message": {"role": "assistant", "content": []}, "reasoning": {"summary": [], "content": []}}
+"""What an item begins with."""
+_EMPTY_PARTS: dict[str, Json] = {
+    "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "reasoning": {"type": "reasoning_text", "text": ""},
+}
+_IDS = {"message": "msg", "reasoning": "rs"}

@@ -8,26 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from localspec.server.chat import chat_fields
-from localspec.server.chat.chat_fields import (
-    CalledFunction,
-    CallField,
-    ChatFields,
-    ChatMessage,
-    FunctionField,
-    ToolField,
-    only_text,
-)
-from localspec.server.chat.fields import (
-    MOST_ITEMS,
-    MOST_TOOLS,
-    Body,
-    JsonSchema,
-    ResponseFormat,
-    SamplingFields,
-    Speculative,
-)
+from localspec.server.chat.chat_fields import ChatFields, only_text
+from localspec.server.chat.fields import MOST_ITEMS, MOST_TOOLS, Body, Json, SamplingFields, Speculative, Unused
 from localspec.server.http.errors import invalid
+
+Earlier = Annotated[Any, Field(description="Accepted from earlier answers; the model does not see it.")]
 
 
 class InputText(Body):
@@ -35,10 +20,8 @@ class InputText(Body):
 
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: Any = None
-    """Accepted from earlier answers; the model does not see them."""
-    logprobs: Any = None
-    """Accepted from earlier answers; the model does not see them."""
+    annotations: Earlier = None
+    logprobs: Earlier = None
 
 
 class MessageItem(Body):
@@ -48,10 +31,8 @@ class MessageItem(Body):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
     id: str | None = None
-    status: Any = None
-    """Accepted from earlier answers."""
-    phase: Any = None
-    """Accepted from earlier answers."""
+    status: Earlier = None
+    phase: Earlier = None
 
 
 class CallItem(Body):
@@ -62,8 +43,7 @@ class CallItem(Body):
     name: str
     arguments: str
     id: str | None = None
-    status: Any = None
-    """Accepted from earlier answers."""
+    status: Earlier = None
 
 
 class OutputItem(Body):
@@ -73,8 +53,7 @@ class OutputItem(Body):
     call_id: str
     output: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
     id: str | None = None
-    status: Any = None
-    """Accepted."""
+    status: Earlier = None
 
     @field_validator("output", mode="before")
     @classmethod
@@ -98,8 +77,7 @@ class ReasoningItem(Body):
     content: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
     encrypted_content: str | None = None
     """Accepted from other servers; the model does not see it."""
-    status: Any = None
-    """Accepted from earlier answers."""
+    status: Earlier = None
 
 
 def _kind(item: Any) -> Any:
@@ -158,7 +136,7 @@ class FunctionTool(Body):
     """Whether calls must fit the schema."""
 
 
-class NamedChoice(Body):
+class NamedTool(Body):
     """The function to call."""
 
     type: Literal["function"]
@@ -180,8 +158,7 @@ class TextOptions(Body):
     """What the text shall be like."""
 
     format: TextFormat | None = None
-    verbosity: Any = None
-    """Accepted and not used."""
+    verbosity: Unused = None
 
 
 class ReasoningOptions(Body):
@@ -191,15 +168,13 @@ class ReasoningOptions(Body):
     """`none` asks the template for an answer without thoughts, all else for one with, where it knows the difference."""
     summary: Any = None
     """Accepted: thoughts are shown as they are."""
-    generate_summary: Any = None
-    """Accepted and not used."""
+    generate_summary: Unused = None
 
 
 class ResponseStreamOptions(Body):
     """What a stream brings."""
 
-    include_obfuscation: Any = None
-    """Accepted and not used."""
+    include_obfuscation: Unused = None
 
 
 class ResponsePrompt(Body):
@@ -215,7 +190,7 @@ class ResponsePrompt(Body):
     previous_response_id: str | None = None
     """Goes on with the conversation of an earlier answer, as long as it is remembered (in memory only)."""
     tools: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
@@ -225,42 +200,37 @@ class ResponsePrompt(Body):
     def _known_items(cls, items: Any) -> Any:
         return [_known(item) for item in items] if isinstance(items, list) else items
 
-    def added(self) -> list[ChatMessage]:
+    def added(self) -> list[Json]:
         """What this request adds to the conversation, without `instructions`."""
         if isinstance(self.input, str):
-            return [ChatMessage(role="user", content=self.input)]
+            return [{"role": "user", "content": self.input}]
         if not self.input:
             raise invalid("input is empty.", "input", "invalid_value")
         return conversation(self.input)
 
-    def fields(self, before: Sequence[ChatMessage], **more: Any) -> ChatFields:
+    def fields(self, before: Sequence[Json], **more: Any) -> ChatFields:
         """The same as a body of the chat API.
 
         Args:
             before: the conversation that this request goes on with.
             more: further fields of that API.
         """
-        system = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
-        wanted = self.text.format if self.text is not None else None
-        if wanted is not None:
-            more["response_format"] = _format(wanted)
-        effort = self.reasoning.effort if self.reasoning is not None else None
-        if effort is not None:
-            more["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
-            more["reasoning_effort"] = effort if effort != "none" else None
-        if isinstance(self.tool_choice, NamedChoice):
-            function = chat_fields.NamedFunction(name=self.tool_choice.name)
-            more["tool_choice"] = chat_fields.NamedChoice(type="function", function=function)
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        wanted, chosen = self.text.format if self.text is not None else None, self.tool_choice
+        if isinstance(chosen, NamedTool):
+            more["tool_choice"] = {"type": "function", "function": {"name": chosen.name}}
         else:
-            more["tool_choice"] = self.tool_choice
-        return ChatFields(
-            model=self.model,
-            messages=[*system, *before, *self.added()],
-            tools=[_tool(tool) for tool in self.tools or ()],
-            parallel_tool_calls=self.parallel_tool_calls,
-            continue_final_message=False,
+            more["tool_choice"] = chosen
+        return ChatFields.model_validate({
+            "model": self.model,
+            "messages": [*system, *before, *self.added()],
+            "tools": [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "continue_final_message": False,
+            "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
+            "response_format": None if wanted is None else _format(wanted),
             **more,
-        )
+        })  # fmt: skip
 
 
 class ResponsesBody(ResponsePrompt, SamplingFields):
@@ -284,20 +254,14 @@ class ResponsesBody(ResponsePrompt, SamplingFields):
     """Comes back with the answer."""
     max_tool_calls: Any = None
     """Accepted: it counts calls of tools that a server runs, and there are none."""
-    user: Any = None
-    """Accepted and not used."""
-    safety_identifier: Any = None
-    """Accepted and not used."""
+    user: Unused = None
+    safety_identifier: Unused = None
     prompt_cache_key: Any = None
     """Accepted and not used: prefixes are found by their tokens."""
-    prompt_cache_retention: Any = None
-    """Accepted and not used."""
-    prompt_cache_options: Any = None
-    """Accepted and not used."""
-    service_tier: Any = None
-    """Accepted and not used."""
-    client_metadata: Any = None
-    """Accepted and not used."""
+    prompt_cache_retention: Unused = None
+    prompt_cache_options: Unused = None
+    service_tier: Unused = None
+    client_metadata: Unused = None
     speculative: Speculative | None = None
     """How drafts are made (localspec's own field)."""
     timings_per_token: bool | None = None
@@ -310,7 +274,7 @@ class ResponsesBody(ResponsePrompt, SamplingFields):
         """Whether log-probabilities are asked for."""
         return "message.output_text.logprobs" in (self.include or ()) or bool(self.top_logprobs)
 
-    def answered(self, before: Sequence[ChatMessage]) -> ChatFields:
+    def answered(self, before: Sequence[Json]) -> ChatFields:
         """The same as a body of the chat API, with how to answer."""
         return self.fields(
             before,
@@ -322,49 +286,41 @@ class ResponsesBody(ResponsePrompt, SamplingFields):
         )
 
 
-def _format(wanted: TextFormat) -> ResponseFormat:
+def _format(wanted: TextFormat) -> Json:
     if wanted.type != "json_schema":
-        return ResponseFormat(type=wanted.type)
+        return {"type": wanted.type}
     if wanted.schema_ is None:
         what = "text.format is json_schema without a schema."
         raise invalid(what, "text.format.schema", "missing_required_parameter")
-    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=wanted.schema_))
+    return {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
 
 
-def _tool(given: FunctionTool) -> ToolField:
-    function = FunctionField(
-        name=given.name, description=given.description, parameters=given.parameters, strict=given.strict
-    )
-    return ToolField(type="function", function=function)
-
-
-def conversation(items: Sequence[Item]) -> list[ChatMessage]:
+def conversation(items: Sequence[Item]) -> list[Json]:
     """Items as messages: thoughts, text and calls of one turn of the assistant become one message."""
-    found: list[ChatMessage] = []
+    found: list[Json] = []
     for item in items:
         if isinstance(item, OutputItem):
-            found.append(ChatMessage(role="tool", content=_joined(item.output), tool_call_id=item.call_id))
+            found.append({"role": "tool", "content": _joined(item.output), "tool_call_id": item.call_id})
         elif isinstance(item, MessageItem) and item.role != "assistant":
-            found.append(ChatMessage(role=item.role, content=_joined(item.content)))
+            found.append({"role": item.role, "content": _joined(item.content)})
         else:
             _say(found, item)
     return found
 
 
-def _say(found: list[ChatMessage], item: MessageItem | CallItem | ReasoningItem) -> None:
+def _say(found: list[Json], item: MessageItem | CallItem | ReasoningItem) -> None:
     """Adds what the assistant said to its turn, or begins one."""
     last = found[-1] if found else None
-    if last is None or last.role != "assistant" or (last.tool_calls and not isinstance(item, CallItem)):
-        last = ChatMessage(role="assistant", content="", reasoning_content="", tool_calls=[])
+    if last is None or last["role"] != "assistant" or (last["tool_calls"] and not isinstance(item, CallItem)):
+        last = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
         found.append(last)
     if isinstance(item, CallItem):
-        function = CalledFunction(name=item.name, arguments=item.arguments)
-        last.tool_calls = [*(last.tool_calls or ()), CallField(id=item.call_id, function=function)]
+        function = {"name": item.name, "arguments": item.arguments}
+        last["tool_calls"].append({"id": item.call_id, "function": function})
     elif isinstance(item, ReasoningItem):
-        thought = "".join(part.text for part in item.content or item.summary or ())
-        last.reasoning_content = (last.reasoning_content or "") + thought
+        last["reasoning_content"] += "".join(part.text for part in item.content or item.summary or ())
     else:
-        last.content = f"{last.content}{_joined(item.content)}"
+        last["content"] += _joined(item.content)
 
 
 def _joined(content: str | Sequence[InputText]) -> str:

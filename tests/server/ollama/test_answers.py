@@ -12,12 +12,13 @@ import pytest
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
+from localspec.engine.slot import Event
 from localspec.runtime.pool import Pool
 from localspec.server.chat.chat_fields import ChatMessage
-from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.exchange import Exchange, News
 from localspec.server.http.errors import ApiError
 from localspec.server.http.settings import ServerSettings
-from localspec.server.ollama.answers import Reply, _as_chat
+from localspec.server.ollama.answers import OllamaReply
 from localspec.server.ollama.body import OllamaChat
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
@@ -210,15 +211,14 @@ def test_results_without_ids_go_with_the_calls_in_their_order() -> None:
 
 
 def test_thoughts_and_cut_calls_are_told_apart() -> None:
-    reply = Reply(OllamaChat(model="tiny"), "tiny", _as_chat)
+    reply = OllamaReply(OllamaChat(model="tiny"), "tiny")
     begun: list[Part] = [CallBegun("a", "look"), CallArguments('{"x": 1'), CallArguments("}")]
-    piece = reply._taken([Reasoning("hm"), Content("so"), *begun])
-    assert (piece.thinking, piece.content, piece.calls) == ("hm", "so", [])
-    told = reply.said(piece).model_dump(exclude_unset=True)["message"]
+    told = reply.said(reply.spoken([Reasoning("hm"), Content("so"), *begun]))["message"]
     assert told == {"role": "assistant", "content": "so", "thinking": "hm"}
-    (call,) = reply._taken([CallEnded(True)]).calls
-    assert call.function.arguments == {"x": 1}
-    assert reply._taken([CallBegun("b", "look"), CallArguments('{"x"'), CallEnded(False)]).calls == []
+    (call,) = reply.spoken([CallEnded(True)])["tool_calls"]
+    assert call["function"]["arguments"] == {"x": 1}
+    cut = reply.spoken([CallBegun("b", "look"), CallArguments('{"x"'), CallEnded(False)])
+    assert "tool_calls" not in cut
 
 
 @pytest.mark.parametrize("think", [True, False, "low"])
@@ -299,8 +299,8 @@ class _Failing:
     def __init__(self) -> None:
         self.answers, self.closed = self, False
 
-    async def parts(self, silence: float) -> AsyncIterator[list[Part] | None]:
-        yield [Content("so")]
+    async def news(self, silence: float) -> AsyncIterator[News | None]:
+        yield News(0, cast("Event", None), [Content("so")])
         yield None
         raise ApiError(503, "unavailable_error", f"Nothing came for {silence:g} s.")
 
@@ -310,7 +310,7 @@ class _Failing:
 
 def test_silence_is_an_empty_object_and_an_error_the_last_line() -> None:
     exchange = _Failing()
-    reply = Reply(OllamaChat(model="tiny"), "tiny", _as_chat)
+    reply = OllamaReply(OllamaChat(model="tiny"), "tiny")
 
     async def read() -> list[dict[str, Any]]:
         return [json.loads(line) async for line in reply.lines(cast("Exchange", exchange), 7.0)]
