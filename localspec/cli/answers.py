@@ -52,7 +52,7 @@ def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> 
     from localspec.chat.prompt.prompt import continued, note
     from localspec.chat.turn import Message
     from localspec.gguf.split import read_parts
-    from localspec.models.facts.vocabulary import doubt_of
+    from localspec.models.facts.pairing import doubt_of
 
     if doubt := doubt_of(read_parts(target)[0]):
         print(f"localspec: {doubt}", file=sys.stderr)

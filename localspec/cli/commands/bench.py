@@ -289,7 +289,7 @@ def _passes(options: argparse.Namespace) -> int:
 def _warn_of_memory(header: Header, settings: PassSettings) -> None:
     from localspec.bench.pass_times import needed_bytes
     from localspec.llama.exact import wide
-    from localspec.machine.memory import ram
+    from localspec.machine import ram
 
     copies = 3 if wide.available() else 2
     needed, free = needed_bytes(header, settings, copies), ram().free_bytes

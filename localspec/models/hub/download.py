@@ -418,9 +418,9 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        promised = f"their sha256 is not the promised {file.sha256[:12]}..."
         raise DownloadError(
-            f"{transfer.where} sent wrong bytes for {file.name}: {promised}",
+            f"{transfer.where} sent wrong bytes for {file.name}: "
+            f"their sha256 is not the promised {file.sha256[:12]}...",
             "Nothing was kept; try again later, or report it to the repository.",
         )
 
