@@ -139,22 +139,18 @@ def _mapped(root: Path, process: int | str = "self") -> Iterator[tuple[bytes, by
             yield fields[0], fields[1], fields[5]
 
 
-_NO_LIMIT = 1 << 60
-"""Bytes from which on a limit is version 1's way to say that there is none."""
+_NO_LIMIT = 1 << 60  # bytes from which on a limit is version 1's way to say that there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where weights and caches can be put."""
 
-    name: str
-    """As llama.cpp calls it: "CPU", "CUDA0", "Metal"."""
+    name: str  # as llama.cpp calls it: "CPU", "CUDA0", "Metal"
     kind: Literal["cpu", "gpu"]
-    free_bytes: int
-    """What can be had without swapping; 0 = unknown."""
+    free_bytes: int  # what can be had without swapping; 0 = unknown
     total_bytes: int = 0
-    description: str = ""
-    """What llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"."""
+    description: str = ""  # what llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"
     unified: bool = False
     """Whether a GPU's memory is the CPU's, so that what is put there is missing here."""
     part: float = 0.0

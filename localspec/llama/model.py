@@ -26,10 +26,8 @@ from localspec.llama.special_tokens import FewestTokens, PromptTokenizer, Specia
 from localspec.machine import give_back
 from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
-_MOST_LAYERS = 512
-"""llama.cpp ends the process over a model with more."""
-_STEP = 1 / 16
-"""Share of a model that loads, after which pages of its file are given back."""
+_MOST_LAYERS = 512  # llama.cpp ends the process over a model with more
+_STEP = 1 / 16  # share of a model that loads, after which pages of its file are given back
 
 
 class Closes(Protocol):
@@ -56,18 +54,15 @@ class Model:
         self.header = header
         self.path = header.path
         self.gpu_layers = gpu_layers
-        self.kernels = kernels
-        """Who computes its passes on the CPU; its contexts follow it."""
-        self.has_nextn = has_nextn
-        """Whether its multi-token-prediction layers are loaded."""
+        self.kernels = kernels  # who computes its passes on the CPU; its contexts follow it
+        self.has_nextn = has_nextn  # whether its multi-token-prediction layers are loaded
         self.device = device
         self.spread = spread
         self._api = lib.api()
         self._vocabulary = vocab = self._api.llama_model_get_vocab(handle)
         self.contexts: dict[int, weakref.ref[Closes]] = {}
         """Open contexts made of it, by address, which are freed before the weights go."""
-        self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
-        """Entries of a logits row."""
+        self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))  # entries of a logits row
         self.vocab_type = int(self._api.llama_vocab_type(vocab))
         """llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM."""
         self.bos = _token_or_none(self._api.llama_vocab_bos(vocab))
@@ -84,8 +79,7 @@ class Model:
         """Tokens before the name of a repository and before the name of a file, where it has them; else None."""
         self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
         """Whether plain text should start with `bos`."""
-        self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))
-        """Tokens the model was trained for."""
+        self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))  # tokens the model was trained for
         self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
         """Whether the end of its cache can be dropped, which drafting needs."""
         self.chat_template = header.chat_template
@@ -318,8 +312,7 @@ class _Progress:
     def __init__(self, inner: Callable[[float], bool] | None, copied: Sequence[Path]) -> None:
         """`copied`: files whose weights are copied as they load; without their pages there are never two of each."""
         self._inner, self._copied, self._due = inner, copied, _STEP
-        self.look: Callable[[], None] | None = None
-        """Called at each step."""
+        self.look: Callable[[], None] | None = None  # called at each step
         self.error: BaseException | None = None
 
     def __call__(self, share: float, _: object) -> bool:

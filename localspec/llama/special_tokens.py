@@ -46,8 +46,7 @@ class SpecialToken(NamedTuple):
     token: int
     control: bool
     """It is found only where special tokens are read as such; else it is user-defined, and found in every text."""
-    strips_left: bool = False
-    """White space before it is left out."""
+    strips_left: bool = False  # white space before it is left out
     strips_right: bool = False
 
 
@@ -188,8 +187,7 @@ class PromptTokenizer:
         return self._tokenize(text, special=False)
 
 
-_LONGEST_TAIL = 20
-"""Tokens after the first one that are looked at, as in llama.cpp."""
+_LONGEST_TAIL = 20  # tokens after the first one that are looked at, as in llama.cpp
 
 
 def breakers(pieces: Sequence[bytes], texts: Sequence[str], tokenize: Callable[[str], Tokens]) -> Breakers:

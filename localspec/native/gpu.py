@@ -25,8 +25,7 @@ LIST_ROOM = 512
 """LS_LIST_ROOM, entries."""
 METAL = -1
 """LS_METAL, the ordinal of a Mac's GPU."""
-_REASON_ROOM = 256
-"""LS_REASON_ROOM, bytes."""
+_REASON_ROOM = 256  # LS_REASON_ROOM, bytes
 
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 
@@ -49,12 +48,9 @@ class ListRequest:
 class Lists:
     """Entries of rows that can matter."""
 
-    found: npt.NDArray[np.int32]
-    """int32[rows], entries of each; above LIST_ROOM a list is cut off."""
-    tokens: npt.NDArray[np.int32]
-    """int32[rows, LIST_ROOM]."""
-    values: Float32Array
-    """float32[rows, LIST_ROOM], raw logits."""
+    found: npt.NDArray[np.int32]  # int32[rows], entries of each; above LIST_ROOM a list is cut off
+    tokens: npt.NDArray[np.int32]  # int32[rows, LIST_ROOM]
+    values: Float32Array  # float32[rows, LIST_ROOM], raw logits
 
 
 class Gpu:
@@ -79,8 +75,7 @@ class Gpu:
         if status:
             raise KernelError(reason.value.decode(errors="replace"))
         self._handle = int(handle.value or 0)
-        self.failure = ""
-        """Why this device serves no more, in a sentence; empty while it does."""
+        self.failure = ""  # why this device serves no more, in a sentence; empty while it does
         self._close = weakref.finalize(self, self._lib.ls_gpu_close, self._handle)
 
     @property

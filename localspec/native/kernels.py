@@ -29,18 +29,15 @@ from localspec.native.library import (
 )
 from localspec.types import Float32Array, Float64Array, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
 
-_AT_ONCE = 4096
-"""Rows that are rounded at a time."""
+_AT_ONCE = 4096  # rows that are rounded at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Matrix:
     """A matrix in a byte a weight: entry (i, k) is `values[i, k] * scales[i]`."""
 
-    values: npt.NDArray[np.int8]
-    """int8[rows, columns], C-contiguous."""
-    scales: Float32Array
-    """float32[rows]."""
+    values: npt.NDArray[np.int8]  # int8[rows, columns], C-contiguous
+    scales: Float32Array  # float32[rows]
 
     @staticmethod
     def of(weights: npt.NDArray[np.floating]) -> Int8Matrix:
@@ -71,10 +68,8 @@ class Int8Matrix:
 
 NO_NOISE = Noise(0)
 """For distributions that do not depend on noise."""
-_MOST_INPUTS = 64
-"""LS_MOST_INPUTS."""
-_WORK_PER_THREAD = 1 << 23
-"""Products of weights; below that, waking a thread costs more than it takes off."""
+_MOST_INPUTS = 64  # LS_MOST_INPUTS
+_WORK_PER_THREAD = 1 << 23  # products of weights; below that, waking a thread costs more than it takes off
 
 
 @functools.cache

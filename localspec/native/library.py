@@ -208,8 +208,7 @@ class PackedSampling:
 class Library(ctypes.CDLL):
     """The C library, its functions declared."""
 
-    brief: ctypes.PyDLL
-    """The same, for functions of `BRIEF`."""
+    brief: ctypes.PyDLL  # the same, for functions of `BRIEF`
 
     def suited(self, tokens: int) -> ctypes.CDLL:
         """Whichever of the two a function of `BRIEF` is called of, where it has so many tokens to work on."""

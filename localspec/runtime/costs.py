@@ -42,8 +42,7 @@ _GPU_STEP = 2.0
 factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
 _REACHED_SHARE_OF_RATE = 0.65
 """Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
-_CACHE_BYTES = 2
-"""Of an element of the cache; all formats but q8_0, which has half of it."""
+_CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has half of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,15 @@ def draft_costs(shape: ModelShape, kernels: Kernels, rates: Rates | None = None)
     return DraftCosts({1: one}, two - one, estimated=True)
 
 
-_COMPARED_LENGTH = 512
-"""Tokens in the cache at which passes are compared: those of a short chat."""
+_COMPARED_LENGTH = 512  # tokens in the cache at which passes are compared: those of a short chat
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
     """Of a target at one place."""
 
-    plain: float
-    """Seconds of a pass of one row."""
-    padded: float | None
-    """How many times as long one of `GPU_WIDTH` rows takes; None = none was timed."""
+    plain: float  # seconds of a pass of one row
+    padded: float | None  # how many times as long one of `GPU_WIDTH` rows takes; None = none was timed
 
 
 def read_passes(
@@ -172,10 +168,8 @@ class Store:
     """The two facts."""
 
     facts: Facts
-    pair: dict[str, Any]
-    """What acceptance depends on."""
-    machine: dict[str, Any]
-    """What costs depend on."""
+    pair: dict[str, Any]  # what acceptance depends on
+    machine: dict[str, Any]  # what costs depend on
     alone: Store | None = None
     """Those of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text
     are right as often."""

@@ -383,9 +383,7 @@ class Asked:
         else:
             prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
         self.prompt, reply = turn.resume(prompt, reasoning, prefix, thought_out)
-        self.reply: Parser = Verbatim() if raw else reply
-        """Reads what the model says."""
-        self.preserved = frozenset[int]() if raw else turn.preserved
-        """Control tokens that `reply` must see."""
+        self.reply: Parser = Verbatim() if raw else reply  # reads what the model says
+        self.preserved = frozenset[int]() if raw else turn.preserved  # control tokens that `reply` must see
         self.most = MOST_TOKENS if completes else None
         """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""

@@ -22,14 +22,10 @@ from localspec.machine import available_bytes, on_battery
 from localspec.planning.costs import PassCosts
 from localspec.types import Feed, LogitRows, Tokens
 
-_QUIET_SECONDS = 2.0
-"""Seconds without a pass in this process before one of these runs."""
-_RETRY_SECONDS = 60.0
-"""Seconds until it is tried again where it was not possible or disturbed."""
-_MOST_DELAYED_SHARE = 0.1
-"""Of a pass, the time its threads waited for a CPU from which on it does not count."""
-_PASSES_A_WIDTH = 3
-"""Passes of a width; the first one builds its graph and does not count."""
+_QUIET_SECONDS = 2.0  # seconds without a pass in this process before one of these runs
+_RETRY_SECONDS = 60.0  # seconds until it is tried again where it was not possible or disturbed
+_MOST_DELAYED_SHARE = 0.1  # of a pass, the time its threads waited for a CPU from which on it does not count
+_PASSES_A_WIDTH = 3  # passes of a width; the first one builds its graph and does not count
 _FREE_BYTES = 4 * 256 * 2**20
 """Free bytes from which on the machine is measured: four times what that takes (native/wide/limits.c)."""
 

@@ -50,8 +50,7 @@ from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory import number
 
 _LOG = logging.getLogger("localspec")
-_FEWEST_ROWS = 64
-"""Rows of a pass for which there is room however short drafts are."""
+_FEWEST_ROWS = 64  # rows of a pass for which there is room however short drafts are
 _CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;

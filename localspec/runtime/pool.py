@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -66,11 +66,9 @@ class _Held:
     """A model in memory."""
 
     model: LoadedModel
-    withdraw: Callable[[], None]
-    """Other programs are not told of it any more."""
     users: int = 0
-    used: float = 0.0
-    """monotonic() when the last user left."""
+    used: float = 0.0  # monotonic() when the last user left
+    withdraw: Callable[[], None] = field(default=lambda: None)  # other programs are not told of it any more
 
 
 SLOTS = 4
@@ -140,8 +138,7 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = called or _shown(name)
-        """Name of the default."""
+        self.default = called or _shown(name)  # name of the default
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
@@ -167,7 +164,10 @@ class Pool:
 
     def files(self, name: str) -> Files:
         """What is loaded under a name."""
-        return self._own if name == self.default else _installed(name)
+        if name == self.default:
+            return self._own
+        target, draft = installed.find(name)
+        return Files(target, *apart(draft, ()))
 
     def leaves_in(self, name: str) -> float | None:
         """Seconds until `unload_idle` closes a model that no request asks for; None = it stays in memory."""
@@ -202,10 +202,12 @@ class Pool:
                 return lease
             files = self.files(name)
             self._make_room(name, files)
-            model = self._load(name, files, progress)
-            withdraw = self._announce(files, model)
+            model = self._make(name, files, self.settings_of(files), self._reporting(progress))
+            held = _Held(model, users=1)
+            if self._announced and (facts := model.facts) is not None:
+                held.withdraw = announce("serve", files.target, files.draft, facts.context)
             with self._lock:
-                self._held[name] = _Held(model, withdraw, users=1)
+                self._held[name] = held
             return Lease(self, name, model)
 
     def unload_idle(self) -> list[str]:
@@ -250,19 +252,14 @@ class Pool:
         """How a model is loaded: arguments of `Engine.load`."""
         return self._settings | {"slots": self.slots(files)}
 
-    def _load(self, name: str, files: Files, progress: Progress | None) -> LoadedModel:
+    def _reporting(self, progress: Progress | None) -> Progress:
         def report(what: str, share: float) -> None:
             if self._closing:
                 raise Cancelled("The server is ending.")
             if progress is not None:
                 progress(what, share)
 
-        return self._make(name, files, self.settings_of(files), report)
-
-    def _announce(self, files: Files, model: LoadedModel) -> Callable[[], None]:
-        if not self._announced or model.facts is None:
-            return lambda: None
-        return announce("serve", files.target, files.draft, model.facts.context)
+        return report
 
     def _make_room(self, name: str, files: Files) -> None:
         """Closes idle engines, the longest unused first, until the memory plan of a model fits.
@@ -314,11 +311,6 @@ def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progres
     settle()
     engine.work_when_idle()
     return engine
-
-
-def _installed(name: str) -> Files:
-    target, draft = installed.find(name)
-    return Files(target, *apart(draft, ()))
 
 
 def _shown(name: str | None) -> str:

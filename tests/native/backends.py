@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import KernelError
-from localspec.native.indexes import NgramIndex, SuffixIndex
+from localspec.native.indexes import NgramIndex
 from localspec.native.kernels import NativeKernels
 from localspec.native.library import ISAS
 from tests import reference
+from tests.native.guesses import GuessingIndex
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def _natives() -> list[Backend]:
             kernels = NativeKernels(isa)
         except KernelError:  # not this machine's
             continue
-        found.append(Backend(f"native-{isa}", kernels, NgramIndex, SuffixIndex))
+        found.append(Backend(f"native-{isa}", kernels, NgramIndex, GuessingIndex))
     return found
 
 

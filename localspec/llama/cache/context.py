@@ -64,8 +64,7 @@ class Context:
         """
         self.settings = settings = settings or ContextSettings()
         self.model = model
-        self.n_ctx = settings.n_ctx
-        """Tokens a slot can hold."""
+        self.n_ctx = settings.n_ctx  # tokens a slot can hold
         self.grid = settings.grid
         self.n_vocab = model.n_vocab
         self.exact_widths: frozenset[int] | None = None

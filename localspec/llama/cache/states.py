@@ -44,8 +44,7 @@ class Outputs:
         self.tap = tap
         self.n_embd, self.n_final = sizes(model)
         """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
-        self.n_cells = int(api.llama_n_ctx(pointer))
-        """Most tokens that the caches of all slots hold together."""
+        self.n_cells = int(api.llama_n_ctx(pointer))  # most tokens that the caches of all slots hold together
         self._handle = handle
         self._switch_final: Callable[[int | None, bool], None] = api.llama_set_embeddings
         self._final_on = tap.final == "all"
@@ -104,8 +103,7 @@ class Outputs:
 class _Run:
     """States of consecutive positions of one slot."""
 
-    rows: npt.NDArray[np.float16]
-    """float16[capacity, n]; row 0 is position `start`."""
+    rows: npt.NDArray[np.float16]  # float16[capacity, n]; row 0 is position `start`
     start: int = 0
     stop: int = 0
 

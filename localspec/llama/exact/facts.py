@@ -30,8 +30,7 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.machine import default_threads, text_of
 
 _FORMAT = 5
-_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
-"""Where NVIDIA's driver names itself, on Linux."""
+_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")  # where NVIDIA's driver names itself, on Linux
 
 
 def of_file(path: Path) -> list[str | int]:
@@ -88,12 +87,9 @@ _DAY_SECONDS = 86_400
 class Limits:
     """Rates of all threads together."""
 
-    memory_rate: float
-    """Bytes a second that all threads together read from memory."""
-    int8_rate: float
-    """Multiplications and additions of int8 a second, in registers."""
-    when: float = 0.0
-    """Seconds since 1970."""
+    memory_rate: float  # bytes a second that all threads together read from memory
+    int8_rate: float  # multiplications and additions of int8 a second, in registers
+    when: float = 0.0  # seconds since 1970
 
     @property
     def of_today(self) -> bool:
@@ -153,10 +149,8 @@ class SelfCheck:
         self._key: list[Any] = [*wide.identity(), cpu_name(), self._threads]
         self._left: list[Case] | None = None
         before = facts.read("kernels", self._key, lambda data: str(data["fault"]))
-        self.fault = before or ""
-        """The case that failed, in words; "" = none has."""
-        self.passed = before == ""
-        """Whether every case has passed on this machine, now or in an earlier run."""
+        self.fault = before or ""  # the case that failed, in words; "" = none has
+        self.passed = before == ""  # whether every case has passed on this machine, now or in an earlier run
 
     @property
     def over(self) -> bool:

@@ -40,10 +40,9 @@ Kernels = Literal["wide", "repacked", "plain"]
 """Kernels of passes on the CPU: our own library (native/wide), llama.cpp with weights reordered for speed, or llama.cpp
 with the weights as they are in the file. Weights that our library does not support use llama.cpp's, reordered."""
 
+_KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 LLAMA_KERNELS: tuple[Kernels, ...] = ("repacked", "plain")
 ALL_KERNELS: tuple[Kernels, ...] = ("wide", *LLAMA_KERNELS)
-
-_KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +56,12 @@ class CacheFormat:
 
 
 DEFAULT_CACHE = CacheFormat("F16 cache", "f16", "f16", "auto")
-CACHES = (
-    DEFAULT_CACHE,
-    CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
-    CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
-    CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
-)
-CACHE_NAMES: dict[str, CacheFormat] = dict(zip(("f16", "bf16", "q8_0", "unfused"), CACHES, strict=True))
+CACHE_NAMES = {
+    "f16": DEFAULT_CACHE,
+    "bf16": CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
+    "q8_0": CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
+    "unfused": CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
+}
 """{name in `EngineSettings.cache`: format}."""
 
 
@@ -81,15 +79,6 @@ class Configuration:
         """`settings` with this cache."""
         cache = self.cache
         return replace(settings, type_k=cache.type_k, type_v=cache.type_v, flash_attention=cache.flash_attention)
-
-    @classmethod
-    def named(cls, kernels: str, cache: str) -> Configuration:
-        """The configuration of these names. Raises ValueError: there is none."""
-        for known in ALL_KERNELS:
-            for form in CACHES:
-                if (known, form.name) == (kernels, cache):
-                    return cls(known, form)
-        raise ValueError(f"no configuration has {cache!r} and {kernels!r}")
 
 
 ABI_VERSION = 4
@@ -124,10 +113,8 @@ class Status:
     """Whether wide passes are to be had in this process."""
 
     available: bool
-    isa: str
-    """"avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available."""
-    reason: str
-    """One sentence, why not; "" if available."""
+    isa: str  # "avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available
+    reason: str  # one sentence, why not; "" if available
 
 
 def status() -> Status:

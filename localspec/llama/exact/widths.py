@@ -90,8 +90,7 @@ class _Copier:
 
     def __init__(self, state: bytes) -> None:
         self.state, self.at, self.out = state, 0, list[bytes]()
-        self.length = 0
-        """Number of cells of the stream that was read last."""
+        self.length = 0  # number of cells of the stream that was read last
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.state):
@@ -172,8 +171,7 @@ class Bench:
         self._tokens: Tokens = random.choice(pool, longest).astype(np.int32)
         self._tokens[:_SEED_LENGTH] = pool[np.arange(min(_SEED_LENGTH, longest)) * 7919 % len(pool)]
         self._wrong: Tokens = random.choice(pool, longest).astype(np.int32)
-        self.state = state
-        """The saved cache of the first tokens, which are the same in every bench."""
+        self.state = state  # the saved cache of the first tokens, which are the same in every bench
         self._kept: tuple[int, bytes | memoryview | None] = 0, None
         self._references: dict[int, list[_Row]] = {}
         if not state:

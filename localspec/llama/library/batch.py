@@ -93,16 +93,12 @@ class Layout:
 
     order: list[int]
     """Node index of each row, in batch order: main chain, then the others in draft order."""
-    depth: list[int]
-    """1 for children of the last history token."""
-    first_leaf: list[int]
-    """Lowest leaf id below the node (its own, if it is a leaf)."""
-    leaf_count: list[int]
-    """Number of consecutive leaf ids of the node, from `first_leaf` on."""
+    depth: list[int]  # 1 for children of the last history token
+    first_leaf: list[int]  # lowest leaf id below the node (its own, if it is a leaf)
+    leaf_count: list[int]  # number of consecutive leaf ids of the node, from `first_leaf` on
     leaves: int
     """Leaves in all; ids are 0 .. leaves - 1 before `spread`."""
-    main_length: int
-    """Nodes on the main chain, the first rows of the batch."""
+    main_length: int  # nodes on the main chain, the first rows of the batch
 
     def id_range(self, node: int, max_leaves: int) -> tuple[int, int]:
         """(lowest id, number of ids) when the main leaf also takes the ids no leaf needs.
@@ -177,16 +173,11 @@ class Part:
     """What one feed puts into a pass."""
 
     feed: Feed
-    start: int
-    """First position that is computed."""
-    tree: Layout | None
-    """None for a chain."""
-    first_row: int = 0
-    """Its first row in the pass."""
-    first_output: int = 0
-    """Index of its first row with logits."""
-    wanted: int = field(init=False)
-    """How many of its rows with logits are read, from the first on."""
+    start: int  # first position that is computed
+    tree: Layout | None  # None for a chain
+    first_row: int = 0  # its first row in the pass
+    first_output: int = 0  # index of its first row with logits
+    wanted: int = field(init=False)  # how many of its rows with logits are read, from the first on
 
     def __post_init__(self) -> None:
         self.wanted = self.outputs

@@ -30,8 +30,7 @@ _DISTRIBUTIONS = {"llama-cpp-python": "llama_cpp", "localspec-llama": "localspec
 class Bindings:
     """An installed distribution of llama.cpp's bindings."""
 
-    distribution: str
-    """As pip calls it."""
+    distribution: str  # as pip calls it
     version: str
     unused: str = ""
     """A distribution of another version that was passed over, with it; "" = there is none."""

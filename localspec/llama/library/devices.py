@@ -103,8 +103,7 @@ PROTOCOL = (7, 0)
 """Major and minor version of the protocol that the pinned llama.cpp speaks (ggml-rpc.h)."""
 PREFIX = "RPC"
 """What llama.cpp's names of these devices begin with; their descriptions are HOST:PORT."""
-_SECONDS = 5.0
-"""For a server to answer; it serves one client at a time."""
+_SECONDS = 5.0  # for a server to answer; it serves one client at a time
 _HELLO = struct.pack("=BQ24x", 14, 24)
 """The first request (ggml-rpc.cpp): number of the command, length of what follows, and no special transport."""
 _ANSWER = struct.Struct("=QBB26x")

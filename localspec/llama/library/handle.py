@@ -45,14 +45,12 @@ class Handle:
             ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
         """
         self._api, self._open = lib.api(), model.contexts
-        self.wide_rows = rows if model.kernels == "wide" else 0
-        """See `wide.set_switch`."""
+        self.wide_rows = rows if model.kernels == "wide" else 0  # see `wide.set_switch`
         self._threads = self._used = int(params.n_threads)
         """Threads that a pass should have, and those of the last one."""
         self.logits_tap = logits_tap
         """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
-        self.pointer: int | None = None
-        """The address of the llama_context; None once it is freed."""
+        self.pointer: int | None = None  # the address of the llama_context; None once it is freed
         mark, earlier = lib.log.mark(), wide.newest_context()
         with wide.switched(self.wide_rows):
             pointer = self._api.llama_init_from_model(model.handle, params)
@@ -61,8 +59,7 @@ class Handle:
         self.pointer, newest = int(pointer), wide.newest_context()
         self._number = newest if newest != earlier else 0  # 0 = without our library
         self._turned = params.flash_attn_type == lib.FLASH_ATTENTION[False]
-        self.memory: Any = self._api.llama_get_memory(self.pointer)
-        """Its llama_memory_t."""
+        self.memory: Any = self._api.llama_get_memory(self.pointer)  # its llama_memory_t
         self._open[self.pointer] = weakref.ref(self)
 
     def give_back(self, slot: int, cell: int) -> int:

@@ -40,8 +40,7 @@ class Log:
         self._lines: deque[tuple[int, str]] = deque(maxlen=capacity)
         self._lock = threading.Lock()
         self._open = False  # the last line has no newline yet
-        self._debugs = False
-        """Whether what came last was for debugging: hundreds of lines for each context."""
+        self._debugs = False  # whether what came last was for debugging: hundreds of lines for each context
         self._total = 0
         self.echo: Callable[[str], None] | None = None
         """Gets every text that is held, too, at once: what is said right before llama.cpp ends the process."""
@@ -127,8 +126,7 @@ def api() -> Any:
     return module
 
 
-_backends: list[str] = []
-"""File names of the modules that `_load_backends` had llama.cpp load."""
+_backends: list[str] = []  # file names of the modules that `_load_backends` had llama.cpp load
 
 
 def _load_backends(module: Any) -> None:
@@ -189,11 +187,9 @@ def _function(module: Any, name: str, restype: Any, *argtypes: Any) -> Any:
 class Device:
     """A place llama.cpp can compute on."""
 
-    name: str
-    """As llama.cpp calls it: "CPU", "CUDA0", "Metal"."""
+    name: str  # as llama.cpp calls it: "CPU", "CUDA0", "Metal"
     description: str
-    kind: str
-    """"cpu", "gpu", "igpu", "accel" or "meta"."""
+    kind: str  # "cpu", "gpu", "igpu", "accel" or "meta"
     free_bytes: int
     total_bytes: int
 
@@ -203,10 +199,8 @@ class Info:
     """What `localspec doctor` says about llama.cpp."""
 
     bindings: bindings.Bindings
-    version: str
-    """llama.cpp's own."""
-    system: str
-    """CPU features and options llama.cpp was compiled with, as it prints them."""
+    version: str  # llama.cpp's own
+    system: str  # CPU features and options llama.cpp was compiled with, as it prints them
     gpu_offload: bool
     devices: tuple[Device, ...]
 

@@ -107,8 +107,7 @@ _FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
 class Tap:
     """What a context hands out of its passes besides logits."""
 
-    layers: tuple[int, ...] = ()
-    """Inputs of these layers, of every row of every pass, prompts included."""
+    layers: tuple[int, ...] = ()  # inputs of these layers, of every row of every pass, prompts included
     final: Final = "no"
     """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
     too ("all"; every prompt row then is an output, which costs the output matrix)."""

@@ -39,8 +39,7 @@ LEAST_GAIN = 256
 NEW_SHARE = 8
 """Before the end a cache is written when one part in so many of it is new: a chat that grows is not written at every
 turn."""
-_ABANDONED_SECONDS = 3600.0
-"""Seconds after which a file that is being written has lost its writer."""
+_ABANDONED_SECONDS = 3600.0  # seconds after which a file that is being written has lost its writer
 
 _LOG = logging.getLogger("localspec")
 
@@ -191,8 +190,7 @@ class ChatCaches(_Caches):
 
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
-        self._slots: dict[str, int] = {}
-        """By chat."""
+        self._slots: dict[str, int] = {}  # by chat
         self._on_disk: dict[str, Tokens] = {}
         """What the files of these chats hold, if this engine wrote or read them."""
 
@@ -295,8 +293,7 @@ class PromptCaches(_Caches):
         super().__init__(context, key, files, quiet)
         self._known: dict[str, _Kept | None] = {}
         """Files that were looked at, by name; None = not for this context."""
-        self._coming = ""
-        """Name of the file that is being written, or was written last."""
+        self._coming = ""  # name of the file that is being written, or was written last
         self._warned = False
         try:
             status = context.model.path.stat()
@@ -321,8 +318,9 @@ class PromptCaches(_Caches):
         if len(prompt) < LEAST_TOKENS:
             return
         self._look()
-        found = max(((self._spares(kept, prompt), kept.name) for kept in self._own()), default=(0, ""))
-        spared, name = found
+        usable = saved_cache.usable
+        kept = [(usable(context, one.tokens, one.prompt_length, prompt), one.name) for one in self._own()]
+        spared, name = max(kept, default=(0, ""))
         if spared < LEAST_TOKENS:
             return
         self._files.used(name)
@@ -378,10 +376,6 @@ class PromptCaches(_Caches):
         _LOG.warning("A kept prompt is damaged; %s was deleted.", paths.shown(self._files.path(name)))
         self._files.remove(name)
         self._known.pop(name, None)
-
-    def _spares(self, kept: _Kept, prompt: Tokens) -> int:
-        """Leading tokens of a prompt that a kept cache holds."""
-        return saved_cache.usable(self._context, kept.tokens, kept.prompt_length, prompt)
 
     def _beside(self, slot: int, prompt: Tokens) -> int:
         """Leading tokens of a prompt that another slot's cache can give to this one."""

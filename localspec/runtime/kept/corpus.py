@@ -38,8 +38,7 @@ LEAST_TOKENS = 8
 """Shorter answers are not worth keeping."""
 KEPT_SHARE = 0.75
 """Of the budget, after what is of least use has left."""
-_LOOK_SECONDS = 10.0
-"""In idle time, between two looks for what other processes have deleted."""
+_LOOK_SECONDS = 10.0  # in idle time, between two looks for what other processes have deleted
 
 
 def folder() -> Path:
@@ -87,8 +86,7 @@ class Corpus:
         self._n_vocab, self._model = n_vocab, model
         self._most = file.budget // 4
         self._index = SuffixIndex()
-        self._counts = ContextCounts()
-        """Of what this model answered."""
+        self._counts = ContextCounts()  # of what this model answered
         self._lock = threading.Lock()  # of both
         self._held: OrderedDict[int, Sequence] = OrderedDict()
         """By number in the index; used last comes last. On the thread only."""
@@ -203,11 +201,6 @@ class Corpus:
         self._hold(number, one)
         self._write(used, one)
 
-    def _make_room(self) -> None:
-        """Takes out what was of no use for longest."""
-        while self._tokens > KEPT_SHARE * self._most and len(self._held) > 1:
-            self._drop(next(iter(self._held)))
-
     def _leave(self, chat: str) -> None:
         mark = mark_of(chat)
         for name in [name for name in self._numbers if name.startswith(mark)]:
@@ -232,7 +225,8 @@ class Corpus:
             self._held.move_to_end(number)
         names = [self._held[number].name for number in there]
         if self._tokens > self._most:
-            self._make_room()
+            while self._tokens > KEPT_SHARE * self._most and len(self._held) > 1:
+                self._drop(next(iter(self._held)))
         if names or new:
             self.file.write(new, names)
 
@@ -250,22 +244,17 @@ INSERT INTO room VALUES (0);
 """
 ]
 """See `sqlite.upgrade`. `model` is NULL of what was added by hand, and empty where it is not known."""
-_BUSY_SECONDS = 5.0
-"""How long to wait for another process, which writes for some milliseconds."""
+_BUSY_SECONDS = 5.0  # how long to wait for another process, which writes for some milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """What is kept."""
 
-    name: bytes
-    """16 bytes; a later one of the same name takes its place."""
-    tokens: Tokens
-    """int32[n]."""
-    used: float
-    """When it came or was of use last, in seconds since 1970."""
-    model: str | None = None
-    """Who answered, "" = unknown; None = it was added by hand."""
+    name: bytes  # 16 bytes; a later one of the same name takes its place
+    tokens: Tokens  # int32[n]
+    used: float  # when it came or was of use last, in seconds since 1970
+    model: str | None = None  # who answered, "" = unknown; None = it was added by hand
 
 
 def name_of(content: bytes | Tokens, chat: str | None = None) -> bytes:
@@ -289,8 +278,7 @@ class CorpusFile:
         self.path, self.budget = path, budget
         self._old = path.with_suffix(".tokens")
         self._connection: sqlite3.Connection | None = None
-        self._version: int | None = None
-        """Of what `read` or `gone` saw last."""
+        self._version: int | None = None  # of what `read` or `gone` saw last
 
     @property
     def size(self) -> int:
