@@ -19,7 +19,6 @@ ROOT = Path("/")
 
 
 def text_of(path: Path) -> str:
-    """What a file of the system says; "" where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -42,7 +41,6 @@ def groups(controller: str, root: Path) -> list[Path]:
 
 
 def allowed() -> Collection[int]:
-    """Numbers of the logical CPUs that this process may use."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # not Linux
@@ -64,8 +62,7 @@ def load() -> float | None:
 
 
 def others(processes: Sequence[str] = ("self",), root: Path = ROOT) -> int:
-    """Threads of other programs than these `processes` (names in /proc) that run or want to, now; 0 where the system
-    does not say."""
+    """Threads of other programs than these (names in /proc) that run or want to, now; 0 = the system does not say."""
     running = re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)
     if running is None:
         return 0
@@ -144,8 +141,6 @@ _NO_LIMIT = 1 << 60  # bytes from which on a limit is version 1's way to say tha
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where weights and caches can be put."""
-
     name: str  # as llama.cpp calls it: "CPU", "CUDA0", "Metal"
     kind: Literal["cpu", "gpu"]
     free_bytes: int  # what can be had without swapping; 0 = unknown
@@ -192,8 +187,7 @@ def taken(process: int | str = "self", root: Path = ROOT) -> tuple[int, int]:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, what is left of it) of each control group that has one. Above `memory.high` a group is held up, not
-    killed."""
+    """(limit, what is left) of each control group that has one. Above `memory.high` a group is held up, not killed."""
     for folder in groups("memory", root):
         words = [text_of(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes")]
         limit = min((int(word) for word in words if word.isdigit()), default=_NO_LIMIT)

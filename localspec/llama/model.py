@@ -49,7 +49,6 @@ class Model:
         has_nextn: bool = False,
         spread: Spread = BY_LAYER,
     ) -> None:
-        """Takes over a llama_model pointer; see `load`."""
         self.handle: int | None = handle
         self.header = header
         self.path = header.path
@@ -167,8 +166,7 @@ class Model:
     # -- text and tokens ----------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
-        """int32[n] tokens of `text`. `special`: the text of special tokens ("<|im_end|>") is read as those tokens;
-        `add_bos`: `bos` comes first, if the model has one."""
+        """int32[n] tokens of `text`, `bos` first if wanted. `special`: "<|im_end|>" is that token, not characters."""
         data = text.encode("utf-8", "replace")
         tokenize = self._api.llama_tokenize
         room = len(data) + 8
@@ -273,12 +271,10 @@ class Model:
 
     @property
     def metadata(self) -> dict[str, Value]:
-        """The file's metadata."""
         return self.header.metadata
 
     @property
     def sha256(self) -> str:
-        """Of the file, in hex; read once per size and time of change."""
         return file_sha256(self.path)
 
     # -- lifetime -----------------------------------------------------------------------------------------------
@@ -398,7 +394,6 @@ def _token_or_none(token: int) -> int | None:
 
 
 def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool) -> Any:
-    """A llama_model_params."""
     api = lib.api()
     params = api.llama_model_default_params()
     params.n_gpu_layers = gpu_layers

@@ -112,7 +112,7 @@ class Tokenize(Protocol):
 
 
 class PromptTokenizer:
-    """Makes tokens of prompts. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, specials: Sequence[SpecialToken], tokenize: Tokenize, has_lead: bool) -> None:
         """`has_lead`: `tokenize` adds a space before a text."""
@@ -164,7 +164,6 @@ class PromptTokenizer:
         return sorted(counted), cuts
 
     def _plain(self, text: str, start: int, end: int, cuts: dict[int, bool]) -> list[Tokens]:
-        """Tokens of a piece of the text, none of them a control token."""
         if start == end:
             return []
         inside = sorted(cut for cut in cuts if start < cut < end)
@@ -178,7 +177,6 @@ class PromptTokenizer:
         return [self._tokenize(first, special=False), *(self._continued(piece) for piece in rest)]
 
     def _continued(self, text: str) -> Tokens:
-        """Tokens of a text in the middle of another one."""
         if self._has_lead:
             for lead in _LEADS:
                 alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text, special=False)
@@ -212,7 +210,7 @@ _NOTHING = b"\xff"  # no byte of UTF-8: what stands around it does not become a 
 
 
 class FewestTokens:
-    """For the tokenizer of one model. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, texts: Sequence[bytes], control: Sequence[bytes], user_defined: Sequence[bytes]) -> None:
         """`texts` of all tokens, as the vocabulary writes them, which is never shorter than what they stand for;

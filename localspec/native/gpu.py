@@ -40,7 +40,6 @@ class ListRequest:
     """int32[MOST_PATCHED], tokens with a bias or a penalty; `words` says how many."""
 
     def addresses(self) -> tuple[int, int]:
-        """Of both, for C."""
         return int(self.words.ctypes.data), int(self.patched.ctypes.data)
 
 
@@ -80,11 +79,9 @@ class Gpu:
 
     @property
     def serves(self) -> bool:
-        """Whether no call has failed."""
         return not self.failure and self._close.alive
 
     def close(self) -> None:
-        """Gives everything on the device back; may be called again."""
         self._close()
 
     def lists(self, logits: int, rows: int, request: ListRequest, positions: UInt32Array) -> Lists:
@@ -121,8 +118,7 @@ _ROW = np.dtype([("logits", np.uintp), ("n", np.int32), ("tokens", np.uintp), ("
 
 
 class DeviceRows(LogitRows):
-    """Rows of logits in a device's memory, until the next pass. A row is copied to the host when something reads it,
-    once."""
+    """Rows of logits in a device's memory, until the next pass; each is copied to the host when it is read, once."""
 
     __slots__ = ("_fetch", "_here", "addresses", "gpu")
 
@@ -166,7 +162,6 @@ class DeviceRows(LogitRows):
         return DeviceRows(self.addresses[:count], self.n_vocab, self._fetch, self.gpu, self)
 
     def copied(self) -> int:
-        """How many rows the host has."""
         return len(self._here)
 
 

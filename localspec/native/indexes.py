@@ -40,7 +40,6 @@ class GuessBuffer:
         )
 
     def taken(self) -> Guess:
-        """A copy of what is there."""
         nodes: int = self._struct.nodes
         if not nodes:
             return NO_GUESS
@@ -92,7 +91,6 @@ class ContextCounts(_Index):
         self._count(tokens, 1)
 
     def remove(self, tokens: Tokens) -> None:
-        """Takes out a sequence that was added: nothing of it is left."""
         self._count(tokens, -1)
 
     def _count(self, tokens: Tokens, times: int) -> None:
@@ -237,8 +235,7 @@ class SuffixIndex(_Index):
         self._tree = GuessBuffer(self._followed)
 
     def add(self, sequences: Sequence[Tokens]) -> int:
-        """Adds int32[n] sequences, called by the number returned and those after it. Raises KernelError: a negative
-        token, or no memory."""
+        """Adds int32[n] sequences, called by the number returned and those after it. Raises KernelError."""
         tokens = np.ascontiguousarray(np.concatenate(sequences) if len(sequences) else NO_TOKENS, dtype=np.int32)
         lengths = np.array([len(one) for one in sequences], dtype=np.int64)
         first = ctypes.c_int32()

@@ -90,8 +90,7 @@ def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
 def pass_costs(
     shape: ModelShape, widest: int, lengths: Sequence[int], kernels: Kernels, rates: Rates | None = None
 ) -> PassCosts:
-    """`PassCosts` that begin with estimates, for widths up to `widest`, at these cached lengths; between them costs are
-    straight lines."""
+    """`PassCosts` that begin with estimates, for widths up to `widest`, at these cached lengths."""
     rates = rates or Rates()
     table = {
         length: {width: pass_seconds(shape, width, length, rates, kernels) for width in range(1, widest + 1)}
@@ -118,8 +117,6 @@ _COMPARED_LENGTH = 512  # tokens in the cache at which passes are compared: thos
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """Of a target at one place."""
-
     plain: float  # seconds of a pass of one row
     padded: float | None  # how many times as long one of `GPU_WIDTH` rows takes; None = none was timed
 
@@ -165,8 +162,6 @@ _HALF_LIFE = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The two facts."""
-
     facts: Facts
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
@@ -186,7 +181,6 @@ class Store:
         return found
 
     def write(self, knowledge: Knowledge) -> None:
-        """Keeps both; a full or read-only disk is no error."""
         self.facts.write("acceptance", self.pair, {name: asdict(one) for name, one in knowledge.acceptance.items()})
         costs = {
             "passes": {width: list(one) for width, one in knowledge.costs.kept().items()},
@@ -201,7 +195,6 @@ def _tables(data: Any) -> dict[str, Table]:
 
 
 def _costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
-    """Of passes and of drafts."""
     fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
     passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_from_json(data["passes"]).items()}
     return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}

@@ -100,11 +100,9 @@ class Signs:
         self.longest = 0.0  # seconds of the longest silence that ended
 
     def begin(self) -> None:
-        """There was nothing to do until now."""
         self._last = monotonic()
 
     def alive(self) -> None:
-        """The models have done something."""
         now = monotonic()
         self.longest = max(self.longest, now - self._last)
         self._last = now

@@ -72,8 +72,7 @@ class IdleSelfCheck:
 
 
 class IdleLimits:
-    """Measures what this machine can do at most, for the estimates of `runtime.costs`: once a day, and the highest ever
-    measured counts."""
+    """Measures what this machine can do at most, once a day; the highest ever measured counts."""
 
     def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
         """`room` says how many bytes of memory are free."""
@@ -109,9 +108,7 @@ class Cache(Protocol):
         """How many leading tokens a pass would find cached."""
         ...
 
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass."""
-        ...
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]: ...
 
     def forget(self, slot: int, keep: int = 0) -> None:
         """Drops what the slot's cache holds after its first `keep` tokens."""
@@ -122,11 +119,7 @@ class IdleCalibration:
     """Of one engine with one slot and chains. Used on its thread, while it has nothing else to do."""
 
     def __init__(
-        self,
-        context: Cache,
-        widths: Sequence[int],
-        costs: PassCosts,
-        clock: Callable[[], float] | None = None,
+        self, context: Cache, widths: Sequence[int], costs: PassCosts, clock: Callable[[], float] | None = None
     ) -> None:
         """Times passes of these widths; what they cost goes to `costs`. `clock` is for tests."""
         self._context, self._costs, self._clock = context, costs, clock or perf_counter
@@ -147,7 +140,6 @@ class IdleCalibration:
         return max(0.0, quiet, self._not_before - now)
 
     def step(self) -> bool:
-        """Runs a pass if it may; whether that was the last one."""
         others = cpus.begun
         if self.wait != 0.0:
             return False

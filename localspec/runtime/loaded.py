@@ -52,7 +52,6 @@ class ModelFacts:
     layers: tuple[str, ...] = ()  # what of it runs where, in words; nothing on a machine without a GPU
 
     def json(self) -> dict[str, Any]:
-        """For `of_json`."""
         return asdict(self)
 
     @classmethod
@@ -98,7 +97,7 @@ class ModelFacts:
 
 _MOVED = (
     "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",
-    "store", "self_check", "cache_key", "prompt_key",
+    "store", "self_check", "cache_key",
     "heads",
 )  # fmt: skip
 """Fields that depend on the device; past answers do not."""
@@ -126,8 +125,7 @@ class Loaded:
     gpu_fault: str = ""
     """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
     cache_key: bytes = b""
-    """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
-    prompt_key: bytes = b""  # the same where caches of long prompts are kept; empty = they are not
+    """Names what the bits of the target's cache depend on; empty = caches are not kept."""
     corpus: Corpus | None = None  # past answers that are searched, and where new ones go
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
@@ -140,8 +138,7 @@ class Loaded:
 
     @property
     def pass_seconds(self) -> dict[int, dict[int, float]]:
-        """{cached length: {width: seconds of a pass}} at a short, a middle and a long use of the context, as far as
-        they are known."""
+        """{cached length: {width: seconds of a pass}} at a short, a middle and a long use of the context."""
         costs, most = self.knowledge.costs, min(_MOST_SHOWN, self.knowledge.costs.widest)
         lengths = sorted({max(1, self.context.n_ctx * share // 32) for share in (1, 12, 28)})
         found = {n: {width: costs.seconds(width, n) for width in range(1, 1 + most)} for n in lengths}
@@ -179,7 +176,6 @@ class Loaded:
                 part.close()
 
     def save_knowledge(self) -> None:
-        """Keeps what was learned for the next start."""
         if self.store is not None:
             self.store.write(self.knowledge)
             may_move = self.model.gpu_layers or integrated(gpus())
@@ -188,7 +184,6 @@ class Loaded:
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:
-        """Frees everything."""
         if self.corpus is not None:
             self.corpus.close()
         for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left):

@@ -89,8 +89,6 @@ _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the models go."""
-
     settings: EngineSettings  # with numbers of layers, and the devices that have them
     chosen: bool = False
     """Whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves."""
@@ -206,8 +204,7 @@ def on_gpu(gpu_layers: GpuLayers) -> bool:
 
 
 def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
-    """The GPUs that share the target: with the split mode "none" the main one alone. Raises UsageError if there is no
-    such."""
+    """The GPUs that share the target: with the split mode "none" the main one alone. Raises UsageError: none such."""
     if split_mode != "none" or not there:
         return there
     if main_gpu >= len(there):
@@ -217,7 +214,6 @@ def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
 
 
 def spread(settings: EngineSettings) -> Spread:
-    """How the target's tensors go to devices."""
     return spread_of(settings.split_mode, settings.override_tensor, settings.cpu_moe)
 
 
@@ -240,7 +236,6 @@ def _headers(files: EngineSettings) -> tuple[list[Header], list[Header] | None]:
 
 
 def fit_settings(settings: EngineSettings) -> FitSettings:
-    """An engine's settings as those of a memory plan."""
     wanted = {name: getattr(settings, name) for name in PLANNED} | {"max_draft_tokens": settings.longest_draft}
     cache = DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache]
     return FitSettings(
@@ -267,9 +262,7 @@ def _numbered(settings: EngineSettings, listed: Sequence[Place], target: int, dr
 
 
 def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[Place]:
-    """The GPUs that may have layers: the one that was asked for, or those worth it; else any hardware, if layers were
-    asked for.
-    """
+    """The GPUs that may have layers: those asked for, or those worth it; else any hardware, if `asked`."""
     if device is not None:
         known = {one.name: one for one in listed}
         parts = devices.read(device)
@@ -289,7 +282,6 @@ def _text(there: Sequence[Place], parts: bool) -> str:
 
 
 def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int]:
-    """Of target and draft model on GPUs."""
     return fit.layers(*_headers(settings), fit_settings(settings), places)
 
 
@@ -304,7 +296,6 @@ def _remembered(key: dict[str, Any]) -> tuple[tuple[int, int], str] | None:
 
 
 def _key(settings: EngineSettings, places: Sequence[Place]) -> dict[str, Any]:
-    """Files, devices with all their memory, and settings."""
     return {
         "files": [of_file(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
         "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],

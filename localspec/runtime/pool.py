@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is loaded under a name."""
-
     target: Path
     draft: Path | None
     heads: tuple[Path, ...] = ()
@@ -63,8 +61,6 @@ Make = Callable[[str, Files, dict[str, Any], Progress], LoadedModel]
 
 @dataclass(slots=True)
 class _Held:
-    """A model in memory."""
-
     model: LoadedModel
     users: int = 0
     used: float = 0.0  # monotonic() when the last user left
@@ -154,16 +150,13 @@ class Pool:
         return {name: int(added or self.started) for name, added in found.items()}
 
     def loaded(self) -> dict[str, LoadedModel]:
-        """Models in memory by name."""
         with self._lock:
             return {name: held.model for name, held in self._held.items()}
 
     def facts(self) -> dict[str, ModelFacts]:
-        """Of the models in memory."""
         return {name: facts for name, model in self.loaded().items() if (facts := model.facts) is not None}
 
     def files(self, name: str) -> Files:
-        """What is loaded under a name."""
         if name == self.default:
             return self._own
         target, draft = installed.find(name)
@@ -249,7 +242,6 @@ class Pool:
         return 1 if alone else SLOTS
 
     def settings_of(self, files: Files) -> dict[str, Any]:
-        """How a model is loaded: arguments of `Engine.load`."""
         return self._settings | {"slots": self.slots(files)}
 
     def _reporting(self, progress: Progress | None) -> Progress:

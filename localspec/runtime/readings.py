@@ -57,7 +57,6 @@ class _Reader:
         return context
 
     def close(self) -> None:
-        """Frees the cache; a second call does nothing."""
         context, self._context = self._context, None
         if context is not None:
             context.close()
@@ -114,14 +113,12 @@ class HiddenStates:
 
 
 def check_layers(model: Model, layers: Sequence[int]) -> tuple[int, ...]:
-    """The layers, each once, in order."""
     count = int(lib.api().llama_model_n_layer(model.handle))
     return check_tap(model.header, count, Tap(tuple(layers))).layers
 
 
 class HiddenReader(_Reader):
-    """What goes into layers, and what comes out of the final norm, with the kernels, cache formats and passes of the
-    context that answers."""
+    """Hidden states, with the kernels, cache formats and passes of the context that answers."""
 
     def __init__(self, like: Context) -> None:
         super().__init__(like.model, like.n_ctx)
@@ -195,7 +192,6 @@ class Readings:
     """The readers of one engine. Thread-safe: one text is read at a time, callers wait for each other."""
 
     def __init__(self, loaded: Loaded, run: _Run) -> None:
-        """`run` runs a function between two passes."""
         self._loaded, self._run = loaded, run
         self._one = threading.Lock()
         self._open()

@@ -83,13 +83,14 @@ class Worker:
         self._loaded, self._slots = loaded, loaded.context.settings.n_slots
         self.loop = loop  # changed on the thread only: by others while nothing is `busy`
         self.chats: ChatCaches | None = None  # used on the thread only; None = nothing is kept
-        if loaded.cache_key:
+        if loaded.cache_key and loaded.settings.chat_cache_gb > 0:
             folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
             self.chats = ChatCaches(loaded.context, loaded.cache_key, folder, quiet_in)
         self.prompts: PromptCaches | None = None  # used on the thread only; None = nothing is kept
-        if loaded.prompt_key:
+        if loaded.cache_key and loaded.settings.prompt_cache_gb > 0:
             kept = PromptFolder(int(loaded.settings.prompt_cache_gb * 1e9))
-            self.prompts = PromptCaches(loaded.context, loaded.prompt_key, kept, quiet_in)
+            self.prompts = PromptCaches(loaded.context, loaded.cache_key, kept, quiet_in)
+        self._caches = [caches for caches in (self.chats, self.prompts) if caches is not None]
         self._idle: list[IdleJob] = []
         self.outdated = ""  # why the models should be loaded again; "" = they need not
         self._waiting: deque[Generation] = deque()
@@ -104,12 +105,10 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is running or waits."""
         return bool(self._running or self._waiting)
 
     @property
     def running(self) -> dict[int, Generation]:
-        """What runs now, by slot; a copy."""
         return self._running.copy()
 
     @property
@@ -132,8 +131,7 @@ class Worker:
         self._queue(self._waiting, generation)
 
     def run(self, job: Callable[[], _Result]) -> _Result:
-        """What a function returns that is run on the thread, between passes. Raises LocalspecError: the engine is
-        closed."""
+        """What a function returns that is run on the thread, between passes. Raises LocalspecError: it is closed."""
         done: Future[_Result] = Future()
         self._queue(self._jobs, (job, done))
         return done.result()
@@ -195,17 +193,14 @@ class Worker:
                     self._use_idle_time()
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
                 self._fail_all(error)
-        for caches in (self.chats, self.prompts):
-            if caches is not None:
-                caches.close()
+        for caches in self._caches:
+            caches.close()
 
     def work_when_idle(self) -> None:
-        """From now on what is not known of this machine and model is found out while there is nothing to do. On the
-        thread only.
-        """
+        """From now on what is not known of this machine and model is found out when idle. On the thread only."""
         loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
-        jobs += [kept for kept in (self.chats, self.prompts, loaded.corpus) if kept is not None]
+        jobs += [*self._caches, *([] if loaded.corpus is None else [loaded.corpus])]
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(context.threads))
@@ -216,7 +211,6 @@ class Worker:
         self._idle = jobs
 
     def _use_idle_time(self) -> None:
-        """A step of the first job that may do something."""
         job = next((one for one in self._idle if one.wait == 0.0), None)
         if job is None:
             return
@@ -332,10 +326,8 @@ class Worker:
         except DeviceError as failure:
             self.outdated = failure.message
             raise
-        if self.chats is not None:
-            self.chats.move(loaded.context, loaded.cache_key)
-        if self.prompts is not None:
-            self.prompts.move(loaded.context, loaded.prompt_key)
+        for caches in self._caches:
+            caches.move(loaded.context, loaded.cache_key)
         if self._idle:
             self.work_when_idle()
 
@@ -380,8 +372,7 @@ class Worker:
             self._loaded.corpus.forget(chat)
 
     def shed_draft(self, reason: str) -> bool:
-        """Frees the draft model and heads, because of memory; the chat goes on without them. Whether there was one in
-        use. On the thread only."""
+        """Frees the draft model and heads, because of memory; whether there was one in use. On the thread only."""
         plan, trained = self.loop.plan, self._loaded.trained
         in_use = [one.name for one in plan.drafters if one.name in trained and one.name not in plan.dropped]
         for name in in_use:

@@ -101,9 +101,7 @@ class ConstantWidth(Context):
         return list(rows.values())
 
     def longest_draft(self, length: int) -> int:
-        """Nodes that a draft may have after a history of `length` tokens: no row may see another block of cells than
-        in a pass of its own.
-        """
+        """Nodes that a draft may have: no row may see another block of cells than in a pass of its own."""
         return min(self.width - 1, -(length - 1 + self.width) % _ATTENTION_BLOCK)
 
     def prefill_chunk(

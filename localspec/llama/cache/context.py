@@ -243,7 +243,6 @@ class Context:
         return self.most_nodes
 
     def cached(self, slot: int) -> int:
-        """Number of tokens in the slot's cache."""
         return self._cells[slot].length
 
     def forget(self, slot: int, keep: int = 0) -> None:

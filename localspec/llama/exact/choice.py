@@ -44,8 +44,6 @@ _TREES_VERSION = 2  # version of the trees that `widths` examines: results of an
 
 @dataclass(slots=True)
 class Chosen:
-    """The target, ready to run."""
-
     model: Model
     context: Context
     configuration: Configuration

@@ -15,6 +15,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -85,8 +86,6 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rates of all threads together."""
-
     memory_rate: float  # bytes a second that all threads together read from memory
     int8_rate: float  # multiplications and additions of int8 a second, in registers
     when: float = 0.0  # seconds since 1970
@@ -103,7 +102,6 @@ def read_limits(threads: int) -> Limits | None:
 
 
 def write_limits(threads: int, limits: Limits) -> None:
-    """Keeps it; a full or read-only disk is no error."""
     kept.facts().write("limits", _key(threads), asdict(limits))
 
 
@@ -154,7 +152,6 @@ class SelfCheck:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to try."""
         return self.passed or bool(self.fault) or not wide.available()
 
     def step(self) -> None:
@@ -182,17 +179,10 @@ class SelfCheck:
 
 
 def _cases(threads: int) -> list[Case]:
-    library = wide.library()
-
-    def product(kind: int) -> Callable[[], int]:
-        return lambda: int(library.lsw_check_product(kind, threads))
-
-    def attention(kind: int, size: int) -> Callable[[], int]:
-        return lambda: int(library.lsw_check_attention(kind, size, threads))
-
-    products = [(f"products of {name} weights", product(TYPE_NUMBERS[name])) for name in PACKED]
+    product, attention = wide.library().lsw_check_product, wide.library().lsw_check_attention
+    products = [(f"products of {name} weights", partial(product, TYPE_NUMBERS[name], threads)) for name in PACKED]
     return products + [
-        (f"attention over a {name} cache with heads of {size}", attention(TYPE_NUMBERS[name], size))
+        (f"attention over a {name} cache with heads of {size}", partial(attention, TYPE_NUMBERS[name], size, threads))
         for name in _CACHES
         for size in _HEAD_SIZES
     ]

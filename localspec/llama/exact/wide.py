@@ -47,8 +47,6 @@ ALL_KERNELS: tuple[Kernels, ...] = ("wide", *LLAMA_KERNELS)
 
 @dataclass(frozen=True, slots=True)
 class CacheFormat:
-    """How keys and values are kept, and whether attention is fused."""
-
     name: str
     type_k: CacheType
     type_v: CacheType
@@ -67,8 +65,6 @@ CACHE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to run a target."""
-
     kernels: Kernels
     cache: CacheFormat = DEFAULT_CACHE
 
@@ -76,7 +72,6 @@ class Configuration:
         return f"{self.cache.name}, {_KERNEL_WORDS[self.kernels]}"
 
     def apply(self, settings: ContextSettings) -> ContextSettings:
-        """`settings` with this cache."""
         cache = self.cache
         return replace(settings, type_k=cache.type_k, type_v=cache.type_v, flash_attention=cache.flash_attention)
 
@@ -110,15 +105,13 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether wide passes are to be had in this process."""
-
     available: bool
     isa: str  # "avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available
     reason: str  # one sentence, why not; "" if available
 
 
 def status() -> Status:
-    """Loads the library into llama.cpp at the first call in the process; never raises for an absent one."""
+    """Loads the library at the first call in the process; never raises for an absent one."""
     lib.api()
     with _lock:
         return _load()[0]
@@ -195,8 +188,7 @@ def identity() -> tuple[str, str]:
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library with its functions declared (`SIGNATURES`). Raises LocalspecError: it is not available, and
-    why."""
+    """The loaded library with its functions declared. Raises LocalspecError: why it is not available."""
     found = _library()
     if found is None:
         raise LocalspecError(status().reason)
@@ -264,7 +256,6 @@ class StepWatch:
         self._before = 0
 
     def begin(self, rows: int) -> None:
-        """A pass of so many rows begins, on this thread."""
         if rows not in self._counted:
             self._before = steps()
 
@@ -303,6 +294,5 @@ def turn_off_tiles() -> None:
 
 
 def tiles_in_use() -> bool:
-    """Whether llama.cpp uses its tiled kernels in this process."""
     number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
     return number is not None and int(number[0]) != 0

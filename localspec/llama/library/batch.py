@@ -25,7 +25,6 @@ Reuse: TypeAlias = Literal["all", "chunks"]
 
 
 def common_prefix(left: Tokens, right: Tokens) -> int:
-    """Number of leading tokens that two int32 arrays share."""
     count = min(len(left), len(right))
     left, right = left[:count], right[:count]
     if left.tobytes() == right.tobytes():  # the usual case, every pass: several times faster than comparing elements
@@ -55,7 +54,6 @@ class Cells:
 
     @property
     def tokens(self) -> Tokens:
-        """int32[length] view."""
         return self._buffer[: self.length]
 
     def put(self, start: int, tokens: Tokens) -> None:
@@ -69,7 +67,6 @@ class Cells:
         return self.rollback is None or self.length - keep <= self.droppable
 
     def cut(self, length: int) -> None:
-        """The cache now ends after `length` cells."""
         self.length, self.droppable = length, 0
 
     def keep(self, tokens: Tokens, prompt_length: int) -> int:
@@ -111,7 +108,6 @@ class Layout:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """Whether every node follows the one before it."""
     return all(parent == index - 1 for index, parent in enumerate(parents))
 
 
@@ -170,8 +166,6 @@ MAX_IDS = 64
 
 @dataclass(slots=True)
 class Part:
-    """What one feed puts into a pass."""
-
     feed: Feed
     start: int  # first position that is computed
     tree: Layout | None  # None for a chain
@@ -231,7 +225,6 @@ class Batch:
             setattr(self._struct, name, ctypes.cast(array.ctypes.data, kind))
 
     def of(self, count: int) -> Any:
-        """The llama_batch of the first `count` rows."""
         self._struct.n_tokens = count
         return self._struct
 

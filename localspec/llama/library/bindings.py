@@ -28,8 +28,6 @@ _DISTRIBUTIONS = {"llama-cpp-python": "llama_cpp", "localspec-llama": "localspec
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """An installed distribution of llama.cpp's bindings."""
-
     distribution: str  # as pip calls it
     version: str
     unused: str = ""
@@ -37,7 +35,6 @@ class Bindings:
 
     @property
     def package(self) -> str:
-        """As Python imports it."""
         return _DISTRIBUTIONS[self.distribution]
 
     def load(self, name: str) -> Any:

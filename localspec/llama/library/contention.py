@@ -71,7 +71,6 @@ class Contention:
 
     @property
     def asleep(self) -> bool:
-        """Whether waiting threads are to sleep."""
         return self._parked is not None
 
     def threads(self, wanted: int) -> int:
@@ -91,7 +90,6 @@ class Contention:
 
     @property
     def shared(self) -> bool:
-        """Whether other programs want the CPUs now."""
         return self.asleep or self.taken > 0
 
     def join(self, process: int) -> None:

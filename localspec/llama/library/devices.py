@@ -77,8 +77,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
 
 
 def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:
-    """Devices, their parts and overrides into a llama_model_params (as for `Model.load`); returns the arrays that it
-    points to."""
+    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to."""
     if spread.mode == "row" and gpu_layers and device is not None:
         _check_order(device)
     devices, parts = pointers(device, gpu_layers)

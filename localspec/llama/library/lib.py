@@ -33,8 +33,7 @@ _CONTINUE_LEVEL = 5
 
 
 class Log:
-    """The last lines llama.cpp logged, instead of stderr, but for those of debugging. Thread-safe; lines carry ggml's
-    level (4 = error)."""
+    """The last lines llama.cpp logged, but for those of debugging, with ggml's level (4 = error). Thread-safe."""
 
     def __init__(self, capacity: int = 500) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=capacity)
@@ -81,7 +80,6 @@ class Log:
         return [(level, line.rstrip()) for level, line in recent]
 
     def lines(self) -> list[str]:
-        """All lines still held, oldest first."""
         return [line for _, line in self.since(0)]
 
     def reason(self, mark: int) -> str:
@@ -185,8 +183,6 @@ def _function(module: Any, name: str, restype: Any, *argtypes: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A place llama.cpp can compute on."""
-
     name: str  # as llama.cpp calls it: "CPU", "CUDA0", "Metal"
     description: str
     kind: str  # "cpu", "gpu", "igpu", "accel" or "meta"
@@ -206,7 +202,6 @@ class Info:
 
 
 def info() -> Info:
-    """Version, build options and devices of the loaded llama.cpp."""
     module = api()
     return Info(
         bindings.installed(),
@@ -221,7 +216,6 @@ _KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
 
 
 def devices() -> list[Device]:
-    """Every device of this build, in llama.cpp's order."""
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     name = c_function("ggml_backend_dev_name", text, pointer)
     description = c_function("ggml_backend_dev_description", text, pointer)
@@ -239,7 +233,6 @@ def devices() -> list[Device]:
 
 
 def device_handles() -> list[int]:
-    """ggml's handle of every device, in llama.cpp's order."""
     count = c_function("ggml_backend_dev_count", ctypes.c_size_t)()
     get = c_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     return [get(index) for index in range(count)]
@@ -267,7 +260,6 @@ def raise_for_code(code: int, mark: int) -> NoReturn:
 
 
 def pointer_value(pointer: Any) -> int:
-    """The address a ctypes pointer holds."""
     return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
 

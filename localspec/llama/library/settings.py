@@ -131,7 +131,6 @@ NO_TAP = Tap()
 
 
 def union(taps: Iterable[Tap]) -> Tap:
-    """What all of them ask for."""
     found = NO_TAP
     for tap in taps:
         found |= tap

@@ -64,7 +64,6 @@ class CacheFolder:
         return saved
 
     def used(self, chat: str) -> None:
-        """The file counts as used now."""
         with suppress(OSError):
             os.utime(self.path(chat))
 
@@ -88,7 +87,6 @@ class CacheFolder:
         return ""
 
     def remove(self, chat: str) -> None:
-        """Deletes the cache of a chat, if there is one."""
         with suppress(OSError):
             self.path(chat).unlink()
 
@@ -115,15 +113,12 @@ class PromptFolder(CacheFolder):
     """Files of prompts by name, of all models together."""
 
     def __init__(self, budget: int = 0, directory: Path | None = None) -> None:
-        """`directory` None = "prompts" in the cache folder."""
         super().__init__(budget, directory or paths.cache_dir() / "prompts")
 
     def path(self, chat: str) -> Path:
-        """The file of a prompt, by its name."""
         return self.directory / f"{chat}.kv"
 
     def names(self) -> list[str]:
-        """Of all files that are there."""
         return sorted(path.stem for path in self.directory.glob("*.kv"))
 
 
@@ -141,7 +136,6 @@ class _Caches:
 
     @property
     def wait(self) -> float | None:
-        """See `IdleJob.wait`."""
         return None if self._busy() or self._next() is None else self._quiet()
 
     def step(self) -> bool:
@@ -162,7 +156,6 @@ class _Caches:
         raise NotImplementedError
 
     def _save(self, slot: int) -> None:
-        """Has a slot's cache written, unless there is no room."""
         raise NotImplementedError
 
     def _taken(self, slot: int) -> SavedCache | None:
@@ -178,15 +171,13 @@ class _Caches:
         return self._writing is not None and not self._writing.done()
 
     def _wait(self) -> None:
-        """For the file that is being written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
 
 class ChatCaches(_Caches):
-    """Which chat's cache each slot holds; those of the others wait in files. A chat's slot is the one that served it
-    last."""
+    """Which chat's cache each slot holds, the slot that served it last; those of the others wait in files."""
 
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
@@ -208,7 +199,6 @@ class ChatCaches(_Caches):
             self._bring_back(slot, chat, prompt)
 
     def slot(self, chat: str | None) -> int | None:
-        """The slot that holds a chat's cache; None = there is none."""
         return None if chat is None else self._slots.get(chat)
 
     def forget(self, chat: str) -> None:
@@ -219,7 +209,6 @@ class ChatCaches(_Caches):
         self._files.remove(chat)
 
     def move(self, context: Context, key: bytes) -> None:
-        """The slots are those of another context now, and empty."""
         super().move(context, key)
         self._on_disk.clear()
 
@@ -230,7 +219,6 @@ class ChatCaches(_Caches):
         self._writer.shutdown()
 
     def _leave(self, chat: str) -> None:
-        """The chat's slot serves another; its cache waits in its file."""
         self._save(self._slots[chat])
         del self._slots[chat]
         self._on_disk.pop(chat, None)
@@ -273,8 +261,6 @@ class ChatCaches(_Caches):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A file that can be used here."""
-
     name: str
     tokens: Tokens
     prompt_length: int
@@ -328,12 +314,10 @@ class PromptCaches(_Caches):
             self._bring_back(slot, name, prompt)
 
     def move(self, context: Context, key: bytes) -> None:
-        """The slots are those of another context now, and empty."""
         super().move(context, key)
         self._known.clear()
 
     def close(self) -> None:
-        """Has everything written that is not on disk, and waits for it."""
         for slot in range(self._context.settings.n_slots):
             self._wait()
             if self._new(slot) >= LEAST_GAIN:
@@ -346,7 +330,6 @@ class PromptCaches(_Caches):
         return [kept for kept in self._known.values() if kept is not None]
 
     def _look(self) -> None:
-        """Looks at files that are new, and forgets those that are gone."""
         names = self._files.names()
         coming = self._coming if self._busy() else ""
         self._known = {name: kept for name, kept in self._known.items() if name in names or name == coming}

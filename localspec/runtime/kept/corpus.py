@@ -42,7 +42,6 @@ _LOOK_SECONDS = 10.0  # in idle time, between two looks for what other processes
 
 
 def folder() -> Path:
-    """Where the files are."""
     return paths.data_dir() / "corpus"
 
 
@@ -57,7 +56,6 @@ def file_of(header: Header, megabytes: float) -> CorpusFile:
 
 
 def files() -> list[CorpusFile]:
-    """Those of all tokenizers."""
     found = {path.with_suffix(".sqlite") for kind in ("sqlite", "tokens") for path in folder().glob(f"*.{kind}")}
     return [CorpusFile(path, 0) for path in sorted(found)]
 
@@ -101,16 +99,13 @@ class Corpus:
     # -- on the engine's thread -------------------------------------------------------------------------------------
 
     def borrow(self) -> tuple[SuffixIndex, ContextCounts] | None:
-        """All sequences, and counts of what this model answered, to be looked into until `give_back`; None while they
-        are being worked on."""
+        """All sequences and counts, to be looked into until `give_back`; None while they are being worked on."""
         return (self._index, self._counts) if self._lock.acquire(blocking=False) else None
 
     def give_back(self) -> None:
-        """What was borrowed is not looked into any more."""
         self._lock.release()
 
     def used(self, sequence: int) -> None:
-        """A guess from that sequence was right."""
         self._used.add(sequence)
 
     def keep(self, tokens: Tokens, chat: str | None = None) -> None:
@@ -125,7 +120,6 @@ class Corpus:
 
     @property
     def wait(self) -> float | None:
-        """See `IdleJob.wait`."""
         return None if self._closed else max(0.0, self._looked + _LOOK_SECONDS - perf_counter())
 
     def step(self) -> bool:
@@ -136,7 +130,6 @@ class Corpus:
         return self._closed
 
     def settle(self) -> None:
-        """Waits until everything that was asked for is done."""
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
@@ -249,8 +242,6 @@ _BUSY_SECONDS = 5.0  # how long to wait for another process, which writes for so
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """What is kept."""
-
     name: bytes  # 16 bytes; a later one of the same name takes its place
     tokens: Tokens  # int32[n]
     used: float  # when it came or was of use last, in seconds since 1970
@@ -265,7 +256,6 @@ def name_of(content: bytes | Tokens, chat: str | None = None) -> bytes:
 
 
 def mark_of(chat: str) -> bytes:
-    """8 bytes that stand for a chat."""
     return hashlib.blake2b(chat.encode("utf-8", "surrogatepass"), digest_size=8, person=b"chat").digest()
 
 
@@ -282,7 +272,6 @@ class CorpusFile:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def read(self) -> list[Sequence]:
@@ -322,8 +311,7 @@ class CorpusFile:
                 _cut(database, int(KEPT_SHARE * room))
 
     def trim(self, most: int) -> int:
-        """Cuts it to so many bytes, which count from now on whatever other writers were given; sequences that had to
-        go."""
+        """Cuts it to so many bytes, which count from now on whoever was given more; sequences that had to go."""
         if not (self.path.exists() or self._old.exists()):
             return 0
         with self._transaction() as database:
@@ -331,18 +319,15 @@ class CorpusFile:
             return _cut(database, most)
 
     def remove(self, chat: str) -> None:
-        """Takes out what came from a chat."""
         with self._transaction() as database:
             database.execute("DELETE FROM sequence WHERE substr(name, 1, 8) = ?", (mark_of(chat),))
             self.drop_damaged()
 
     def drop_damaged(self) -> None:
-        """Deletes what was set aside."""
         for damaged in self.path.parent.glob(f"{self.path.name}.damaged-*"):
             damaged.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the file, which opens again when it is used."""
         connection, self._connection, self._version = self._connection, None, None
         if connection is not None:
             connection.close()

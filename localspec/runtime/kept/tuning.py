@@ -28,8 +28,6 @@ _DEFAULTS = {field.name: field.default for field in fields(EngineSettings)}
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found."""
-
     settings: dict[str, Any]  # fields of `EngineSettings`; only what differs from the defaults
     gain: float  # speed over the defaults, 1 = none, on prompts that were not searched with ...
     low: float
@@ -84,12 +82,10 @@ def write(target: Path, draft: Path | None, tuning: Tuning) -> str:
 
 
 def forget(target: Path, draft: Path | None) -> bool:
-    """Removes what is stored; whether there was anything."""
     return kept.facts().remove("tuning", _key(target, draft))
 
 
 def _key(target: Path, draft: Path | None) -> list[Any]:
-    """Size and time of change of each file, and the machine."""
     found = [path.stat() for path in (target, draft) if path is not None]
     return [[[one.st_size, one.st_mtime_ns] for one in found], _machine()]
 
