@@ -146,10 +146,8 @@ class Place:
     free_bytes: int  # what can be had without swapping; 0 = unknown
     total_bytes: int = 0
     description: str = ""  # what llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"
-    unified: bool = False
-    """Whether a GPU's memory is the CPU's, so that what is put there is missing here."""
-    part: float = 0.0
-    """Of the layers on GPUs, in any unit; 0 = as its free memory is to that of the others."""
+    unified: bool = False  # whether a GPU's memory is the CPU's, so that what is put there is missing here
+    part: float = 0.0  # of the layers on GPUs, in any unit; 0 = as its free memory is to that of the others
 
 
 def total_ram(places: Sequence[Place]) -> int:

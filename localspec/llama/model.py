@@ -62,8 +62,7 @@ class Model:
         self.contexts: dict[int, weakref.ref[Closes]] = {}
         """Open contexts made of it, by address, which are freed before the weights go."""
         self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))  # entries of a logits row
-        self.vocab_type = int(self._api.llama_vocab_type(vocab))
-        """llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM."""
+        self.vocab_type = int(self._api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
         self.bos = _token_or_none(self._api.llama_vocab_bos(vocab))
         self.eos = _token_or_none(self._api.llama_vocab_eos(vocab))
         self.eot = _token_or_none(self._api.llama_vocab_eot(vocab))
@@ -76,8 +75,7 @@ class Model:
             _token_or_none(find(vocab)) for find in (self._api.llama_vocab_fim_rep, self._api.llama_vocab_fim_sep)
         )
         """Tokens before the name of a repository and before the name of a file, where it has them; else None."""
-        self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
-        """Whether plain text should start with `bos`."""
+        self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))  # whether plain text should start with `bos`
         self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))  # tokens the model was trained for
         self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
         """Whether the end of its cache can be dropped, which drafting needs."""

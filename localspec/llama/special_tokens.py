@@ -23,8 +23,7 @@ import numpy as np
 from localspec.gguf import Header
 from localspec.types import NO_TOKENS, Breakers, Prompt, Tokens
 
-SPACE = " \t\n\v\f\r"
-"""What C's `isspace` takes for white space, and llama.cpp with it."""
+SPACE = " \t\n\v\f\r"  # what C's `isspace` takes for white space, and llama.cpp with it
 
 _SPECIAL_TYPES = (2, 3, 4)
 """Of `tokenizer.ggml.token_type`: unknown, control, user-defined. llama.cpp makes others special by their purpose."""

@@ -17,14 +17,10 @@ from localspec.errors import KernelError
 from localspec.native.library import NEED_ROW, NO_MEMORY, Library, open_library
 from localspec.types import Float32Array, LogitRows, Tokens
 
-REQUEST_WORDS = 10
-"""LS_REQUEST_WORDS."""
-MOST_PATCHED = 192
-"""LS_MOST_PATCHED, tokens."""
-LIST_ROOM = 512
-"""LS_LIST_ROOM, entries."""
-METAL = -1
-"""LS_METAL, the ordinal of a Mac's GPU."""
+REQUEST_WORDS = 10  # LS_REQUEST_WORDS
+MOST_PATCHED = 192  # LS_MOST_PATCHED, tokens
+LIST_ROOM = 512  # LS_LIST_ROOM, entries
+METAL = -1  # LS_METAL, the ordinal of a Mac's GPU
 _REASON_ROOM = 256  # LS_REASON_ROOM, bytes
 
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]

@@ -72,8 +72,7 @@ class _Index:
         self._open()
 
 
-LONGEST = 4
-"""Tokens of a context at most (`native/counts.c`)."""
+LONGEST = 4  # tokens of a context at most (`native/counts.c`)
 
 
 class ContextCounts(_Index):
@@ -213,8 +212,7 @@ class Followed(NamedTuple):
     """float32[n]: chances (given the parent) below one half, odds from there on: of a match of m tokens with one sequel
     they are m."""
     match: int  # tokens that matched
-    sequence: int
-    """Where the first node was found last, if in the other index; -1 = in its own, or nowhere."""
+    sequence: int  # where the first node was found last, if in the other index; -1 = in its own, or nowhere
 
 
 NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)

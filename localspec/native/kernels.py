@@ -78,8 +78,7 @@ class Int8Matrix:
         return np.asarray(self.values[ids] * self.scales[ids, None], dtype=np.float32)
 
 
-NO_NOISE = Noise(0)
-"""For distributions that do not depend on noise."""
+NO_NOISE = Noise(0)  # for distributions that do not depend on noise
 _MOST_INPUTS = 64  # LS_MOST_INPUTS
 _WORK_PER_THREAD = 1 << 23  # products of weights; below that, waking a thread costs more than it takes off
 

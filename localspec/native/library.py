@@ -82,8 +82,7 @@ BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "l
 """Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
 let go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond. In the
 pass it has time."""
-MOST_BRIEF = 512
-"""Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
+MOST_BRIEF = 512  # tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand
 REINSTALL = "pip install --force-reinstall --no-deps localspec"
 """The command that builds or fetches the C libraries again."""
 _ADVICE = f"Install a C compiler, then localspec again: {REINSTALL}"
@@ -137,8 +136,7 @@ class DraftStruct(ctypes.Structure):
     )
 
 
-MOST_FOLLOWED = 64
-"""Nodes of a guess, LS_MOST_FOLLOWED."""
+MOST_FOLLOWED = 64  # nodes of a guess, LS_MOST_FOLLOWED
 _NODES = (
     ("tokens", _I32 * MOST_FOLLOWED),
     ("parents", _I32 * MOST_FOLLOWED),
@@ -192,8 +190,7 @@ class PackedSampling:
         lookbacks = [params.dry_penalty_last_n if params.dry_multiplier else 0]
         if params.repeat_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
             lookbacks.append(params.penalty_last_n)
-        self.lookback = -1 if -1 in lookbacks else max(lookbacks)
-        """How many tokens of the history matter; -1 all."""
+        self.lookback = -1 if -1 in lookbacks else max(lookbacks)  # how many tokens of the history matter; -1 all
 
 
 class Library(ctypes.CDLL):

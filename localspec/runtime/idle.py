@@ -95,24 +95,15 @@ class IdleLimits:
 
 
 class Cache(Protocol):
-    """What is timed (`llama.context.Context`)."""
+    """What is timed: a `llama.cache.context.Context`, with what it says of these methods."""
 
     n_ctx: int
     n_vocab: int
 
-    def held(self, slot: int) -> tuple[Tokens, int]:
-        """The slot's tokens, and the prompt length of their history."""
-        ...
-
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens a pass would find cached."""
-        ...
-
+    def held(self, slot: int) -> tuple[Tokens, int]: ...
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int: ...
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]: ...
-
-    def forget(self, slot: int, keep: int = 0) -> None:
-        """Drops what the slot's cache holds after its first `keep` tokens."""
-        ...
+    def forget(self, slot: int, keep: int = 0) -> None: ...
 
 
 class IdleCalibration:

@@ -116,16 +116,14 @@ class Loaded:
     draft_context: Context | None = None
     shared: SharedVocabulary | None = None
     """What target and draft model have in common, where their tokenizers differ."""
-    configuration: str = ""
-    """In words: how the target's cache is kept, and whose kernels compute its passes."""
+    configuration: str = ""  # in words: how the target's cache is kept, and whose kernels compute its passes
     knowledge: Knowledge = field(default_factory=Knowledge)
     """What passes and drafts cost and how often drafts are right, as far as is known."""
     store: Store | None = None  # where it is kept; None = nowhere
     self_check: SelfCheck | None = None  # of our kernels, where they serve the target
     gpu_fault: str = ""
     """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
-    cache_key: bytes = b""
-    """Names what the bits of the target's cache depend on; empty = caches are not kept."""
+    cache_key: bytes = b""  # names what the bits of the target's cache depend on; empty = caches are not kept
     corpus: Corpus | None = None  # past answers that are searched, and where new ones go
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""

@@ -90,8 +90,7 @@ _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode
 @dataclass(frozen=True, slots=True)
 class Placement:
     settings: EngineSettings  # with numbers of layers, and the devices that have them
-    chosen: bool = False
-    """Whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves."""
+    chosen: bool = False  # whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves
     key: dict[str, Any] | None = None  # under which it is remembered; None = it is not
     fault: str = ""
     """Why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing."""

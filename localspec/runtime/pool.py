@@ -67,8 +67,7 @@ class _Held:
     withdraw: Callable[[], None] = field(default=lambda: None)  # other programs are not told of it any more
 
 
-SLOTS = 4
-"""Requests at once per model, unless the settings say so."""
+SLOTS = 4  # requests at once per model, unless the settings say so
 
 
 class Lease:

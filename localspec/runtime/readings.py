@@ -27,8 +27,7 @@ _PASS_TOKENS = 128
 _ROWS_A_PASS = 64
 """Tokens of a pass that scores; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000."""
 _CACHE_STEP = 512  # a context holds a multiple of this number of tokens
-_NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)
-"""llama.cpp's numbers of how states are pooled."""
+_NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)  # llama.cpp's numbers of how states are pooled
 
 
 class _Reader:

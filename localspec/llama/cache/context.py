@@ -32,8 +32,7 @@ from localspec.llama.model import Model
 from localspec.machine import default_threads
 from localspec.types import Feed, LogitRows, Tokens
 
-FEWEST_COPIED_TOKENS = 32
-"""Fewest tokens for which another slot's cache is copied instead of computed."""
+FEWEST_COPIED_TOKENS = 32  # fewest tokens for which another slot's cache is copied instead of computed
 GIVEN_BACK_CELLS = 1024
 """Cells that must have become unused before a slot's memory after its tokens is given back: some MB, in 0.1 ms."""
 CELLS_PER_TOKEN = 256
@@ -85,8 +84,7 @@ class Context:
         self.handle = make_handle(model, settings, self.threads, tap, observer)
         """llama.cpp's own context, closed with this one."""
         self._written, self._copied = [0] * settings.n_slots, list[int]()
-        self.kv_bytes = lib.cache_bytes(mark)
-        """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
+        self.kv_bytes = lib.cache_bytes(mark)  # size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)
         self._memory = self.handle.memory
         capacity, grid = settings.n_ctx + 64, settings.grid if settings.grid_prefill else 0
         back = None if model.can_trim else self.most_nodes

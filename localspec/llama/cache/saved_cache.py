@@ -37,8 +37,7 @@ class SavedCache:
     """What one slot held."""
 
     tokens: Tokens  # int32[n], in position order
-    prompt_length: int
-    """Prompt length of the history of `tokens`: tells how the prompt was cut into passes."""
+    prompt_length: int  # prompt length of the history of `tokens`: tells how the prompt was cut into passes
     state: memoryview  # the bytes that `Context.save` returned
 
 

@@ -28,8 +28,7 @@ from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 
 Mode = Literal["auto", "strict", "off"]
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to give up."""
+Progress = Callable[[str, float], None]  # (what is being done, share done from 0 to 1); may raise to give up
 
 _EXAMINATION_SECONDS = 600.0  # seconds that `strict` may take to examine a model of which nothing is proved
 MOST_PADDED_COST = 1.1
@@ -49,8 +48,7 @@ class Chosen:
     configuration: Configuration
     proof: Exactness  # what the graphs of the target's passes prove about widths and prompts
     description: str  # the configuration in words, whether it is exact, and why
-    self_check: SelfCheck | None = None
-    """Self-check of our kernels, if they compute the target's passes."""
+    self_check: SelfCheck | None = None  # self-check of our kernels, if they compute the target's passes
 
     @property
     def exact(self) -> bool:

@@ -138,10 +138,8 @@ class Exactness:
     widths: bool  # whether rows have the bits of one-row passes at every width
     prefill: bool
     """Whether rows of prompt passes have these bits, too, so that a cache does not depend on its passes."""
-    reason: str
-    """The first node that speaks against `widths`, or else against `prefill`, in words; "" if none does."""
-    steps: int = field(default=0, compare=False)
-    """Products and attentions of a pass that our library computes."""
+    reason: str  # the first node that speaks against `widths`, or else against `prefill`, in words; "" if none does
+    steps: int = field(default=0, compare=False)  # products and attentions of a pass that our library computes
 
     def __str__(self) -> str:
         if not self.widths:

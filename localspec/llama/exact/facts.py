@@ -134,8 +134,7 @@ _HEAD_SIZES: Final = (64, 96, 128, 256)
 _WIDTH_DEPENDENT: Final = 4
 """Status that the library returns if bits depend on the width (native/wide/localspec_wide.h)."""
 
-Case = tuple[str, Callable[[], int]]
-"""A name in words, and a call that tries it."""
+Case = tuple[str, Callable[[], int]]  # a name in words, and a call that tries it
 
 
 class SelfCheck:

@@ -78,10 +78,8 @@ class Configuration:
 
 ABI_VERSION = 4
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-MOST_ROWS = 64
-"""Most rows of a pass that decodes, unless a context says otherwise."""
-DEVICE_NAME = "wide"
-"""Name of our library's device in `lib.devices`."""
+MOST_ROWS = 64  # most rows of a pass that decodes, unless a context says otherwise
+DEVICE_NAME = "wide"  # name of our library's device in `lib.devices`
 
 _I32, _I64, _F64, _PTR, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -278,8 +276,7 @@ class StepWatch:
 
 
 TILES_VARIABLE = "GGML_CPU_TILED_MM"
-TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
-"""ggml's names of the formats that have tiled kernels."""
+TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")  # ggml's names of the formats that have tiled kernels
 _TILES_OFF = "0 (localspec)"
 """Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
 

@@ -360,11 +360,9 @@ def _plain_tokens(model: Model) -> npt.NDArray[np.int32]:
     return plain if len(plain) else np.arange(model.n_vocab, dtype=np.int32)
 
 
-Progress = Callable[[float], None]
-"""Share done, 0 to 1; may raise to give up."""
+Progress = Callable[[float], None]  # share done, 0 to 1; may raise to give up
 
-WIDEST_PROBED = 8
-"""Widest pass that is probed by default."""
+WIDEST_PROBED = 8  # widest pass that is probed by default
 
 
 def probe_lengths(n_ctx: int, reach: int = 16) -> list[int]:

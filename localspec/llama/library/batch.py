@@ -88,8 +88,7 @@ class Cells:
 class Layout:
     """A tree ready for a batch. Lists are per node in draft order unless said otherwise."""
 
-    order: list[int]
-    """Node index of each row, in batch order: main chain, then the others in draft order."""
+    order: list[int]  # node index of each row, in batch order: main chain, then the others in draft order
     depth: list[int]  # 1 for children of the last history token
     first_leaf: list[int]  # lowest leaf id below the node (its own, if it is a leaf)
     leaf_count: list[int]  # number of consecutive leaf ids of the node, from `first_leaf` on
@@ -160,8 +159,7 @@ def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
     return tree
 
 
-MAX_IDS = 64
-"""Most slots or leaves (`ContextSettings` keeps to it)."""
+MAX_IDS = 64  # most slots or leaves (`ContextSettings` keeps to it)
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ from typing import Any
 
 from localspec.errors import LocalspecError
 
-PINNED = "0.3.36"
-"""The version of llama-cpp-python whose struct layouts and behaviour this package is written for."""
+PINNED = "0.3.36"  # the version of llama-cpp-python whose struct layouts and behaviour this package is written for
 _DISTRIBUTIONS = {"llama-cpp-python": "llama_cpp", "localspec-llama": "localspec_llama"}
 """What serves, best first, and the package each one installs."""
 
@@ -30,8 +29,7 @@ _DISTRIBUTIONS = {"llama-cpp-python": "llama_cpp", "localspec-llama": "localspec
 class Bindings:
     distribution: str  # as pip calls it
     version: str
-    unused: str = ""
-    """A distribution of another version that was passed over, with it; "" = there is none."""
+    unused: str = ""  # a distribution of another version that was passed over, with it; "" = there is none
 
     @property
     def package(self) -> str:

@@ -53,8 +53,7 @@ class Contention:
         self.begun = 0  # passes that have begun, on any thread
         self.running = 0  # those of them that have not ended
         self.last_pass = 0.0  # when a pass ended last, by `time.perf_counter`; 0 = there was none
-        self._family: Path | None = None
-        """Threads of the program that this process works for; None = there is none."""
+        self._family: Path | None = None  # threads of the program that this process works for; None = there is none
         self._known = False  # whether a pass has begun that could give way
         self._lock = threading.Lock()
         self._passes = 0.0  # seconds since the last measurement
@@ -250,5 +249,4 @@ def _openmp() -> ctypes.CDLL | None:
     return None
 
 
-cpus = Contention()
-"""Of this process: OpenMP's threads are its, whatever computes."""
+cpus = Contention()  # of this process: OpenMP's threads are its, whatever computes

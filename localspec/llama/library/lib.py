@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 from localspec.errors import Cancelled, DecodeError, DeviceError, LocalspecError
 from localspec.llama.library import bindings
 
-GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
-"""ggml's numbers of the types a KV cache may have."""
+GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # ggml's numbers of the types a KV cache may have
 
 FLASH_ATTENTION = {"auto": -1, False: 0, True: 1}
 

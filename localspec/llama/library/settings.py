@@ -111,8 +111,7 @@ class Tap:
     final: Final = "no"
     """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
     too ("all"; every prompt row then is an output, which costs the output matrix)."""
-    nextn: bool = False
-    """Whether to read the state that an MTP layer starts from, of every row, prompts included."""
+    nextn: bool = False  # whether to read the state that an MTP layer starts from, of every row, prompts included
 
     def __or__(self, other: Tap) -> Tap:
         final = max(self.final, other.final, key=_FINAL_ORDER.index)

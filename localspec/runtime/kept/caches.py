@@ -30,12 +30,9 @@ from localspec.llama.library.batch import common_prefix
 from localspec.machine import available_bytes
 from localspec.types import NO_TOKENS, Tokens
 
-LEAST_CHAT = 128
-"""Tokens: shorter caches of chats are computed again about as fast as they are found."""
-LEAST_TOKENS = 512
-"""Shorter caches of prompts are not kept: they are computed again in seconds."""
-LEAST_GAIN = 256
-"""Tokens that a kept prompt must spare, or that a new one must hold besides those of the others."""
+LEAST_CHAT = 128  # tokens: shorter caches of chats are computed again about as fast as they are found
+LEAST_TOKENS = 512  # shorter caches of prompts are not kept: they are computed again in seconds
+LEAST_GAIN = 256  # tokens that a kept prompt must spare, or that a new one must hold besides those of the others
 NEW_SHARE = 8
 """Before the end a cache is written when one part in so many of it is new: a chat that grows is not written at every
 turn."""
@@ -277,8 +274,7 @@ class PromptCaches(_Caches):
 
     def __init__(self, context: Context, key: bytes, files: PromptFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
-        self._known: dict[str, _Kept | None] = {}
-        """Files that were looked at, by name; None = not for this context."""
+        self._known: dict[str, _Kept | None] = {}  # files that were looked at, by name; None = not for this context
         self._coming = ""  # name of the file that is being written, or was written last
         self._warned = False
         try:

@@ -34,10 +34,8 @@ from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
 
 _LOG = logging.getLogger("localspec")
-LEAST_TOKENS = 8
-"""Shorter answers are not worth keeping."""
-KEPT_SHARE = 0.75
-"""Of the budget, after what is of least use has left."""
+LEAST_TOKENS = 8  # shorter answers are not worth keeping
+KEPT_SHARE = 0.75  # of the budget, after what is of least use has left
 _LOOK_SECONDS = 10.0  # in idle time, between two looks for what other processes have deleted
 
 
