@@ -19,7 +19,6 @@ ROOT = Path("/")
 
 
 def text_of(path: Path) -> str:
-    """What a file of the system says; "" where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -42,7 +41,6 @@ def groups(controller: str, root: Path) -> list[Path]:
 
 
 def allowed() -> Collection[int]:
-    """Numbers of the logical CPUs that this process may use."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # not Linux
@@ -64,8 +62,7 @@ def load() -> float | None:
 
 
 def others(processes: Sequence[str] = ("self",), root: Path = ROOT) -> int:
-    """Threads of other programs than these `processes` (names in /proc) that run or want to, now; 0 where the system
-    does not say."""
+    """Threads of other programs than these (names in /proc) that run or want to, now; 0 = the system does not say."""
     running = re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)
     if running is None:
         return 0
@@ -139,26 +136,18 @@ def _mapped(root: Path, process: int | str = "self") -> Iterator[tuple[bytes, by
             yield fields[0], fields[1], fields[5]
 
 
-_NO_LIMIT = 1 << 60
-"""Bytes from which on a limit is version 1's way to say that there is none."""
+_NO_LIMIT = 1 << 60  # bytes from which on a limit is version 1's way to say that there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where weights and caches can be put."""
-
-    name: str
-    """As llama.cpp calls it: "CPU", "CUDA0", "Metal"."""
+    name: str  # as llama.cpp calls it: "CPU", "CUDA0", "Metal"
     kind: Literal["cpu", "gpu"]
-    free_bytes: int
-    """What can be had without swapping; 0 = unknown."""
+    free_bytes: int  # what can be had without swapping; 0 = unknown
     total_bytes: int = 0
-    description: str = ""
-    """What llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"."""
-    unified: bool = False
-    """Whether a GPU's memory is the CPU's, so that what is put there is missing here."""
-    part: float = 0.0
-    """Of the layers on GPUs, in any unit; 0 = as its free memory is to that of the others."""
+    description: str = ""  # what llama.cpp says of a GPU, such as "NVIDIA GeForce RTX 4090"
+    unified: bool = False  # whether a GPU's memory is the CPU's, so that what is put there is missing here
+    part: float = 0.0  # of the layers on GPUs, in any unit; 0 = as its free memory is to that of the others
 
 
 def total_ram(places: Sequence[Place]) -> int:
@@ -196,8 +185,7 @@ def taken(process: int | str = "self", root: Path = ROOT) -> tuple[int, int]:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, what is left of it) of each control group that has one. Above `memory.high` a group is held up, not
-    killed."""
+    """(limit, what is left) of each control group that has one. Above `memory.high` a group is held up, not killed."""
     for folder in groups("memory", root):
         words = [text_of(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes")]
         limit = min((int(word) for word in words if word.isdigit()), default=_NO_LIMIT)

@@ -26,10 +26,8 @@ from localspec.llama.special_tokens import FewestTokens, PromptTokenizer, Specia
 from localspec.machine import give_back
 from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
 
-_MOST_LAYERS = 512
-"""llama.cpp ends the process over a model with more."""
-_STEP = 1 / 16
-"""Share of a model that loads, after which pages of its file are given back."""
+_MOST_LAYERS = 512  # llama.cpp ends the process over a model with more
+_STEP = 1 / 16  # share of a model that loads, after which pages of its file are given back
 
 
 class Closes(Protocol):
@@ -51,25 +49,20 @@ class Model:
         has_nextn: bool = False,
         spread: Spread = BY_LAYER,
     ) -> None:
-        """Takes over a llama_model pointer; see `load`."""
         self.handle: int | None = handle
         self.header = header
         self.path = header.path
         self.gpu_layers = gpu_layers
-        self.kernels = kernels
-        """Who computes its passes on the CPU; its contexts follow it."""
-        self.has_nextn = has_nextn
-        """Whether its multi-token-prediction layers are loaded."""
+        self.kernels = kernels  # who computes its passes on the CPU; its contexts follow it
+        self.has_nextn = has_nextn  # whether its multi-token-prediction layers are loaded
         self.device = device
         self.spread = spread
         self._api = lib.api()
         self._vocabulary = vocab = self._api.llama_model_get_vocab(handle)
         self.contexts: dict[int, weakref.ref[Closes]] = {}
         """Open contexts made of it, by address, which are freed before the weights go."""
-        self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))
-        """Entries of a logits row."""
-        self.vocab_type = int(self._api.llama_vocab_type(vocab))
-        """llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM."""
+        self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))  # entries of a logits row
+        self.vocab_type = int(self._api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
         self.bos = _token_or_none(self._api.llama_vocab_bos(vocab))
         self.eos = _token_or_none(self._api.llama_vocab_eos(vocab))
         self.eot = _token_or_none(self._api.llama_vocab_eot(vocab))
@@ -82,10 +75,8 @@ class Model:
             _token_or_none(find(vocab)) for find in (self._api.llama_vocab_fim_rep, self._api.llama_vocab_fim_sep)
         )
         """Tokens before the name of a repository and before the name of a file, where it has them; else None."""
-        self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))
-        """Whether plain text should start with `bos`."""
-        self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))
-        """Tokens the model was trained for."""
+        self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))  # whether plain text should start with `bos`
+        self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))  # tokens the model was trained for
         self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
         """Whether the end of its cache can be dropped, which drafting needs."""
         self.chat_template = header.chat_template
@@ -176,8 +167,7 @@ class Model:
     # -- text and tokens ----------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
-        """int32[n] tokens of `text`. `special`: the text of special tokens ("<|im_end|>") is read as those tokens;
-        `add_bos`: `bos` comes first, if the model has one."""
+        """int32[n] tokens of `text`, `bos` first if wanted. `special`: "<|im_end|>" is that token, not characters."""
         data = text.encode("utf-8", "replace")
         tokenize = self._api.llama_tokenize
         room = len(data) + 8
@@ -282,12 +272,10 @@ class Model:
 
     @property
     def metadata(self) -> dict[str, Value]:
-        """The file's metadata."""
         return self.header.metadata
 
     @property
     def sha256(self) -> str:
-        """Of the file, in hex; read once per size and time of change."""
         return file_sha256(self.path)
 
     # -- lifetime -----------------------------------------------------------------------------------------------
@@ -321,8 +309,7 @@ class _Progress:
     def __init__(self, inner: Callable[[float], bool] | None, copied: Sequence[Path]) -> None:
         """`copied`: files whose weights are copied as they load; without their pages there are never two of each."""
         self._inner, self._copied, self._due = inner, copied, _STEP
-        self.look: Callable[[], None] | None = None
-        """Called at each step."""
+        self.look: Callable[[], None] | None = None  # called at each step
         self.error: BaseException | None = None
 
     def __call__(self, share: float, _: object) -> bool:
@@ -408,7 +395,6 @@ def _token_or_none(token: int) -> int | None:
 
 
 def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool) -> Any:
-    """A llama_model_params."""
     api = lib.api()
     params = api.llama_model_default_params()
     params.n_gpu_layers = gpu_layers

@@ -23,8 +23,7 @@ import numpy as np
 from localspec.gguf import Header
 from localspec.types import NO_TOKENS, Breakers, Prompt, Tokens
 
-SPACE = " \t\n\v\f\r"
-"""What C's `isspace` takes for white space, and llama.cpp with it."""
+SPACE = " \t\n\v\f\r"  # what C's `isspace` takes for white space, and llama.cpp with it
 
 _SPECIAL_TYPES = (2, 3, 4)
 """Of `tokenizer.ggml.token_type`: unknown, control, user-defined. llama.cpp makes others special by their purpose."""
@@ -46,8 +45,7 @@ class SpecialToken(NamedTuple):
     token: int
     control: bool
     """It is found only where special tokens are read as such; else it is user-defined, and found in every text."""
-    strips_left: bool = False
-    """White space before it is left out."""
+    strips_left: bool = False  # white space before it is left out
     strips_right: bool = False
 
 
@@ -113,7 +111,7 @@ class Tokenize(Protocol):
 
 
 class PromptTokenizer:
-    """Makes tokens of prompts. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, specials: Sequence[SpecialToken], tokenize: Tokenize, has_lead: bool) -> None:
         """`has_lead`: `tokenize` adds a space before a text."""
@@ -165,7 +163,6 @@ class PromptTokenizer:
         return sorted(counted), cuts
 
     def _plain(self, text: str, start: int, end: int, cuts: dict[int, bool]) -> list[Tokens]:
-        """Tokens of a piece of the text, none of them a control token."""
         if start == end:
             return []
         inside = sorted(cut for cut in cuts if start < cut < end)
@@ -179,7 +176,6 @@ class PromptTokenizer:
         return [self._tokenize(first, special=False), *(self._continued(piece) for piece in rest)]
 
     def _continued(self, text: str) -> Tokens:
-        """Tokens of a text in the middle of another one."""
         if self._has_lead:
             for lead in _LEADS:
                 alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text, special=False)
@@ -188,8 +184,7 @@ class PromptTokenizer:
         return self._tokenize(text, special=False)
 
 
-_LONGEST_TAIL = 20
-"""Tokens after the first one that are looked at, as in llama.cpp."""
+_LONGEST_TAIL = 20  # tokens after the first one that are looked at, as in llama.cpp
 
 
 def breakers(pieces: Sequence[bytes], texts: Sequence[str], tokenize: Callable[[str], Tokens]) -> Breakers:
@@ -214,7 +209,7 @@ _NOTHING = b"\xff"  # no byte of UTF-8: what stands around it does not become a 
 
 
 class FewestTokens:
-    """For the tokenizer of one model. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, texts: Sequence[bytes], control: Sequence[bytes], user_defined: Sequence[bytes]) -> None:
         """`texts` of all tokens, as the vocabulary writes them, which is never shorter than what they stand for;

@@ -17,16 +17,11 @@ from localspec.errors import KernelError
 from localspec.native.library import NEED_ROW, NO_MEMORY, Library, open_library
 from localspec.types import Float32Array, LogitRows, Tokens
 
-REQUEST_WORDS = 10
-"""LS_REQUEST_WORDS."""
-MOST_PATCHED = 192
-"""LS_MOST_PATCHED, tokens."""
-LIST_ROOM = 512
-"""LS_LIST_ROOM, entries."""
-METAL = -1
-"""LS_METAL, the ordinal of a Mac's GPU."""
-_REASON_ROOM = 256
-"""LS_REASON_ROOM, bytes."""
+REQUEST_WORDS = 10  # LS_REQUEST_WORDS
+MOST_PATCHED = 192  # LS_MOST_PATCHED, tokens
+LIST_ROOM = 512  # LS_LIST_ROOM, entries
+METAL = -1  # LS_METAL, the ordinal of a Mac's GPU
+_REASON_ROOM = 256  # LS_REASON_ROOM, bytes
 
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 
@@ -41,7 +36,6 @@ class ListRequest:
     """int32[MOST_PATCHED], tokens with a bias or a penalty; `words` says how many."""
 
     def addresses(self) -> tuple[int, int]:
-        """Of both, for C."""
         return int(self.words.ctypes.data), int(self.patched.ctypes.data)
 
 
@@ -49,12 +43,9 @@ class ListRequest:
 class Lists:
     """Entries of rows that can matter."""
 
-    found: npt.NDArray[np.int32]
-    """int32[rows], entries of each; above LIST_ROOM a list is cut off."""
-    tokens: npt.NDArray[np.int32]
-    """int32[rows, LIST_ROOM]."""
-    values: Float32Array
-    """float32[rows, LIST_ROOM], raw logits."""
+    found: npt.NDArray[np.int32]  # int32[rows], entries of each; above LIST_ROOM a list is cut off
+    tokens: npt.NDArray[np.int32]  # int32[rows, LIST_ROOM]
+    values: Float32Array  # float32[rows, LIST_ROOM], raw logits
 
 
 class Gpu:
@@ -79,17 +70,14 @@ class Gpu:
         if status:
             raise KernelError(reason.value.decode(errors="replace"))
         self._handle = int(handle.value or 0)
-        self.failure = ""
-        """Why this device serves no more, in a sentence; empty while it does."""
+        self.failure = ""  # why this device serves no more, in a sentence; empty while it does
         self._close = weakref.finalize(self, self._lib.ls_gpu_close, self._handle)
 
     @property
     def serves(self) -> bool:
-        """Whether no call has failed."""
         return not self.failure and self._close.alive
 
     def close(self) -> None:
-        """Gives everything on the device back; may be called again."""
         self._close()
 
     def lists(self, logits: int, rows: int, request: ListRequest, positions: UInt32Array) -> Lists:
@@ -126,8 +114,7 @@ _ROW = np.dtype([("logits", np.uintp), ("n", np.int32), ("tokens", np.uintp), ("
 
 
 class DeviceRows(LogitRows):
-    """Rows of logits in a device's memory, until the next pass. A row is copied to the host when something reads it,
-    once."""
+    """Rows of logits in a device's memory, until the next pass; each is copied to the host when it is read, once."""
 
     __slots__ = ("_fetch", "_here", "addresses", "gpu")
 
@@ -171,7 +158,6 @@ class DeviceRows(LogitRows):
         return DeviceRows(self.addresses[:count], self.n_vocab, self._fetch, self.gpu, self)
 
     def copied(self) -> int:
-        """How many rows the host has."""
         return len(self._here)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from localspec.errors import KernelError
 from localspec.native.kernels import KERNELS
 from localspec.native.library import MOST_FOLLOWED, FollowedStruct, GuessStruct
-from localspec.types import NO_TOKENS, Float32Array, Float64Array, Noise, Tokens
+from localspec.types import NO_TOKENS, Float32Array, Noise, Tokens
 
 
 class Guess(NamedTuple):
@@ -20,8 +20,7 @@ class Guess(NamedTuple):
 
     tokens: Tokens
     parents: Tokens
-    confidence: Float32Array
-    """Chance of each, given its parent."""
+    confidence: Float32Array  # chance of each, given its parent
 
 
 NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
@@ -41,7 +40,6 @@ class GuessBuffer:
         )
 
     def taken(self) -> Guess:
-        """A copy of what is there."""
         nodes: int = self._struct.nodes
         if not nodes:
             return NO_GUESS
@@ -66,8 +64,7 @@ class _Index:
             raise KernelError(f"{self._lacking} (status {status}).")
         self._handle = handle.value
         self._free = weakref.finalize(self, self._end, self._handle)
-        self._length = 0
-        """Tokens of the sequence that was looked at last."""
+        self._length = 0  # tokens of the sequence that was looked at last
 
     def close(self) -> None:
         """Frees the memory; a second call does nothing, and what is asked later begins with an empty one."""
@@ -75,8 +72,7 @@ class _Index:
         self._open()
 
 
-LONGEST = 4
-"""Tokens of a context at most (`native/counts.c`)."""
+LONGEST = 4  # tokens of a context at most (`native/counts.c`)
 
 
 class ContextCounts(_Index):
@@ -94,7 +90,6 @@ class ContextCounts(_Index):
         self._count(tokens, 1)
 
     def remove(self, tokens: Tokens) -> None:
-        """Takes out a sequence that was added: nothing of it is left."""
         self._count(tokens, -1)
 
     def _count(self, tokens: Tokens, times: int) -> None:
@@ -155,8 +150,7 @@ class ContextCounts(_Index):
 
 _AT_HAND = 64
 """Tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup."""
-_TOKENS = 8
-"""Bytes before the tokens in this buffer."""
+_TOKENS = 8  # bytes before the tokens in this buffer
 
 
 class NgramIndex(_Index):
@@ -209,40 +203,18 @@ class NgramIndex(_Index):
         return self._buffer[2 : 2 + found].copy(), match
 
 
-class Continuation(NamedTuple):
-    """What followed the longest match."""
-
-    tokens: Tokens
-    """int32[n]."""
-    parents: Tokens
-    """int32[n], -1 = the context; best first."""
-    chances: Float64Array
-    """float64[n], of being right if the parent is: c of n places agree, after a match of m: c / (n + 1 / m)."""
-    score: float
-    """Tokens expected to be right: the sum over all nodes of the products of chances."""
-    match: int
-    """Tokens that matched."""
-    sequence: int
-    """Where the first node was found last; -1 = nowhere."""
-
-
 class Followed(NamedTuple):
     """What a drafter needs of a guess."""
 
-    tokens: Tokens
-    """int32[n]."""
-    parents: Tokens
-    """int32[n], -1 = the context; best first."""
+    tokens: Tokens  # int32[n]
+    parents: Tokens  # int32[n], -1 = the context; best first
     confidence: Float32Array
     """float32[n]: chances (given the parent) below one half, odds from there on: of a match of m tokens with one sequel
     they are m."""
-    match: int
-    """Tokens that matched."""
-    sequence: int
-    """Where the first node was found last, if in the other index; -1 = in its own, or nowhere."""
+    match: int  # tokens that matched
+    sequence: int  # where the first node was found last, if in the other index; -1 = in its own, or nowhere
 
 
-NOTHING = Continuation(NO_TOKENS, NO_TOKENS, np.empty(0), 0.0, 0, -1)
 NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
 
 
@@ -257,80 +229,27 @@ class SuffixIndex(_Index):
         if not 1 <= depth <= 64:
             raise KernelError(f"a suffix index {depth} tokens deep; it must be 1 to 64.")
         super().__init__("suffix", (depth,), f"no suffix index {depth} tokens deep")
-        self._depth = depth
-        self._tokens, self._parents = (np.zeros(MOST_FOLLOWED, dtype=np.int32) for _ in range(2))
-        self._chances, self._score = np.zeros(MOST_FOLLOWED), np.zeros(1)
-        self._found = np.zeros(3, dtype=np.int32)
-        outputs = (self._tokens, self._parents, self._chances, self._found, self._score)
-        self._addresses = tuple(array.ctypes.data for array in outputs)
         self._followed = FollowedStruct()
         self._tree = GuessBuffer(self._followed)
 
     def add(self, sequences: Sequence[Tokens]) -> int:
-        """Adds int32[n] sequences, called by the number returned and those after it. Raises KernelError: a negative
-        token, or no memory."""
+        """Adds int32[n] sequences, called by the number returned and those after it. Raises KernelError."""
         tokens = np.ascontiguousarray(np.concatenate(sequences) if len(sequences) else NO_TOKENS, dtype=np.int32)
         lengths = np.array([len(one) for one in sequences], dtype=np.int64)
-        address = self._found.ctypes.data
-        status = self._lib.ls_suffix_add(self._handle, tokens.ctypes.data, lengths.ctypes.data, len(lengths), address)
+        first = ctypes.c_int32()
+        status = self._lib.ls_suffix_add(
+            self._handle, tokens.ctypes.data, lengths.ctypes.data, len(lengths), ctypes.addressof(first)
+        )
         if status:
             raise KernelError(f"the suffix index could not take {len(tokens)} tokens (status {status}).")
         self._length = len(sequences[-1]) if len(sequences) else self._length
-        return int(self._found[0])
+        return first.value
 
     def remove(self, sequence: int) -> None:
         """Takes a sequence out. Raises KernelError if there is none of that number."""
         if self._lib.ls_suffix_remove(self._handle, sequence):
             raise KernelError(f"the suffix index has no sequence {sequence}.")
         self._length = 0  # it may have been the newest
-
-    def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
-        """Makes the newest sequence (begun if there is none) int32[n] `tokens`: truncates to what is the same, appends.
-
-        The first `unchanged` tokens are not looked at, as for `NgramIndex`. Raises KernelError as `add` does.
-        """
-        if not 0 <= unchanged <= len(tokens):
-            raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
-        unchanged = min(unchanged, self._length)
-        tail = np.ascontiguousarray(tokens[unchanged:], dtype=np.int32)
-        status = self._lib.ls_suffix_sync(self._handle, unchanged, tail.ctypes.data, len(tail))
-        if status:
-            raise KernelError(f"the suffix index could not take {len(tokens)} tokens (status {status}).")
-        self._length = len(tokens)
-
-    def guess(
-        self, context: Tokens, max_nodes: int, max_depth: int, *, tree: bool = False, runs_on: bool = False
-    ) -> Continuation:
-        """What followed the longest end of int32[n] `context`: at most 64 nodes, best first; a chain unless `tree`.
-
-        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
-        the one seen last wins. Of the context only the last `depth` tokens matter.
-
-        Args:
-            tree: best first by the product of chances; else the most likely token each time.
-            runs_on: what reaches the end of its sequence goes on with what is guessed; for an index of one sequence,
-                whose end the context is.
-        """
-        if max_nodes < 0 or max_depth < 0:
-            raise KernelError(f"{max_nodes} nodes of depth {max_depth} were asked for.")
-        end = np.ascontiguousarray(context[-self._depth :], dtype=np.int32)
-        nodes, depth = min(max_nodes, MOST_FOLLOWED), min(max_depth, MOST_FOLLOWED)
-        status = self._lib.ls_suffix_guess(
-            self._handle, end.ctypes.data, len(end), nodes, depth, tree + 2 * runs_on, *self._addresses
-        )
-        if status:
-            raise KernelError(f"the suffix index cannot guess (status {status}).")
-        nodes, match, sequence = self._found.tolist()
-        if not nodes:
-            return NOTHING
-        return Continuation(
-            self._tokens[:nodes].copy(),
-            self._parents[:nodes].copy(),
-            self._chances[:nodes].copy(),
-            float(self._score[0]),
-            match,
-            sequence,
-        )
 
     def follow(
         self,
@@ -343,15 +262,19 @@ class SuffixIndex(_Index):
         other: SuffixIndex | None = None,
         least: int = 1,
     ) -> Followed:
-        """All that a drafter does in a pass: `sync` to int32[n] `tokens`, then the better of two guesses after them.
+        """All that a drafter does in a pass: makes the newest sequence (begun if there is none) int32[n] `tokens`, then
+        gives the better of two guesses after them, at most 64 nodes, best first.
+
+        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
+        the one seen last wins.
 
         Args:
-            max_nodes: of the guess; 0 = only `sync`.
+            max_nodes: of the guess; 0 = none is made.
             other: searched, too, and preferred where it promises more; its sequences do not run on.
             least: tokens that must match there.
 
         Raises:
-            KernelError: as `sync` and `guess`.
+            KernelError: a number is out of range, a negative token, or no memory.
         """
         if not 0 <= unchanged <= len(tokens) or max_nodes < 0 or max_depth < 0:
             raise KernelError(f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}.")

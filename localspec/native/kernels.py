@@ -8,6 +8,7 @@ returns. Arguments are checked here, once.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,26 +22,34 @@ from localspec.native.library import (
     BAD_ARGUMENT,
     BAD_DRAFT,
     BAD_TREE,
+    ISAS,
     NO_MEMORY,
     NO_SUPPORT,
     NOT_FINITE,
-    Numbers,
     Scratch,
+    open_library,
 )
-from localspec.types import Float32Array, Float64Array, LogitRows, Noise, Rule, SamplingParams, SparseProbs, Tokens
+from localspec.types import (
+    Float32Array,
+    Float64Array,
+    LogitRows,
+    Noise,
+    Purpose,
+    Rule,
+    SamplingParams,
+    SparseProbs,
+    Tokens,
+)
 
-_AT_ONCE = 4096
-"""Rows that are rounded at a time."""
+_AT_ONCE = 4096  # rows that are rounded at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Matrix:
     """A matrix in a byte a weight: entry (i, k) is `values[i, k] * scales[i]`."""
 
-    values: npt.NDArray[np.int8]
-    """int8[rows, columns], C-contiguous."""
-    scales: Float32Array
-    """float32[rows]."""
+    values: npt.NDArray[np.int8]  # int8[rows, columns], C-contiguous
+    scales: Float32Array  # float32[rows]
 
     @staticmethod
     def of(weights: npt.NDArray[np.floating]) -> Int8Matrix:
@@ -69,22 +78,43 @@ class Int8Matrix:
         return np.asarray(self.values[ids] * self.scales[ids, None], dtype=np.float32)
 
 
-NO_NOISE = Noise(0)
-"""For distributions that do not depend on noise."""
-_MOST_INPUTS = 64
-"""LS_MOST_INPUTS."""
-_WORK_PER_THREAD = 1 << 23
-"""Products of weights; below that, waking a thread costs more than it takes off."""
+NO_NOISE = Noise(0)  # for distributions that do not depend on noise
+_MOST_INPUTS = 64  # LS_MOST_INPUTS
+_WORK_PER_THREAD = 1 << 23  # products of weights; below that, waking a thread costs more than it takes off
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """For products that are worth several threads."""
     return ThreadPoolExecutor(thread_name_prefix="localspec-product")
 
 
-class NativeKernels(Numbers):
-    """The kernels on one instruction set."""
+class NativeKernels:
+    def __init__(self, isa: str = "best") -> None:
+        """`isa`: one of ISAS; "best" lets the CPU decide."""
+        self.library = open_library()
+        self._isa = ISAS[isa]
+        self._local = threading.local()
+        self.isa: str = self.library.ls_isa_name(self.library.ls_workspace_isa(self.scratch().workspace)).decode()
+        """The instruction set in use."""
+        self.cpu_features: str = self.library.ls_cpu_features().decode()
+        """What the dispatcher saw, e.g. "x86-64 avx2 avx512"."""
+
+    def scratch(self) -> Scratch:
+        """Buffers of the thread that calls."""
+        scratch: Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = Scratch(self.library, self._isa)
+        return scratch
+
+    def gumbel(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
+        """float64[n] = -log(-log(uniform)), with our own log, where uniform is (x + 0.5) / 2^32 of each token id, x its
+        first word of Philox 4x32-10 (Salmon et al. 2011)."""
+        tokens, scratch = np.ascontiguousarray(tokens, dtype=np.int32), self.scratch()
+        out = np.empty(len(tokens))
+        scratch.put_noise(noise)
+        front = (scratch.workspace, scratch.noise_address, purpose, position & 0xFFFFFFFF)
+        self.library.suited(len(tokens)).ls_gumbel(*front, tokens.ctypes.data, len(tokens), out.ctypes.data)
+        return out
 
     def _error(self, scratch: Scratch, status: int, rows: LogitRows, index: int) -> KernelError:
         address = scratch.results_address
@@ -107,6 +137,26 @@ class NativeKernels(Numbers):
         return KernelError(f"the C library failed: {reason}.")
 
     # One row
+
+    def _front(
+        self,
+        rows: LogitRows,
+        index: int,
+        sampling: SamplingParams,
+        window: Tokens,
+        noise: Noise,
+        position: int,
+        room: int = 0,
+    ) -> tuple[Scratch, tuple[int, ...]]:
+        """Buffers of this thread, with room for so many results, and the first arguments of C."""
+        _check_row(rows, index)
+        scratch = self.scratch()
+        packed = scratch.pack(sampling)
+        scratch.grow(room)  # first: it would lose the window
+        n_window = scratch.put_window(window, packed.lookback)
+        scratch.put_noise(noise)
+        context = (packed.address, scratch.window_address, n_window, scratch.noise_address, position & 0xFFFFFFFF)
+        return scratch, (scratch.workspace, rows.pointer(index), rows.n_vocab, *context)
 
     def sample(
         self,
@@ -136,29 +186,12 @@ class NativeKernels(Numbers):
         Raises:
             KernelError: NaN or +inf in the row, every token excluded, or `index` or `count` out of range.
         """
-        _check_row(rows, index)
         if count < 1:
             raise KernelError(f"{count} tokens were asked for; 1 is the least.")
-        scratch = self.scratch()
-        packed = scratch.pack(sampling)
         count = min(count, rows.n_vocab)
-        scratch.grow(count)  # first: it would lose the window
-        n_window = scratch.put_window(window, packed.lookback)
-        scratch.put_noise(noise)
-        status = self.library.ls_sample(
-            scratch.workspace,
-            rows.pointer(index),
-            rows.n_vocab,
-            packed.address,
-            scratch.window_address,
-            n_window,
-            scratch.noise_address,
-            position & 0xFFFFFFFF,
-            count,
-            scratch.picked_address,
-            scratch.probs_address,
-            scratch.results_address,
-        )
+        scratch, front = self._front(rows, index, sampling, window, noise, position, count)
+        out = (scratch.picked_address, scratch.probs_address, scratch.results_address)
+        status = self.library.ls_sample(*front, count, *out)
         if status:
             raise self._error(scratch, status, rows, index)
         found = int(scratch.results[0])
@@ -177,26 +210,11 @@ class NativeKernels(Numbers):
 
         `noise` and `position` say whether XTC takes tokens out here; nothing else depends on them.
         """
-        _check_row(rows, index)
-        scratch = self.scratch()
-        packed = scratch.pack(sampling)
-        n_window = scratch.put_window(window, packed.lookback)
-        scratch.put_noise(noise)
+        scratch, front = self._front(rows, index, sampling, window, noise, position)
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
-        status = self.library.ls_distribution(
-            scratch.workspace,
-            rows.pointer(index),
-            rows.n_vocab,
-            packed.address,
-            scratch.window_address,
-            n_window,
-            scratch.noise_address,
-            position & 0xFFFFFFFF,
-            tokens.ctypes.data,
-            probs.ctypes.data,
-            scratch.results_address,
-        )
+        out = (tokens.ctypes.data, probs.ctypes.data, scratch.results_address)
+        status = self.library.ls_distribution(*front, *out)
         if status:
             raise self._error(scratch, status, rows, index)
         found = int(scratch.results[0])
@@ -325,7 +343,6 @@ class NativeKernels(Numbers):
         return np.concatenate([mine, *(one.result() for one in first)], axis=1)
 
     def _product(self, matrix: Int8Matrix, inputs: Float32Array, begin: int, end: int) -> Float32Array:
-        """Of the rows from `begin` to `end`."""
         columns, scratch = matrix.shape[1], self.scratch()
         out = np.empty((len(inputs), end - begin), dtype=np.float32)
         for start in range(0, len(inputs), _MOST_INPUTS):

@@ -1,5 +1,4 @@
-"""The library built from native/: where it is, its functions and structs, what a thread keeps between calls, and what
-it computes of numbers alone: noise, log and exp, the same bits everywhere."""
+"""The library built from native/: where it is, its functions and structs, and what a thread keeps between calls."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import ctypes
 import os
 import sys
 import sysconfig
-import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,8 @@ import localspec
 from localspec.errors import KernelError
 from localspec.types import (
     NO_BREAKERS,
-    Float64Array,
     ModelSampling,
     Noise,
-    Purpose,
     SamplingParams,
     SparseProbs,
     Tokens,
@@ -79,18 +75,14 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_counts_free": (None, [_PTR]),
     "ls_counts_add": (_I32, [_PTR, _PTR, _I64, _I32]),
     "ls_counts_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
-    "ls_counts_guess": (
-        _I32,
-        [_PTR, _PTR, _PTR, _I64, _PTR, _I64, ctypes.c_double, _PTR, _I32, _I32, _I32, _PTR],
-    ),
+    "ls_counts_guess": (_I32, [_PTR, _PTR, _PTR, _I64, _PTR, _I64, ctypes.c_double, _PTR, _I32, _I32, _I32, _PTR]),
     "ls_counts_bytes": (_I64, [_PTR]),
 }
 BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_counts_guess")
 """Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
 let go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond. In the
 pass it has time."""
-MOST_BRIEF = 512
-"""Tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand."""
+MOST_BRIEF = 512  # tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand
 REINSTALL = "pip install --force-reinstall --no-deps localspec"
 """The command that builds or fetches the C libraries again."""
 _ADVICE = f"Install a C compiler, then localspec again: {REINSTALL}"
@@ -144,8 +136,7 @@ class DraftStruct(ctypes.Structure):
     )
 
 
-MOST_FOLLOWED = 64
-"""Nodes of a guess, LS_MOST_FOLLOWED."""
+MOST_FOLLOWED = 64  # nodes of a guess, LS_MOST_FOLLOWED
 _NODES = (
     ("tokens", _I32 * MOST_FOLLOWED),
     ("parents", _I32 * MOST_FOLLOWED),
@@ -176,8 +167,6 @@ def noise_struct(noise: Noise) -> NoiseStruct:
 
 
 class PackedSampling:
-    """`SamplingParams` as C sees them."""
-
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         biases = [pair for pair in params.logit_bias if pair[0] < 2**31]  # no vocabulary is larger
@@ -201,15 +190,11 @@ class PackedSampling:
         lookbacks = [params.dry_penalty_last_n if params.dry_multiplier else 0]
         if params.repeat_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
             lookbacks.append(params.penalty_last_n)
-        self.lookback = -1 if -1 in lookbacks else max(lookbacks)
-        """How many tokens of the history matter; -1 all."""
+        self.lookback = -1 if -1 in lookbacks else max(lookbacks)  # how many tokens of the history matter; -1 all
 
 
 class Library(ctypes.CDLL):
-    """The C library, its functions declared."""
-
-    brief: ctypes.PyDLL
-    """The same, for functions of `BRIEF`."""
+    brief: ctypes.PyDLL  # the same, for functions of `BRIEF`
 
     def suited(self, tokens: int) -> ctypes.CDLL:
         """Whichever of the two a function of `BRIEF` is called of, where it has so many tokens to work on."""
@@ -258,7 +243,6 @@ class Scratch:
         self.grow(64)
 
     def grow(self, count: int) -> None:
-        """Room for `count` draft nodes, window tokens or results."""
         if count <= self.room:
             return
         self.room = 2 * count
@@ -306,79 +290,9 @@ class Scratch:
             )
 
     def put_window(self, window: Tokens, lookback: int) -> int:
-        """Copies the tokens that matter; returns how many."""
         if lookback == 0:
             return 0
         tail = window if lookback < 0 else window[-lookback:]
         self.grow(len(tail))
         self.window[: len(tail)] = tail
         return len(tail)
-
-
-class Numbers:
-    """The open C library on one instruction set, and what it computes of numbers alone."""
-
-    def __init__(self, isa: str = "best") -> None:
-        """`isa`: one of ISAS; "best" lets the CPU decide."""
-        self.library = open_library()
-        self._isa = ISAS[isa]
-        self._local = threading.local()
-        self.isa: str = self.library.ls_isa_name(self.library.ls_workspace_isa(self.scratch().workspace)).decode()
-        """The instruction set in use."""
-        self.cpu_features: str = self.library.ls_cpu_features().decode()
-        """What the dispatcher saw, e.g. "x86-64 avx2 avx512"."""
-
-    def scratch(self) -> Scratch:
-        """Buffers of the thread that calls."""
-        scratch: Scratch | None = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = Scratch(self.library, self._isa)
-        return scratch
-
-    def philox4x32_10(self, counter: npt.NDArray[np.uint32], key: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """uint32[4] random words for a uint32[4] counter and a uint32[2] key (Salmon et al. 2011)."""
-        words = np.ascontiguousarray(counter, dtype=np.uint32)
-        keys = np.ascontiguousarray(key, dtype=np.uint32)
-        out = np.empty(4, dtype=np.uint32)
-        self.library.ls_philox4x32_10(words.ctypes.data, keys.ctypes.data, out.ctypes.data)
-        return out
-
-    def uniform(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
-        """float64[n] in (0, 1), one per token id: (x + 0.5) / 2^32, x the first Philox word."""
-        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
-        out = np.empty(len(tokens))
-        struct = noise_struct(noise)
-        self.library.ls_uniform(
-            ctypes.addressof(struct), purpose, position & 0xFFFFFFFF, tokens.ctypes.data, len(tokens), out.ctypes.data
-        )
-        return out
-
-    def gumbel(self, noise: Noise, purpose: Purpose, position: int, tokens: Tokens) -> Float64Array:
-        """float64[n] = -log(-log(uniform)), with our own log."""
-        tokens = np.ascontiguousarray(tokens, dtype=np.int32)
-        out = np.empty(len(tokens))
-        struct = noise_struct(noise)
-        self.library.suited(len(tokens)).ls_gumbel(
-            self.scratch().workspace,
-            ctypes.addressof(struct),
-            purpose,
-            position & 0xFFFFFFFF,
-            tokens.ctypes.data,
-            len(tokens),
-            out.ctypes.data,
-        )
-        return out
-
-    def log(self, x: Float64Array) -> Float64Array:
-        """Natural logarithm of positive normal float64[n]."""
-        x = np.ascontiguousarray(x, dtype=np.float64)
-        out = np.empty_like(x)
-        self.library.ls_log(self.scratch().workspace, x.ctypes.data, x.size, out.ctypes.data)
-        return out
-
-    def exp(self, x: Float64Array) -> Float64Array:
-        """e^x of float64[n] <= 700; exactly 0 below -690."""
-        x = np.ascontiguousarray(x, dtype=np.float64)
-        out = np.empty_like(x)
-        self.library.ls_exp(self.scratch().workspace, x.ctypes.data, x.size, out.ctypes.data)
-        return out

@@ -41,8 +41,7 @@ _GPU_STEP = 2.0
 factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
 _REACHED_SHARE_OF_RATE = 0.65
 """Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
-_CACHE_BYTES = 2
-"""Of an element of the cache; all formats but q8_0, which has half of it."""
+_CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has half of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
 def pass_costs(
     shape: ModelShape, widest: int, lengths: Sequence[int], kernels: Kernels, rates: Rates | None = None
 ) -> PassCosts:
-    """`PassCosts` that begin with estimates, for widths up to `widest`, at these cached lengths; between them costs are
-    straight lines."""
+    """`PassCosts` that begin with estimates, for widths up to `widest`, at these cached lengths."""
     rates = rates or Rates()
     table = {
         length: {width: pass_seconds(shape, width, length, rates, kernels) for width in range(1, widest + 1)}
@@ -113,18 +111,13 @@ def draft_costs(shape: ModelShape, kernels: Kernels, rates: Rates | None = None)
     return DraftCosts({1: one}, two - one, estimated=True)
 
 
-_COMPARED_LENGTH = 512
-"""Tokens in the cache at which passes are compared: those of a short chat."""
+_COMPARED_LENGTH = 512  # tokens in the cache at which passes are compared: those of a short chat
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """Of a target at one place."""
-
-    plain: float
-    """Seconds of a pass of one row."""
-    padded: float | None
-    """How many times as long one of `GPU_WIDTH` rows takes; None = none was timed."""
+    plain: float  # seconds of a pass of one row
+    padded: float | None  # how many times as long one of `GPU_WIDTH` rows takes; None = none was timed
 
 
 def read_passes(
@@ -168,13 +161,9 @@ _HALF_LIFE = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The two facts."""
-
     facts: Facts
-    pair: dict[str, Any]
-    """What acceptance depends on."""
-    machine: dict[str, Any]
-    """What costs depend on."""
+    pair: dict[str, Any]  # what acceptance depends on
+    machine: dict[str, Any]  # what costs depend on
     alone: Store | None = None
     """Those of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text
     are right as often."""
@@ -191,7 +180,6 @@ class Store:
         return found
 
     def write(self, knowledge: Knowledge) -> None:
-        """Keeps both; a full or read-only disk is no error."""
         self.facts.write("acceptance", self.pair, {name: asdict(one) for name, one in knowledge.acceptance.items()})
         costs = {
             "passes": {width: list(one) for width, one in knowledge.costs.kept().items()},
@@ -206,7 +194,6 @@ def _tables(data: Any) -> dict[str, Table]:
 
 
 def _costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
-    """Of passes and of drafts."""
     fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
     passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_from_json(data["passes"]).items()}
     return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}

@@ -145,7 +145,6 @@ class Engine:
         return self.prompt_tokens(self.template.prompt(messages, beginning=beginning, **variables))
 
     def chat(self, messages: Sequence[Message], options: Options | None = None, **changes: Any) -> Generation:
-        """Answers a conversation; options as in `generate`."""
         return self.generate(self.chat_tokens(messages), options, **changes)
 
     def generate(self, prompt: str | Tokens, options: Options | None = None, **changes: Any) -> Generation:
@@ -201,7 +200,6 @@ class Engine:
 
     @property
     def facts(self) -> ModelFacts:
-        """What lists tell of its models."""
         return ModelFacts.of(self.loaded, self.template)
 
     def forget_chat(self, chat: str) -> None:
@@ -254,7 +252,6 @@ class Engine:
 
     @property
     def running(self) -> dict[int, Generation]:
-        """What is being answered now, by slot."""
         return self._worker.running
 
     def compiled(self, grammar: Grammar) -> Constraint:
@@ -322,8 +319,7 @@ class Engine:
 
     @property
     def silence(self) -> tuple[float, float]:
-        """Seconds since the models last did something, while something is asked of them (else 0), and the longest such
-        silence that ended."""
+        """See `Worker.silence`."""
         return self._worker.silence
 
     def close(self) -> None:
@@ -383,9 +379,7 @@ class Asked:
         else:
             prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
         self.prompt, reply = turn.resume(prompt, reasoning, prefix, thought_out)
-        self.reply: Parser = Verbatim() if raw else reply
-        """Reads what the model says."""
-        self.preserved = frozenset[int]() if raw else turn.preserved
-        """Control tokens that `reply` must see."""
+        self.reply: Parser = Verbatim() if raw else reply  # reads what the model says
+        self.preserved = frozenset[int]() if raw else turn.preserved  # control tokens that `reply` must see
         self.most = MOST_TOKENS if completes else None
         """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""

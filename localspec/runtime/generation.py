@@ -18,18 +18,15 @@ class Generation:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.kept = True
-        """Whether its answer may go into the corpus; not if its chat was deleted meanwhile."""
+        self.kept = True  # whether its answer may go into the corpus; not if its chat was deleted meanwhile
         self.started = perf_counter()
-        self.finish: FinishReason | None = None
-        """Why it ended; None while it runs."""
+        self.finish: FinishReason | None = None  # why it ended; None while it runs
         self.stats = RequestStats(prompt_tokens=len(request.prompt))
         """Live; from when it has a slot on, the engine's own."""
         self.progress: tuple[int, int] | None = None
         """Tokens of the prompt that are in the slot's cache, found there or read, and those to be there before the
         first pass; None = none was read yet."""
-        self.tokens: list[int] = []
-        """Tokens read so far."""
+        self.tokens: list[int] = []  # tokens read so far
         self.cancelled = False
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._arrived: Callable[[], None] | None = None
@@ -100,15 +97,12 @@ class Signs:
     def __init__(self) -> None:
         self._last = monotonic()
         self._faults = 0  # pages that were read from disk
-        self.longest = 0.0
-        """Seconds of the longest silence that ended."""
+        self.longest = 0.0  # seconds of the longest silence that ended
 
     def begin(self) -> None:
-        """There was nothing to do until now."""
         self._last = monotonic()
 
     def alive(self) -> None:
-        """The models have done something."""
         now = monotonic()
         self.longest = max(self.longest, now - self._last)
         self._last = now

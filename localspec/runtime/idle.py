@@ -22,14 +22,10 @@ from localspec.machine import available_bytes, on_battery
 from localspec.planning.costs import PassCosts
 from localspec.types import Feed, LogitRows, Tokens
 
-_QUIET_SECONDS = 2.0
-"""Seconds without a pass in this process before one of these runs."""
-_RETRY_SECONDS = 60.0
-"""Seconds until it is tried again where it was not possible or disturbed."""
-_MOST_DELAYED_SHARE = 0.1
-"""Of a pass, the time its threads waited for a CPU from which on it does not count."""
-_PASSES_A_WIDTH = 3
-"""Passes of a width; the first one builds its graph and does not count."""
+_QUIET_SECONDS = 2.0  # seconds without a pass in this process before one of these runs
+_RETRY_SECONDS = 60.0  # seconds until it is tried again where it was not possible or disturbed
+_MOST_DELAYED_SHARE = 0.1  # of a pass, the time its threads waited for a CPU from which on it does not count
+_PASSES_A_WIDTH = 3  # passes of a width; the first one builds its graph and does not count
 _FREE_BYTES = 4 * 256 * 2**20
 """Free bytes from which on the machine is measured: four times what that takes (native/wide/limits.c)."""
 
@@ -76,8 +72,7 @@ class IdleSelfCheck:
 
 
 class IdleLimits:
-    """Measures what this machine can do at most, for the estimates of `runtime.costs`: once a day, and the highest ever
-    measured counts."""
+    """Measures what this machine can do at most, once a day; the highest ever measured counts."""
 
     def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
         """`room` says how many bytes of memory are free."""
@@ -100,37 +95,22 @@ class IdleLimits:
 
 
 class Cache(Protocol):
-    """What is timed (`llama.context.Context`)."""
+    """What is timed: a `llama.cache.context.Context`, with what it says of these methods."""
 
     n_ctx: int
     n_vocab: int
 
-    def held(self, slot: int) -> tuple[Tokens, int]:
-        """The slot's tokens, and the prompt length of their history."""
-        ...
-
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading tokens a pass would find cached."""
-        ...
-
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass."""
-        ...
-
-    def forget(self, slot: int, keep: int = 0) -> None:
-        """Drops what the slot's cache holds after its first `keep` tokens."""
-        ...
+    def held(self, slot: int) -> tuple[Tokens, int]: ...
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int: ...
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]: ...
+    def forget(self, slot: int, keep: int = 0) -> None: ...
 
 
 class IdleCalibration:
     """Of one engine with one slot and chains. Used on its thread, while it has nothing else to do."""
 
     def __init__(
-        self,
-        context: Cache,
-        widths: Sequence[int],
-        costs: PassCosts,
-        clock: Callable[[], float] | None = None,
+        self, context: Cache, widths: Sequence[int], costs: PassCosts, clock: Callable[[], float] | None = None
     ) -> None:
         """Times passes of these widths; what they cost goes to `costs`. `clock` is for tests."""
         self._context, self._costs, self._clock = context, costs, clock or perf_counter
@@ -151,7 +131,6 @@ class IdleCalibration:
         return max(0.0, quiet, self._not_before - now)
 
     def step(self) -> bool:
-        """Runs a pass if it may; whether that was the last one."""
         others = cpus.begun
         if self.wait != 0.0:
             return False

@@ -29,46 +29,29 @@ if TYPE_CHECKING:
 class ModelFacts:
     """Of one target, with what drafts for it."""
 
-    target: str
-    """Path of its file."""
-    draft: str | None
-    """The draft model's; None = there is none."""
-    heads: dict[str, str]
-    """Paths of heads by their names."""
-    slots: int
-    """Requests at once."""
-    context: int
-    """Tokens a conversation may have."""
-    exactness: str
-    """In words: the configuration in use, and whether its passes are exact."""
-    configuration: str
-    """In words: how the target's cache is kept, and whose kernels compute its passes."""
-    speculative: dict[str, Any]
-    """Of the settings: drafter, max_draft_tokens, verify_rule, exact."""
-    wide: bool
-    """Whether kernels of our own may be used."""
-    template: str
-    """Its chat template; "" = it has none of its own."""
-    completes: bool
-    """No chat template goes with it."""
-    channels: bool
-    """It says what it thinks and what it answers in channels."""
-    fills_in: bool
-    """It has tokens to fill in a gap with."""
+    target: str  # path of its file
+    draft: str | None  # the draft model's; None = there is none
+    heads: dict[str, str]  # paths of heads by their names
+    slots: int  # requests at once
+    context: int  # tokens a conversation may have
+    exactness: str  # in words: the configuration in use, and whether its passes are exact
+    configuration: str  # in words: how the target's cache is kept, and whose kernels compute its passes
+    speculative: dict[str, Any]  # of the settings: drafter, max_draft_tokens, verify_rule, exact
+    wide: bool  # whether kernels of our own may be used
+    template: str  # its chat template; "" = it has none of its own
+    completes: bool  # no chat template goes with it
+    channels: bool  # it says what it thinks and what it answers in channels
+    fills_in: bool  # it has tokens to fill in a gap with
     bos: str
-    eos: str
-    """Texts of its first and last token; "" = there is none."""
+    eos: str  # texts of its first and last token; "" = there is none
     vocab_type: int
     n_vocab: int
     n_ctx_train: int
     n_embd: int
-    on_gpus: float
-    """Share of its layers."""
-    layers: tuple[str, ...] = ()
-    """What of it runs where, in words; nothing on a machine without a GPU."""
+    on_gpus: float  # share of its layers
+    layers: tuple[str, ...] = ()  # what of it runs where, in words; nothing on a machine without a GPU
 
     def json(self) -> dict[str, Any]:
-        """For `of_json`."""
         return asdict(self)
 
     @classmethod
@@ -114,12 +97,11 @@ class ModelFacts:
 
 _MOVED = (
     "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",
-    "store", "self_check", "cache_key", "prompt_key",
+    "store", "self_check", "cache_key",
     "heads",
 )  # fmt: skip
 """Fields that depend on the device; past answers do not."""
-_MOST_SHOWN = 8
-"""Widest pass whose cost is shown."""
+_MOST_SHOWN = 8  # widest pass whose cost is shown
 
 
 @dataclass(slots=True)
@@ -129,28 +111,20 @@ class Loaded:
     settings: EngineSettings
     model: Model
     context: Context
-    exactness: str
-    """In words: the configuration in use, and whether its passes are exact."""
+    exactness: str  # in words: the configuration in use, and whether its passes are exact
     draft_model: Model | None = None
     draft_context: Context | None = None
     shared: SharedVocabulary | None = None
     """What target and draft model have in common, where their tokenizers differ."""
-    configuration: str = ""
-    """In words: how the target's cache is kept, and whose kernels compute its passes."""
+    configuration: str = ""  # in words: how the target's cache is kept, and whose kernels compute its passes
     knowledge: Knowledge = field(default_factory=Knowledge)
     """What passes and drafts cost and how often drafts are right, as far as is known."""
-    store: Store | None = None
-    """Where it is kept; None = nowhere."""
-    self_check: SelfCheck | None = None
-    """Of our kernels, where they serve the target."""
+    store: Store | None = None  # where it is kept; None = nowhere
+    self_check: SelfCheck | None = None  # of our kernels, where they serve the target
     gpu_fault: str = ""
     """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
-    cache_key: bytes = b""
-    """Names what the bits of the target's cache depend on; empty = caches of chats are not kept."""
-    prompt_key: bytes = b""
-    """The same where caches of long prompts are kept; empty = they are not."""
-    corpus: Corpus | None = None
-    """Past answers that are searched, and where new ones go."""
+    cache_key: bytes = b""  # names what the bits of the target's cache depend on; empty = caches are not kept
+    corpus: Corpus | None = None  # past answers that are searched, and where new ones go
     unusable: dict[str, str] = field(default_factory=dict)
     """Installed packages' drafters that could not be made, and why."""
     single: str = ""
@@ -162,8 +136,7 @@ class Loaded:
 
     @property
     def pass_seconds(self) -> dict[int, dict[int, float]]:
-        """{cached length: {width: seconds of a pass}} at a short, a middle and a long use of the context, as far as
-        they are known."""
+        """{cached length: {width: seconds of a pass}} at a short, a middle and a long use of the context."""
         costs, most = self.knowledge.costs, min(_MOST_SHOWN, self.knowledge.costs.widest)
         lengths = sorted({max(1, self.context.n_ctx * share // 32) for share in (1, 12, 28)})
         found = {n: {width: costs.seconds(width, n) for width in range(1, 1 + most)} for n in lengths}
@@ -201,7 +174,6 @@ class Loaded:
                 part.close()
 
     def save_knowledge(self) -> None:
-        """Keeps what was learned for the next start."""
         if self.store is not None:
             self.store.write(self.knowledge)
             may_move = self.model.gpu_layers or integrated(gpus())
@@ -210,7 +182,6 @@ class Loaded:
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:
-        """Frees everything."""
         if self.corpus is not None:
             self.corpus.close()
         for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left):

@@ -49,8 +49,7 @@ from localspec.runtime.loaded import Loaded
 from localspec.runtime.memory import number
 
 _LOG = logging.getLogger("localspec")
-_FEWEST_ROWS = 64
-"""Rows of a pass for which there is room however short drafts are."""
+_FEWEST_ROWS = 64  # rows of a pass for which there is room however short drafts are
 _CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
@@ -117,9 +116,7 @@ def _load_parts(
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, heads=found)
     loaded.configuration, loaded.self_check, loaded.single = str(chosen.configuration), chosen.self_check, single
     if (settings.chat_cache_gb > 0 or settings.prompt_cache_gb > 0) and saved_cache.can_save(chosen.context):
-        key = saved_cache.key(chosen.context)
-        loaded.cache_key = key if settings.chat_cache_gb > 0 else b""
-        loaded.prompt_key = key if settings.prompt_cache_gb > 0 else b""
+        loaded.cache_key = saved_cache.key(chosen.context)
     try:
         if match is not None:
             _load_draft(loaded, match, progress)
@@ -266,7 +263,6 @@ def _know_costs(loaded: Loaded) -> None:
 
 
 def _shape(path: Path) -> ModelShape:
-    """Of all parts of a model's file."""
     return shape_of(read_parts(path))
 
 
@@ -332,10 +328,13 @@ def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
 
 
 def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
-    """The draft model and heads that settings let guess."""
     found: list[Drafter] = []
     if loaded.draft_context is not None:
-        reads = _in_target_tokens(loaded, loaded.draft_context)
+        reads: DraftContext = loaded.draft_context
+        if loaded.shared is not None:
+            assert loaded.draft_model is not None
+            translator = Translator(loaded.model, loaded.draft_model, loaded.shared)
+            reads = TranslatedContext(loaded.draft_context, translator, loaded.shared)
         found.append(DraftModel(reads, loaded.model.end_tokens, DraftModelSettings(settings.branches)))
     for head in [one for one in loaded.heads if settings.drafter in ("auto", one.name)]:
         drafter = heads.attach(head, loaded.context, settings)
@@ -344,14 +343,6 @@ def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
         else:
             found.append(drafter)
     return found
-
-
-def _in_target_tokens(loaded: Loaded, context: Context) -> DraftContext:
-    """The draft model's context as its drafter needs it."""
-    if loaded.shared is None:
-        return context
-    assert loaded.draft_model is not None
-    return TranslatedContext(context, Translator(loaded.model, loaded.draft_model, loaded.shared), loaded.shared)
 
 
 def _plugins(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:

@@ -69,18 +69,12 @@ def gpus(servers: str | None = None) -> list[Place]:
         devices = lib.devices()
     except LocalspecError:
         return []  # a header can be explained without llama.cpp
-    return [
-        Place(
-            device.name,
-            "gpu",
-            device.free_bytes,
-            device.total_bytes,
-            device.description,
-            gpu_memory.is_unified(device.name, device.description, device.kind == "igpu"),
-        )
-        for device in devices
-        if device.kind in ("gpu", "igpu") and (not device.name.startswith(rpc.PREFIX) or device.description in asked)
-    ]
+    found = []
+    for one in devices:
+        if one.kind in ("gpu", "igpu") and (not one.name.startswith(rpc.PREFIX) or one.description in asked):
+            unified = gpu_memory.is_unified(one.name, one.description, one.kind == "igpu")
+            found.append(Place(one.name, "gpu", one.free_bytes, one.total_bytes, one.description, unified))
+    return found
 
 
 def places(servers: str | None = None) -> list[Place]:
@@ -95,14 +89,9 @@ _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the models go."""
-
-    settings: EngineSettings
-    """With numbers of layers, and the devices that have them."""
-    chosen: bool = False
-    """Whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves."""
-    key: dict[str, Any] | None = None
-    """Under which it is remembered; None = it is not."""
+    settings: EngineSettings  # with numbers of layers, and the devices that have them
+    chosen: bool = False  # whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves
+    key: dict[str, Any] | None = None  # under which it is remembered; None = it is not
     fault: str = ""
     """Why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing."""
 
@@ -126,7 +115,7 @@ def place(settings: EngineSettings) -> Placement:
                 f"gpu_layers is {asked[0]}, but llama.cpp finds no GPU here.",
                 "Leave --gpu-layers out; `localspec doctor` says how to build llama.cpp for a GPU.",
             )
-        return Placement(_numbered(settings, 0, _beside(settings, listed, 0)))
+        return Placement(_numbered(settings, listed, 0, 0))
     places = [ram(), *there]
     key = _key(settings, places)
     known = _remembered(key) if free else None
@@ -136,7 +125,7 @@ def place(settings: EngineSettings) -> Placement:
         (target, draft), fault = _layers(settings, places), ""
         if free:
             kept.facts().write("layers", key, {"layers": [target, draft], "fault": ""})
-    placed = _numbered(settings, target, _beside(settings, listed, draft))
+    placed = _numbered(settings, listed, target, draft)
     names = None if settings.split_mode == "none" else settings.device
     names = names or _text(there, parts=settings.gpu_layers == "auto")
     placed = replace(
@@ -150,8 +139,8 @@ def place(settings: EngineSettings) -> Placement:
 
 def on_cpu(found: Placement, fault: str) -> Placement:
     """The placement once a GPU that was not asked for has failed."""
-    settings = replace(found.settings, gpu_layers=0, draft_gpu_layers=0, device=None, draft_device=None)
-    settings = replace(settings, split_mode="layer", override_tensor=None, cpu_moe=0)
+    cpu: dict[str, Any] = {"gpu_layers": 0, "draft_gpu_layers": 0, "device": None, "draft_device": None}
+    settings = replace(found.settings, **cpu, split_mode="layer", override_tensor=None, cpu_moe=0)
     return Placement(settings, key=found.key, fault=fault)
 
 
@@ -176,10 +165,8 @@ def known_fault(settings: EngineSettings) -> str:
 class Measured:
     """Where a target's passes take less time: on an integrated GPU or on the CPU."""
 
-    gpus: list[Place]
-    """That serve; none = the CPU does."""
-    words: str
-    """What the passes took, without a full stop."""
+    gpus: list[Place]  # that serve; none = the CPU does
+    words: str  # what the passes took, without a full stop
 
 
 def measured(settings: EngineSettings) -> Measured | None:
@@ -216,8 +203,7 @@ def on_gpu(gpu_layers: GpuLayers) -> bool:
 
 
 def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
-    """The GPUs that share the target: with the split mode "none" the main one alone. Raises UsageError if there is no
-    such."""
+    """The GPUs that share the target: with the split mode "none" the main one alone. Raises UsageError: none such."""
     if split_mode != "none" or not there:
         return there
     if main_gpu >= len(there):
@@ -227,7 +213,6 @@ def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
 
 
 def spread(settings: EngineSettings) -> Spread:
-    """How the target's tensors go to devices."""
     return spread_of(settings.split_mode, settings.override_tensor, settings.cpu_moe)
 
 
@@ -240,13 +225,16 @@ def shortage(found: Placement) -> str:
     """In a sentence, what layers that were asked for take beyond what is free; "" = nothing."""
     settings = found.settings
     there = _devices(settings.device, gpus(settings.rpc), True)
-    target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
-    plan = fit.plan(target, draft, fit_settings(settings), [ram(), *there])
+    plan = fit.plan(*_headers(settings), fit_settings(settings), [ram(), *there])
     return "" if plan.fits else plan.sentence()
 
 
+def _headers(files: EngineSettings) -> tuple[list[Header], list[Header] | None]:
+    """Headers of all parts of the target, and of those of its draft model."""
+    return read_parts(files.target), None if files.draft is None else read_parts(files.draft)
+
+
 def fit_settings(settings: EngineSettings) -> FitSettings:
-    """An engine's settings as those of a memory plan."""
     wanted = {name: getattr(settings, name) for name in PLANNED} | {"max_draft_tokens": settings.longest_draft}
     cache = DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache]
     return FitSettings(
@@ -261,8 +249,10 @@ def fit_settings(settings: EngineSettings) -> FitSettings:
     )
 
 
-def _numbered(settings: EngineSettings, target: int, draft: int) -> EngineSettings:
-    """With these numbers of layers in place of `auto`."""
+def _numbered(settings: EngineSettings, listed: Sequence[Place], target: int, draft: int) -> EngineSettings:
+    """With numbers of layers in place of `auto`: of a draft model whose device was named all, or none on the CPU."""
+    if settings.draft is not None and settings.draft_device is not None:
+        draft = -1 if _devices(settings.draft_device, listed, True) else 0
     return replace(
         settings,
         gpu_layers=target if settings.gpu_layers == "auto" else settings.gpu_layers,
@@ -270,17 +260,8 @@ def _numbered(settings: EngineSettings, target: int, draft: int) -> EngineSettin
     )
 
 
-def _beside(settings: EngineSettings, listed: Sequence[Place], draft: int) -> int:
-    """Layers of the draft model: all where a GPU was named for it, none where the CPU was."""
-    if settings.draft is None or settings.draft_device is None:
-        return draft
-    return -1 if _devices(settings.draft_device, listed, True) else 0
-
-
 def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[Place]:
-    """The GPUs that may have layers: the one that was asked for, or those worth it; else any hardware, if layers were
-    asked for.
-    """
+    """The GPUs that may have layers: those asked for, or those worth it; else any hardware, if `asked`."""
     if device is not None:
         known = {one.name: one for one in listed}
         parts = devices.read(device)
@@ -300,8 +281,7 @@ def _text(there: Sequence[Place], parts: bool) -> str:
 
 
 def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int]:
-    target, draft = read_parts(settings.target), None if settings.draft is None else read_parts(settings.draft)
-    return fit.layers(target, draft, fit_settings(settings), places)
+    return fit.layers(*_headers(settings), fit_settings(settings), places)
 
 
 def _remembered(key: dict[str, Any]) -> tuple[tuple[int, int], str] | None:
@@ -315,7 +295,6 @@ def _remembered(key: dict[str, Any]) -> tuple[tuple[int, int], str] | None:
 
 
 def _key(settings: EngineSettings, places: Sequence[Place]) -> dict[str, Any]:
-    """Files, devices with all their memory, and settings."""
     return {
         "files": [of_file(path) for path in (settings.target, settings.draft, *settings.heads) if path is not None],
         "devices": [[one.name, one.description, one.total_bytes, one.unified] for one in places],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is loaded under a name."""
-
     target: Path
     draft: Path | None
     heads: tuple[Path, ...] = ()
@@ -63,18 +61,13 @@ Make = Callable[[str, Files, dict[str, Any], Progress], LoadedModel]
 
 @dataclass(slots=True)
 class _Held:
-    """A model in memory."""
-
     model: LoadedModel
-    withdraw: Callable[[], None]
-    """Other programs are not told of it any more."""
     users: int = 0
-    used: float = 0.0
-    """monotonic() when the last user left."""
+    used: float = 0.0  # monotonic() when the last user left
+    withdraw: Callable[[], None] = field(default=lambda: None)  # other programs are not told of it any more
 
 
-SLOTS = 4
-"""Requests at once per model, unless the settings say so."""
+SLOTS = 4  # requests at once per model, unless the settings say so
 
 
 class Lease:
@@ -140,8 +133,7 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = called or _shown(name)
-        """Name of the default."""
+        self.default = called or _shown(name)  # name of the default
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
@@ -157,17 +149,17 @@ class Pool:
         return {name: int(added or self.started) for name, added in found.items()}
 
     def loaded(self) -> dict[str, LoadedModel]:
-        """Models in memory by name."""
         with self._lock:
             return {name: held.model for name, held in self._held.items()}
 
     def facts(self) -> dict[str, ModelFacts]:
-        """Of the models in memory."""
         return {name: facts for name, model in self.loaded().items() if (facts := model.facts) is not None}
 
     def files(self, name: str) -> Files:
-        """What is loaded under a name."""
-        return self._own if name == self.default else _installed(name)
+        if name == self.default:
+            return self._own
+        target, draft = installed.find(name)
+        return Files(target, *apart(draft, ()))
 
     def leaves_in(self, name: str) -> float | None:
         """Seconds until `unload_idle` closes a model that no request asks for; None = it stays in memory."""
@@ -202,10 +194,12 @@ class Pool:
                 return lease
             files = self.files(name)
             self._make_room(name, files)
-            model = self._load(name, files, progress)
-            withdraw = self._announce(files, model)
+            model = self._make(name, files, self.settings_of(files), self._reporting(progress))
+            held = _Held(model, users=1)
+            if self._announced and (facts := model.facts) is not None:
+                held.withdraw = announce("serve", files.target, files.draft, facts.context)
             with self._lock:
-                self._held[name] = _Held(model, withdraw, users=1)
+                self._held[name] = held
             return Lease(self, name, model)
 
     def unload_idle(self) -> list[str]:
@@ -247,22 +241,16 @@ class Pool:
         return 1 if alone else SLOTS
 
     def settings_of(self, files: Files) -> dict[str, Any]:
-        """How a model is loaded: arguments of `Engine.load`."""
         return self._settings | {"slots": self.slots(files)}
 
-    def _load(self, name: str, files: Files, progress: Progress | None) -> LoadedModel:
+    def _reporting(self, progress: Progress | None) -> Progress:
         def report(what: str, share: float) -> None:
             if self._closing:
                 raise Cancelled("The server is ending.")
             if progress is not None:
                 progress(what, share)
 
-        return self._make(name, files, self.settings_of(files), report)
-
-    def _announce(self, files: Files, model: LoadedModel) -> Callable[[], None]:
-        if not self._announced or model.facts is None:
-            return lambda: None
-        return announce("serve", files.target, files.draft, model.facts.context)
+        return report
 
     def _make_room(self, name: str, files: Files) -> None:
         """Closes idle engines, the longest unused first, until the memory plan of a model fits.
@@ -314,11 +302,6 @@ def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progres
     settle()
     engine.work_when_idle()
     return engine
-
-
-def _installed(name: str) -> Files:
-    target, draft = installed.find(name)
-    return Files(target, *apart(draft, ()))
 
 
 def _shown(name: str | None) -> str:

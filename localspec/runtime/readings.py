@@ -26,10 +26,8 @@ _PASS_TOKENS = 128
 """Tokens of a pass. llama.cpp keeps logits of every row: 80 MB for a vocabulary of 150,000."""
 _ROWS_A_PASS = 64
 """Tokens of a pass that scores; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000."""
-_CACHE_STEP = 512
-"""A context holds a multiple of this number of tokens."""
-_NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)
-"""llama.cpp's numbers of how states are pooled."""
+_CACHE_STEP = 512  # a context holds a multiple of this number of tokens
+_NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)  # llama.cpp's numbers of how states are pooled
 
 
 class _Reader:
@@ -58,7 +56,6 @@ class _Reader:
         return context
 
     def close(self) -> None:
-        """Frees the cache; a second call does nothing."""
         context, self._context = self._context, None
         if context is not None:
             context.close()
@@ -115,14 +112,12 @@ class HiddenStates:
 
 
 def check_layers(model: Model, layers: Sequence[int]) -> tuple[int, ...]:
-    """The layers, each once, in order."""
     count = int(lib.api().llama_model_n_layer(model.handle))
     return check_tap(model.header, count, Tap(tuple(layers))).layers
 
 
 class HiddenReader(_Reader):
-    """What goes into layers, and what comes out of the final norm, with the kernels, cache formats and passes of the
-    context that answers."""
+    """Hidden states, with the kernels, cache formats and passes of the context that answers."""
 
     def __init__(self, like: Context) -> None:
         super().__init__(like.model, like.n_ctx)
@@ -196,7 +191,6 @@ class Readings:
     """The readers of one engine. Thread-safe: one text is read at a time, callers wait for each other."""
 
     def __init__(self, loaded: Loaded, run: _Run) -> None:
-        """`run` runs a function between two passes."""
         self._loaded, self._run = loaded, run
         self._one = threading.Lock()
         self._open()

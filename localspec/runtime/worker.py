@@ -38,11 +38,6 @@ from localspec.types import NO_TOKENS
 _LOG = logging.getLogger("localspec")
 
 
-def can_move(loaded: Loaded) -> bool:
-    """Whether the target has layers on a GPU."""
-    return bool(number(loaded.settings.gpu_layers))
-
-
 def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
     """Loads the models again on the CPU, where `loaded` then has them, and says so; the loop that goes on with the
     requests of `loop`. What they have cached is computed again there, so the bits of what follows are other ones.
@@ -75,6 +70,7 @@ def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
 
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 _LOSS_SHARE = 4
 """Tokens that a slot may lose for each token of a prompt that it has cached: not every prompt comes again."""
 
@@ -85,40 +81,34 @@ class Worker:
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
         """Starts the thread. `loaded` must stay open until `close`."""
         self._loaded, self._slots = loaded, loaded.context.settings.n_slots
-        self.loop = loop
-        """Changed on the thread only: by others while nothing is `busy`."""
-        self.chats: ChatCaches | None = None
-        """Used on the thread only; None = nothing is kept."""
-        if loaded.cache_key:
+        self.loop = loop  # changed on the thread only: by others while nothing is `busy`
+        self.chats: ChatCaches | None = None  # used on the thread only; None = nothing is kept
+        if loaded.cache_key and loaded.settings.chat_cache_gb > 0:
             folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
             self.chats = ChatCaches(loaded.context, loaded.cache_key, folder, quiet_in)
-        self.prompts: PromptCaches | None = None
-        """Used on the thread only; None = nothing is kept."""
-        if loaded.prompt_key:
+        self.prompts: PromptCaches | None = None  # used on the thread only; None = nothing is kept
+        if loaded.cache_key and loaded.settings.prompt_cache_gb > 0:
             kept = PromptFolder(int(loaded.settings.prompt_cache_gb * 1e9))
-            self.prompts = PromptCaches(loaded.context, loaded.prompt_key, kept, quiet_in)
+            self.prompts = PromptCaches(loaded.context, loaded.cache_key, kept, quiet_in)
+        self._caches = [caches for caches in (self.chats, self.prompts) if caches is not None]
         self._idle: list[IdleJob] = []
-        self.outdated = ""
-        """Why the models should be loaded again; "" = they need not."""
+        self.outdated = ""  # why the models should be loaded again; "" = they need not
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running: dict[int, Generation] = {}
         self._signs = Signs()
         self._wake = threading.Condition()
-        self.closing = False
-        """Nothing more is taken."""
+        self.closing = False  # nothing more is taken
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="localspec-engine", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="localspec-engine", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Whether a request is running or waits."""
         return bool(self._running or self._waiting)
 
     @property
     def running(self) -> dict[int, Generation]:
-        """What runs now, by slot; a copy."""
         return self._running.copy()
 
     @property
@@ -138,26 +128,22 @@ class Worker:
 
     def submit(self, generation: Generation) -> None:
         """Queues a request. Raises LocalspecError: the engine is closed."""
-        with self._wake:
-            if self.closing:
-                raise LocalspecError("The engine is closed.")
-            if not self._asked:
-                self._signs.begin()
-            self._waiting.append(generation)
-            self._wake.notify()
+        self._queue(self._waiting, generation)
 
     def run(self, job: Callable[[], _Result]) -> _Result:
-        """What a function returns that is run on the thread, between passes. Raises LocalspecError: the engine is
-        closed."""
+        """What a function returns that is run on the thread, between passes. Raises LocalspecError: it is closed."""
         done: Future[_Result] = Future()
+        self._queue(self._jobs, (job, done))
+        return done.result()
+
+    def _queue(self, queue: deque[_Item], item: _Item) -> None:
         with self._wake:
             if self.closing:
                 raise LocalspecError("The engine is closed.")
             if not self._asked:
                 self._signs.begin()
-            self._jobs.append((job, done))
+            queue.append(item)
             self._wake.notify()
-        return done.result()
 
     def close(self) -> bool:
         """Cancels what runs and ends the thread; False if that was done before."""
@@ -173,13 +159,19 @@ class Worker:
 
     # -- on the thread ----------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _work(self) -> None:
         try:
-            self._serve_until_closed()
+            self._serve()
         except BaseException as error:  # noqa: BLE001 - no caller may wait for a thread that is gone
-            self._give_up(error)
+            fault = LocalspecError(f"The engine has failed: {error!r}.", "Start again; please report it.")
+            with self._wake:
+                self.closing = True
+                for generation in (*self._running.values(), *self._waiting):
+                    generation.deliver(fault)
+                for _, done in self._jobs:
+                    done.set_exception(fault)
 
-    def _serve_until_closed(self) -> None:
+    def _serve(self) -> None:
         while self._wait_for_work():
             for _ in range(len(self._jobs)):  # what is queued meanwhile waits for a pass: those who decode go on
                 job, done = self._jobs[0]  # it is asked for until it is done
@@ -201,17 +193,14 @@ class Worker:
                     self._use_idle_time()
             except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
                 self._fail_all(error)
-        for caches in (self.chats, self.prompts):
-            if caches is not None:
-                caches.close()
+        for caches in self._caches:
+            caches.close()
 
     def work_when_idle(self) -> None:
-        """From now on what is not known of this machine and model is found out while there is nothing to do. On the
-        thread only.
-        """
+        """From now on what is not known of this machine and model is found out when idle. On the thread only."""
         loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
-        jobs += [kept for kept in (self.chats, self.prompts, loaded.corpus) if kept is not None]
+        jobs += [*self._caches, *([] if loaded.corpus is None else [loaded.corpus])]
         if loaded.self_check is not None:
             jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
             jobs.append(IdleLimits(context.threads))
@@ -222,7 +211,6 @@ class Worker:
         self._idle = jobs
 
     def _use_idle_time(self) -> None:
-        """A step of the first job that may do something."""
         job = next((one for one in self._idle if one.wait == 0.0), None)
         if job is None:
             return
@@ -239,16 +227,6 @@ class Worker:
         """Our kernels failed their check: nothing is exact any more with what is loaded."""
         self._loaded.context.exact_widths = None
         self.outdated = f"localspec's kernels compute {case} differently at different widths"
-
-    def _give_up(self, error: BaseException) -> None:
-        """The thread ends by a fault of ours: all who wait hear of it, and no more can be asked for."""
-        fault = LocalspecError(f"The engine has failed: {error!r}.", "Start again; please report it.")
-        with self._wake:
-            self.closing = True
-            for generation in (*self._running.values(), *self._waiting):
-                generation.deliver(fault)
-            for _, done in self._jobs:
-                done.set_exception(fault)
 
     def _wait_for_work(self) -> bool:
         """Blocks until there is something to do, if only a pass that may wait; False = close."""
@@ -332,7 +310,7 @@ class Worker:
         try:
             events = self.loop.step()
         except DecodeError as error:
-            if isinstance(error, DeviceError) and can_move(self._loaded):
+            if isinstance(error, DeviceError) and number(self._loaded.settings.gpu_layers):
                 self._move(error)
             elif not self.shed_draft(str(error)):
                 raise
@@ -348,10 +326,8 @@ class Worker:
         except DeviceError as failure:
             self.outdated = failure.message
             raise
-        if self.chats is not None:
-            self.chats.move(loaded.context, loaded.cache_key)
-        if self.prompts is not None:
-            self.prompts.move(loaded.context, loaded.prompt_key)
+        for caches in self._caches:
+            caches.move(loaded.context, loaded.cache_key)
         if self._idle:
             self.work_when_idle()
 
@@ -396,8 +372,7 @@ class Worker:
             self._loaded.corpus.forget(chat)
 
     def shed_draft(self, reason: str) -> bool:
-        """Frees the draft model and heads, because of memory; the chat goes on without them. Whether there was one in
-        use. On the thread only."""
+        """Frees the draft model and heads, because of memory; whether there was one in use. On the thread only."""
         plan, trained = self.loop.plan, self._loaded.trained
         in_use = [one.name for one in plan.drafters if one.name in trained and one.name not in plan.dropped]
         for name in in_use:

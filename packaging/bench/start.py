@@ -30,8 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from localspec import paths
-from localspec.machine import maps, memory
+from localspec import machine, paths
 
 PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon."
 BARE = """
@@ -170,8 +169,8 @@ def served(command: list[str], home: Path) -> tuple[float, float, dict[str, floa
             while b'"text":"' not in answer.readline().replace(b'"text":""', b""):
                 pass
         first = time.perf_counter() - answering
-        child = maps.holder(Path(command[command.index("--target") + 1]), process.pid)
-        held = [memory.taken(one)[0] / 1e6 for one in (process.pid, child)]
+        child = machine.holder(Path(command[command.index("--target") + 1]), process.pid)
+        held = [machine.taken(one)[0] / 1e6 for one in (process.pid, child)]
         return answering - started, first, dict(zip(("serve: front", "serve: child"), held, strict=True))
     finally:
         process.terminate()

@@ -15,6 +15,7 @@ from localspec.native.indexes import SuffixIndex
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import CorpusFile
 from tests.cli.conftest import Command
+from tests.native.guesses import guess
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_files_are_added_counted_and_cleared(command: Command, code: Path) -> No
         sequences = file.read()
     index.add([one.tokens for one in sequences])
     whole = sequences[0].tokens
-    assert index.guess(whole[:6], 4, 4).tokens.tolist() == whole[6:10].tolist()
+    assert guess(index, whole[:6], 4, 4).tokens.tolist() == whole[6:10].tolist()
 
     (code / "one.py").write_text("def one():\n    return 'another'\n")
     assert command("corpus", "add", str(code / "one.py")).out.startswith("Added 1 files, ")

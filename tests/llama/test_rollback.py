@@ -18,7 +18,7 @@ from localspec.llama.cache.context import Context
 from localspec.llama.exact import widths
 from localspec.llama.exact import widths as benches
 from localspec.llama.exact.choice import choose
-from localspec.llama.exact.wide import CACHES
+from localspec.llama.exact.wide import CACHE_NAMES
 from localspec.llama.exact.widths import Bench, tile
 from localspec.llama.library.settings import FINAL, NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
@@ -182,7 +182,7 @@ def test_several_slots_are_exact_for_single_rows_alone(
     for slots, exact in ((1, frozenset(range(1, 6))), (2, frozenset({1}))):
         settings = replace(SETTINGS, n_slots=slots)
         chosen = choose(
-            path, settings, exact="strict", kernels="plain", cache=CACHES[1], widest=16, facts=Facts(tmp_path)
+            path, settings, exact="strict", kernels="plain", cache=CACHE_NAMES["bf16"], widest=16, facts=Facts(tmp_path)
         )
         assert chosen.exact
         assert chosen.context.exact_widths == exact

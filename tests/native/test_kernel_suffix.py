@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import KernelError
-from localspec.native.indexes import Continuation, SuffixIndex
 from localspec.types import Tokens
+from tests.native.guesses import Continuation, GuessingIndex
 from tests.native.inside import intact, memory_bytes, tokens_held
 
 from .backends import BACKENDS, REFERENCE, Backend
@@ -262,8 +262,8 @@ def test_negative_tokens_are_refused_and_match_nothing(backend: Backend) -> None
 def test_bad_arguments_are_refused() -> None:
     for depth in (0, 65):
         with pytest.raises(KernelError, match=f"{depth} tokens deep"):
-            SuffixIndex(depth)
-    index = SuffixIndex(3)
+            GuessingIndex(depth)
+    index = GuessingIndex(3)
     with pytest.raises(KernelError, match="cannot be unchanged"):
         index.sync(tokens_of([1, 2]), unchanged=3)
     with pytest.raises(KernelError, match="3 of 2 tokens"):

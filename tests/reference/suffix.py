@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.indexes import NOTHING, Continuation, Followed
+from localspec.native.indexes import Followed
 from localspec.types import Tokens
+from tests.native.guesses import NOTHING, Continuation
 
 _MOST_VOTERS, _MOST_NODES = 32, 64
 _FEW = 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.native.indexes import NOTHING, Continuation
 from localspec.runtime.kept.corpus import Corpus, Sequence, name_of
 from localspec.types import Tokens
+from tests.native import guesses
 
 LONG = 4000
 """Tokens of a text that takes four pages of a file."""
@@ -27,13 +27,13 @@ def knows(corpus: Corpus, tokens: Tokens) -> bool:
     return np.array_equal(guess(corpus, tokens[:-8]).tokens, tokens[-8:])
 
 
-def guess(corpus: Corpus, tokens: Tokens) -> Continuation:
+def guess(corpus: Corpus, tokens: Tokens) -> guesses.Continuation:
     """What follows; no tokens while the corpus is worked on."""
     borrowed = corpus.borrow()
     if borrowed is None:
-        return NOTHING
+        return guesses.NOTHING
     index, _ = borrowed
     try:
-        return index.guess(tokens, 8, 8)
+        return guesses.guess(index, tokens, 8, 8)
     finally:
         corpus.give_back()

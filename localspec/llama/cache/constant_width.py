@@ -23,12 +23,9 @@ from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 
-_ATTENTION_BLOCK = 256
-"""llama.cpp's attention reads a multiple of this number of cells."""
-_SHORT_HISTORY = 40
-"""Tokens of a history that is well within the first block of attention."""
-GPU_WIDTH = 8
-"""Rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)."""
+_ATTENTION_BLOCK = 256  # llama.cpp's attention reads a multiple of this number of cells
+_SHORT_HISTORY = 40  # tokens of a history that is well within the first block of attention
+GPU_WIDTH = 8  # rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)
 
 
 class ConstantWidth(Context):
@@ -103,9 +100,7 @@ class ConstantWidth(Context):
         return list(rows.values())
 
     def longest_draft(self, length: int) -> int:
-        """Nodes that a draft may have after a history of `length` tokens: no row may see another block of cells than
-        in a pass of its own.
-        """
+        """Nodes that a draft may have: no row may see another block of cells than in a pass of its own."""
         return min(self.width - 1, -(length - 1 + self.width) % _ATTENTION_BLOCK)
 
     def prefill_chunk(

@@ -32,8 +32,7 @@ from localspec.llama.model import Model
 from localspec.machine import default_threads
 from localspec.types import Feed, LogitRows, Tokens
 
-FEWEST_COPIED_TOKENS = 32
-"""Fewest tokens for which another slot's cache is copied instead of computed."""
+FEWEST_COPIED_TOKENS = 32  # fewest tokens for which another slot's cache is copied instead of computed
 GIVEN_BACK_CELLS = 1024
 """Cells that must have become unused before a slot's memory after its tokens is given back: some MB, in 0.1 ms."""
 CELLS_PER_TOKEN = 256
@@ -64,8 +63,7 @@ class Context:
         """
         self.settings = settings = settings or ContextSettings()
         self.model = model
-        self.n_ctx = settings.n_ctx
-        """Tokens a slot can hold."""
+        self.n_ctx = settings.n_ctx  # tokens a slot can hold
         self.grid = settings.grid
         self.n_vocab = model.n_vocab
         self.exact_widths: frozenset[int] | None = None
@@ -86,8 +84,7 @@ class Context:
         self.handle = make_handle(model, settings, self.threads, tap, observer)
         """llama.cpp's own context, closed with this one."""
         self._written, self._copied = [0] * settings.n_slots, list[int]()
-        self.kv_bytes = lib.cache_bytes(mark)
-        """Size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)."""
+        self.kv_bytes = lib.cache_bytes(mark)  # size of the cache in memory, as llama.cpp reports it (to 0.01 MiB)
         self._memory = self.handle.memory
         capacity, grid = settings.n_ctx + 64, settings.grid if settings.grid_prefill else 0
         back = None if model.can_trim else self.most_nodes
@@ -244,7 +241,6 @@ class Context:
         return self.most_nodes
 
     def cached(self, slot: int) -> int:
-        """Number of tokens in the slot's cache."""
         return self._cells[slot].length
 
     def forget(self, slot: int, keep: int = 0) -> None:

@@ -36,12 +36,9 @@ _DIGEST = hashlib.sha256().digest_size
 class SavedCache:
     """What one slot held."""
 
-    tokens: Tokens
-    """int32[n], in position order."""
-    prompt_length: int
-    """Prompt length of the history of `tokens`: tells how the prompt was cut into passes."""
-    state: memoryview
-    """The bytes that `Context.save` returned."""
+    tokens: Tokens  # int32[n], in position order
+    prompt_length: int  # prompt length of the history of `tokens`: tells how the prompt was cut into passes
+    state: memoryview  # the bytes that `Context.save` returned
 
 
 def key(context: Context) -> bytes:
@@ -119,14 +116,11 @@ def read(path: Path, name: bytes, wanted: Callable[[Tokens, int], bool]) -> Save
 class Front:
     """What a file says before the state, and what was checked."""
 
-    name: bytes
-    """`key` of the context it was taken from; another format of files counts as another key."""
+    name: bytes  # `key` of the context it was taken from; another format of files counts as another key
     tokens: Tokens
     prompt_length: int
-    size: int
-    """Bytes of state."""
-    digest: bytes
-    """SHA-256 of the state."""
+    size: int  # bytes of state
+    digest: bytes  # SHA-256 of the state
 
 
 def front(path: Path) -> Front | None:

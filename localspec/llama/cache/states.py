@@ -44,8 +44,7 @@ class Outputs:
         self.tap = tap
         self.n_embd, self.n_final = sizes(model)
         """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
-        self.n_cells = int(api.llama_n_ctx(pointer))
-        """Most tokens that the caches of all slots hold together."""
+        self.n_cells = int(api.llama_n_ctx(pointer))  # most tokens that the caches of all slots hold together
         self._handle = handle
         self._switch_final: Callable[[int | None, bool], None] = api.llama_set_embeddings
         self._final_on = tap.final == "all"
@@ -102,10 +101,7 @@ class Outputs:
 
 @dataclass(slots=True)
 class _Run:
-    """States of consecutive positions of one slot."""
-
-    rows: npt.NDArray[np.float16]
-    """float16[capacity, n]; row 0 is position `start`."""
+    rows: npt.NDArray[np.float16]  # float16[capacity, n]; row 0 is position `start`
     start: int = 0
     stop: int = 0
 
@@ -168,8 +164,7 @@ class States:
         return min(stop, max(run.start for run in wanted)), stop
 
     def read(self, slot: int, what: int, start: int, stop: int) -> Float32Array:
-        """float32[stop - start, n]: states `what` at these positions. Raises UsageError if they are not held, or not
-        tapped."""
+        """float32[stop - start, n]: states at these positions. Raises UsageError: not held, or not tapped."""
         run = self._slots[slot].get(what)
         if run is None or not run.start <= start <= stop <= run.stop:
             held = "not tapped" if run is None else f"held from {run.start} to {run.stop}"
@@ -186,7 +181,6 @@ class States:
                 del runs[what]
 
     def cut(self, slot: int, length: int) -> None:
-        """The slot's cache now ends after `length` tokens."""
         for run in self._slots[slot].values():
             run.cut(length)
 
@@ -208,8 +202,7 @@ class Tapped:
         self._states, self._tapped = states, tuple(tapped)
 
     def span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
-        """(start, stop): the positions of all of `tokens` but the last whose states are held. Raises UsageError: no
-        such slot."""
+        """(start, stop): the positions of all of `tokens` but the last whose states are held. Raises UsageError."""
         count = self._states.n_slots
         if not 0 <= slot < count:
             raise UsageError(f"slot {slot} does not exist; the context has {count}.")

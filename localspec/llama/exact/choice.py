@@ -28,11 +28,9 @@ from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 
 Mode = Literal["auto", "strict", "off"]
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to give up."""
+Progress = Callable[[str, float], None]  # (what is being done, share done from 0 to 1); may raise to give up
 
-_EXAMINATION_SECONDS = 600.0
-"""Seconds that `strict` may take to examine a model of which nothing is proved."""
+_EXAMINATION_SECONDS = 600.0  # seconds that `strict` may take to examine a model of which nothing is proved
 MOST_PADDED_COST = 1.1
 """Highest cost, in plain passes, of a pass of `GPU_WIDTH` rows at which `auto` runs passes of one width on a GPU
 (issue 49: at most 10 % more)."""
@@ -40,23 +38,17 @@ _SELF_CHECK_SECONDS = 0.5
 """Seconds that the self-check of our kernels may take before the first answer under `strict`."""
 
 
-_TREES_VERSION = 2
-"""Version of the trees that `widths` examines: results of another version do not count."""
+_TREES_VERSION = 2  # version of the trees that `widths` examines: results of another version do not count
 
 
 @dataclass(slots=True)
 class Chosen:
-    """The target, ready to run."""
-
     model: Model
     context: Context
     configuration: Configuration
-    proof: Exactness
-    """What the graphs of the target's passes prove about widths and prompts."""
-    description: str
-    """The configuration in words, whether it is exact, and why."""
-    self_check: SelfCheck | None = None
-    """Self-check of our kernels, if they compute the target's passes."""
+    proof: Exactness  # what the graphs of the target's passes prove about widths and prompts
+    description: str  # the configuration in words, whether it is exact, and why
+    self_check: SelfCheck | None = None  # self-check of our kernels, if they compute the target's passes
 
     @property
     def exact(self) -> bool:

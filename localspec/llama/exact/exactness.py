@@ -43,16 +43,11 @@ HADAMARD = "HADAMARD"
 class Node:
     """An operation of a graph."""
 
-    name: str
-    """llama.cpp's name of the node, such as "ffn_moe_logits-0"; the number is the layer."""
-    operation: str
-    """ggml's name of the operation, such as "MUL_MAT", or `HADAMARD`."""
-    backend: str
-    """Device that computes the node: "wide", "CPU" or a GPU's name."""
-    source: str
-    """Name of the first operand, for products the weight."""
-    source_type: str
-    """Number format of the first operand."""
+    name: str  # llama.cpp's name of the node, such as "ffn_moe_logits-0"; the number is the layer
+    operation: str  # ggml's name of the operation, such as "MUL_MAT", or `HADAMARD`
+    backend: str  # device that computes the node: "wide", "CPU" or a GPU's name
+    source: str  # name of the first operand, for products the weight
+    source_type: str  # number format of the first operand
 
 
 def nodes(handle: Handle, rows: int, sequences: int = 1, outputs: int | None = None) -> list[Node]:
@@ -120,8 +115,7 @@ def _calls() -> SimpleNamespace:
     )
 
 
-_WIDEST_PASS = 1 + LONGEST_DRAFT
-"""Rows of the widest pass of one slot: the last token and the longest draft."""
+_WIDEST_PASS = 1 + LONGEST_DRAFT  # rows of the widest pass of one slot: the last token and the longest draft
 WITHOUT_ARITHMETIC = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
 """Operations that only change how a tensor is read."""
 PER_ROW = frozenset(
@@ -141,14 +135,11 @@ width. tests/llama/test_per_row.py tries each. An operation that is not here mak
 class Exactness:
     """What is known of a context without computing anything."""
 
-    widths: bool
-    """Whether rows have the bits of one-row passes at every width."""
+    widths: bool  # whether rows have the bits of one-row passes at every width
     prefill: bool
     """Whether rows of prompt passes have these bits, too, so that a cache does not depend on its passes."""
-    reason: str
-    """The first node that speaks against `widths`, or else against `prefill`, in words; "" if none does."""
-    steps: int = field(default=0, compare=False)
-    """Products and attentions of a pass that our library computes."""
+    reason: str  # the first node that speaks against `widths`, or else against `prefill`, in words; "" if none does
+    steps: int = field(default=0, compare=False)  # products and attentions of a pass that our library computes
 
     def __str__(self) -> str:
         if not self.widths:

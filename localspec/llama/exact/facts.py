@@ -15,6 +15,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -30,8 +31,7 @@ from localspec.llama.library.settings import ContextSettings
 from localspec.machine import default_threads, text_of
 
 _FORMAT = 5
-_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
-"""Where NVIDIA's driver names itself, on Linux."""
+_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")  # where NVIDIA's driver names itself, on Linux
 
 
 def of_file(path: Path) -> list[str | int]:
@@ -86,14 +86,9 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rates of all threads together."""
-
-    memory_rate: float
-    """Bytes a second that all threads together read from memory."""
-    int8_rate: float
-    """Multiplications and additions of int8 a second, in registers."""
-    when: float = 0.0
-    """Seconds since 1970."""
+    memory_rate: float  # bytes a second that all threads together read from memory
+    int8_rate: float  # multiplications and additions of int8 a second, in registers
+    when: float = 0.0  # seconds since 1970
 
     @property
     def of_today(self) -> bool:
@@ -107,7 +102,6 @@ def read_limits(threads: int) -> Limits | None:
 
 
 def write_limits(threads: int, limits: Limits) -> None:
-    """Keeps it; a full or read-only disk is no error."""
     kept.facts().write("limits", _key(threads), asdict(limits))
 
 
@@ -140,8 +134,7 @@ _HEAD_SIZES: Final = (64, 96, 128, 256)
 _WIDTH_DEPENDENT: Final = 4
 """Status that the library returns if bits depend on the width (native/wide/localspec_wide.h)."""
 
-Case = tuple[str, Callable[[], int]]
-"""A name in words, and a call that tries it."""
+Case = tuple[str, Callable[[], int]]  # a name in words, and a call that tries it
 
 
 class SelfCheck:
@@ -153,14 +146,11 @@ class SelfCheck:
         self._key: list[Any] = [*wide.identity(), cpu_name(), self._threads]
         self._left: list[Case] | None = None
         before = facts.read("kernels", self._key, lambda data: str(data["fault"]))
-        self.fault = before or ""
-        """The case that failed, in words; "" = none has."""
-        self.passed = before == ""
-        """Whether every case has passed on this machine, now or in an earlier run."""
+        self.fault = before or ""  # the case that failed, in words; "" = none has
+        self.passed = before == ""  # whether every case has passed on this machine, now or in an earlier run
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to try."""
         return self.passed or bool(self.fault) or not wide.available()
 
     def step(self) -> None:
@@ -188,17 +178,10 @@ class SelfCheck:
 
 
 def _cases(threads: int) -> list[Case]:
-    library = wide.library()
-
-    def product(kind: int) -> Callable[[], int]:
-        return lambda: int(library.lsw_check_product(kind, threads))
-
-    def attention(kind: int, size: int) -> Callable[[], int]:
-        return lambda: int(library.lsw_check_attention(kind, size, threads))
-
-    products = [(f"products of {name} weights", product(TYPE_NUMBERS[name])) for name in PACKED]
+    product, attention = wide.library().lsw_check_product, wide.library().lsw_check_attention
+    products = [(f"products of {name} weights", partial(product, TYPE_NUMBERS[name], threads)) for name in PACKED]
     return products + [
-        (f"attention over a {name} cache with heads of {size}", attention(TYPE_NUMBERS[name], size))
+        (f"attention over a {name} cache with heads of {size}", partial(attention, TYPE_NUMBERS[name], size, threads))
         for name in _CACHES
         for size in _HEAD_SIZES
     ]

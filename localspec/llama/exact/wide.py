@@ -40,16 +40,13 @@ Kernels = Literal["wide", "repacked", "plain"]
 """Kernels of passes on the CPU: our own library (native/wide), llama.cpp with weights reordered for speed, or llama.cpp
 with the weights as they are in the file. Weights that our library does not support use llama.cpp's, reordered."""
 
+_KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 LLAMA_KERNELS: tuple[Kernels, ...] = ("repacked", "plain")
 ALL_KERNELS: tuple[Kernels, ...] = ("wide", *LLAMA_KERNELS)
-
-_KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFormat:
-    """How keys and values are kept, and whether attention is fused."""
-
     name: str
     type_k: CacheType
     type_v: CacheType
@@ -57,20 +54,17 @@ class CacheFormat:
 
 
 DEFAULT_CACHE = CacheFormat("F16 cache", "f16", "f16", "auto")
-CACHES = (
-    DEFAULT_CACHE,
-    CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
-    CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
-    CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
-)
-CACHE_NAMES: dict[str, CacheFormat] = dict(zip(("f16", "bf16", "q8_0", "unfused"), CACHES, strict=True))
+CACHE_NAMES = {
+    "f16": DEFAULT_CACHE,
+    "bf16": CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
+    "q8_0": CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
+    "unfused": CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
+}
 """{name in `EngineSettings.cache`: format}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to run a target."""
-
     kernels: Kernels
     cache: CacheFormat = DEFAULT_CACHE
 
@@ -78,26 +72,14 @@ class Configuration:
         return f"{self.cache.name}, {_KERNEL_WORDS[self.kernels]}"
 
     def apply(self, settings: ContextSettings) -> ContextSettings:
-        """`settings` with this cache."""
         cache = self.cache
         return replace(settings, type_k=cache.type_k, type_v=cache.type_v, flash_attention=cache.flash_attention)
-
-    @classmethod
-    def named(cls, kernels: str, cache: str) -> Configuration:
-        """The configuration of these names. Raises ValueError: there is none."""
-        for known in ALL_KERNELS:
-            for form in CACHES:
-                if (known, form.name) == (kernels, cache):
-                    return cls(known, form)
-        raise ValueError(f"no configuration has {cache!r} and {kernels!r}")
 
 
 ABI_VERSION = 4
 FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-MOST_ROWS = 64
-"""Most rows of a pass that decodes, unless a context says otherwise."""
-DEVICE_NAME = "wide"
-"""Name of our library's device in `lib.devices`."""
+MOST_ROWS = 64  # most rows of a pass that decodes, unless a context says otherwise
+DEVICE_NAME = "wide"  # name of our library's device in `lib.devices`
 
 _I32, _I64, _F64, _PTR, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -121,17 +103,13 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether wide passes are to be had in this process."""
-
     available: bool
-    isa: str
-    """"avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available."""
-    reason: str
-    """One sentence, why not; "" if available."""
+    isa: str  # "avx512", "avx2", "i8mm", "neon" or "scalar"; "" if not available
+    reason: str  # one sentence, why not; "" if available
 
 
 def status() -> Status:
-    """Loads the library into llama.cpp at the first call in the process; never raises for an absent one."""
+    """Loads the library at the first call in the process; never raises for an absent one."""
     lib.api()
     with _lock:
         return _load()[0]
@@ -208,8 +186,7 @@ def identity() -> tuple[str, str]:
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library with its functions declared (`SIGNATURES`). Raises LocalspecError: it is not available, and
-    why."""
+    """The loaded library with its functions declared. Raises LocalspecError: why it is not available."""
     found = _library()
     if found is None:
         raise LocalspecError(status().reason)
@@ -277,7 +254,6 @@ class StepWatch:
         self._before = 0
 
     def begin(self, rows: int) -> None:
-        """A pass of so many rows begins, on this thread."""
         if rows not in self._counted:
             self._before = steps()
 
@@ -300,8 +276,7 @@ class StepWatch:
 
 
 TILES_VARIABLE = "GGML_CPU_TILED_MM"
-TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")
-"""ggml's names of the formats that have tiled kernels."""
+TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")  # ggml's names of the formats that have tiled kernels
 _TILES_OFF = "0 (localspec)"
 """Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
 
@@ -316,6 +291,5 @@ def turn_off_tiles() -> None:
 
 
 def tiles_in_use() -> bool:
-    """Whether llama.cpp uses its tiled kernels in this process."""
     number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
     return number is not None and int(number[0]) != 0

@@ -86,12 +86,9 @@ def _tile_recurrent(reader: _Copier, cells: int) -> None:
 
 
 class _Copier:
-    """Reads one state while writing another."""
-
     def __init__(self, state: bytes) -> None:
         self.state, self.at, self.out = state, 0, list[bytes]()
-        self.length = 0
-        """Number of cells of the stream that was read last."""
+        self.length = 0  # number of cells of the stream that was read last
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.state):
@@ -139,7 +136,6 @@ class _Copier:
 
 
 _SEED_LENGTH = 128
-_TOKENS_AFTER = 32  # tokens after a length that passes may use
 
 
 @dataclass(slots=True)
@@ -154,12 +150,7 @@ class Bench:
     """A context full of random tokens, at any length, cheaply."""
 
     def __init__(
-        self,
-        model: Model,
-        settings: ContextSettings,
-        observed: bool,
-        seed: int = 0,
-        state: bytes = b"",
+        self, model: Model, settings: ContextSettings, observed: bool, seed: int = 0, state: bytes = b""
     ) -> None:
         """Makes a context and prefills its first tokens, unless the `state` of another bench with the same model and
         settings is given. `observed`: intermediate results are compared, too (slow passes); otherwise logits only."""
@@ -172,8 +163,7 @@ class Bench:
         self._tokens: Tokens = random.choice(pool, longest).astype(np.int32)
         self._tokens[:_SEED_LENGTH] = pool[np.arange(min(_SEED_LENGTH, longest)) * 7919 % len(pool)]
         self._wrong: Tokens = random.choice(pool, longest).astype(np.int32)
-        self.state = state
-        """The saved cache of the first tokens, which are the same in every bench."""
+        self.state = state  # the saved cache of the first tokens, which are the same in every bench
         self._kept: tuple[int, bytes | memoryview | None] = 0, None
         self._references: dict[int, list[_Row]] = {}
         if not state:
@@ -183,10 +173,6 @@ class Bench:
 
     def close(self) -> None:
         self.context.close()
-
-    def reach(self, length: int) -> int:
-        """Number of tokens after `length` that can be decoded."""
-        return max(0, min(_TOKENS_AFTER, self.settings.n_ctx - length - 1))
 
     def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
         """The slot holds exactly the first `length` - 1 tokens."""
@@ -374,11 +360,9 @@ def _plain_tokens(model: Model) -> npt.NDArray[np.int32]:
     return plain if len(plain) else np.arange(model.n_vocab, dtype=np.int32)
 
 
-Progress = Callable[[float], None]
-"""Share done, 0 to 1; may raise to give up."""
+Progress = Callable[[float], None]  # share done, 0 to 1; may raise to give up
 
-WIDEST_PROBED = 8
-"""Widest pass that is probed by default."""
+WIDEST_PROBED = 8  # widest pass that is probed by default
 
 
 def probe_lengths(n_ctx: int, reach: int = 16) -> list[int]:
@@ -389,17 +373,13 @@ def probe_lengths(n_ctx: int, reach: int = 16) -> list[int]:
 
 @dataclass(slots=True)
 class Clock:
-    """A time budget."""
-
     seconds: float
     started: float = field(default_factory=time.monotonic)
 
     def left(self) -> float:
-        """Seconds; negative when it is used up."""
         return self.started + self.seconds - time.monotonic()
 
     def over(self) -> bool:
-        """Whether it is used up."""
         return self.left() < 0
 
 

@@ -25,7 +25,6 @@ Reuse: TypeAlias = Literal["all", "chunks"]
 
 
 def common_prefix(left: Tokens, right: Tokens) -> int:
-    """Number of leading tokens that two int32 arrays share."""
     count = min(len(left), len(right))
     left, right = left[:count], right[:count]
     if left.tobytes() == right.tobytes():  # the usual case, every pass: several times faster than comparing elements
@@ -55,7 +54,6 @@ class Cells:
 
     @property
     def tokens(self) -> Tokens:
-        """int32[length] view."""
         return self._buffer[: self.length]
 
     def put(self, start: int, tokens: Tokens) -> None:
@@ -69,7 +67,6 @@ class Cells:
         return self.rollback is None or self.length - keep <= self.droppable
 
     def cut(self, length: int) -> None:
-        """The cache now ends after `length` cells."""
         self.length, self.droppable = length, 0
 
     def keep(self, tokens: Tokens, prompt_length: int) -> int:
@@ -91,18 +88,13 @@ class Cells:
 class Layout:
     """A tree ready for a batch. Lists are per node in draft order unless said otherwise."""
 
-    order: list[int]
-    """Node index of each row, in batch order: main chain, then the others in draft order."""
-    depth: list[int]
-    """1 for children of the last history token."""
-    first_leaf: list[int]
-    """Lowest leaf id below the node (its own, if it is a leaf)."""
-    leaf_count: list[int]
-    """Number of consecutive leaf ids of the node, from `first_leaf` on."""
+    order: list[int]  # node index of each row, in batch order: main chain, then the others in draft order
+    depth: list[int]  # 1 for children of the last history token
+    first_leaf: list[int]  # lowest leaf id below the node (its own, if it is a leaf)
+    leaf_count: list[int]  # number of consecutive leaf ids of the node, from `first_leaf` on
     leaves: int
     """Leaves in all; ids are 0 .. leaves - 1 before `spread`."""
-    main_length: int
-    """Nodes on the main chain, the first rows of the batch."""
+    main_length: int  # nodes on the main chain, the first rows of the batch
 
     def id_range(self, node: int, max_leaves: int) -> tuple[int, int]:
         """(lowest id, number of ids) when the main leaf also takes the ids no leaf needs.
@@ -115,7 +107,6 @@ class Layout:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """Whether every node follows the one before it."""
     return all(parent == index - 1 for index, parent in enumerate(parents))
 
 
@@ -168,25 +159,17 @@ def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
     return tree
 
 
-MAX_IDS = 64
-"""Most slots or leaves (`ContextSettings` keeps to it)."""
+MAX_IDS = 64  # most slots or leaves (`ContextSettings` keeps to it)
 
 
 @dataclass(slots=True)
 class Part:
-    """What one feed puts into a pass."""
-
     feed: Feed
-    start: int
-    """First position that is computed."""
-    tree: Layout | None
-    """None for a chain."""
-    first_row: int = 0
-    """Its first row in the pass."""
-    first_output: int = 0
-    """Index of its first row with logits."""
-    wanted: int = field(init=False)
-    """How many of its rows with logits are read, from the first on."""
+    start: int  # first position that is computed
+    tree: Layout | None  # None for a chain
+    first_row: int = 0  # its first row in the pass
+    first_output: int = 0  # index of its first row with logits
+    wanted: int = field(init=False)  # how many of its rows with logits are read, from the first on
 
     def __post_init__(self) -> None:
         self.wanted = self.outputs
@@ -240,7 +223,6 @@ class Batch:
             setattr(self._struct, name, ctypes.cast(array.ctypes.data, kind))
 
     def of(self, count: int) -> Any:
-        """The llama_batch of the first `count` rows."""
         self._struct.n_tokens = count
         return self._struct
 

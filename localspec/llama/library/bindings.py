@@ -20,25 +20,19 @@ from typing import Any
 
 from localspec.errors import LocalspecError
 
-PINNED = "0.3.36"
-"""The version of llama-cpp-python whose struct layouts and behaviour this package is written for."""
+PINNED = "0.3.36"  # the version of llama-cpp-python whose struct layouts and behaviour this package is written for
 _DISTRIBUTIONS = {"llama-cpp-python": "llama_cpp", "localspec-llama": "localspec_llama"}
 """What serves, best first, and the package each one installs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """An installed distribution of llama.cpp's bindings."""
-
-    distribution: str
-    """As pip calls it."""
+    distribution: str  # as pip calls it
     version: str
-    unused: str = ""
-    """A distribution of another version that was passed over, with it; "" = there is none."""
+    unused: str = ""  # a distribution of another version that was passed over, with it; "" = there is none
 
     @property
     def package(self) -> str:
-        """As Python imports it."""
         return _DISTRIBUTIONS[self.distribution]
 
     def load(self, name: str) -> Any:

@@ -30,17 +30,14 @@ from typing import NamedTuple
 
 from localspec.machine import allowed, mapped_files, others
 
-_INTERVAL_SECONDS = 0.25
-"""Seconds of passes between two measurements."""
+_INTERVAL_SECONDS = 0.25  # seconds of passes between two measurements
 _SHARED_CPU = 0.3
 """CPUs that other programs kept the threads of passes from, on average, from which on the machine is shared."""
-_OWN_CPU = 0.1
-"""The same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements."""
+_OWN_CPU = 0.1  # the same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements
 _CALM_INTERVALS = 4
 _PROBATION_INTERVALS = 8
 """Measurements after which the return to all threads was right. If it was not, the next one waits twice as long."""
-_MOST_INTERVALS = 64
-"""Most measurements that a return waits for."""
+_MOST_INTERVALS = 64  # most measurements that a return waits for
 _LOOKS, _LOOK_SECONDS = 3, 0.003
 """Looks at other programs before the first pass, of which the least counts, and seconds between them: most programs
 that run at some moment do not a moment later."""
@@ -53,38 +50,26 @@ class Contention:
     def __init__(self, others: Callable[[Sequence[str]], int] = others) -> None:
         """`others`: threads of other programs than these that run now."""
         self._others = others
-        self.begun = 0
-        """Passes that have begun, on any thread."""
-        self.running = 0
-        """Those of them that have not ended."""
-        self.last_pass = 0.0
-        """When a pass ended last, by `time.perf_counter`; 0 = there was none."""
-        self._family: Path | None = None
-        """Threads of the program that this process works for; None = there is none."""
-        self._known = False
-        """Whether a pass has begun that could give way."""
+        self.begun = 0  # passes that have begun, on any thread
+        self.running = 0  # those of them that have not ended
+        self.last_pass = 0.0  # when a pass ended last, by `time.perf_counter`; 0 = there was none
+        self._family: Path | None = None  # threads of the program that this process works for; None = there is none
+        self._known = False  # whether a pass has begun that could give way
         self._lock = threading.Lock()
         self._passes = 0.0  # seconds since the last measurement
-        self._used = _usage(_TASKS)
-        """By thread that counts as ours, at the last measurement."""
+        self._used = _usage(_TASKS)  # by thread that counts as ours, at the last measurement
         self._waited = _total(self._used)
-        self._claimed = self._waited or 0.0
-        """Of what our threads waited, what was claimed or is too long ago."""
-        self.taken = 0
-        """CPUs that are left to other programs."""
-        self._spare = 0
-        """Threads that the last pass could have done without."""
+        self._claimed = self._waited or 0.0  # of what our threads waited, what was claimed or is too long ago
+        self.taken = 0  # CPUs that are left to other programs
+        self._spare = 0  # threads that the last pass could have done without
         self._calm = 0
-        self._patience = _CALM_INTERVALS
-        """Calm measurements before all threads are used again."""
-        self._alone = _PROBATION_INTERVALS
-        """Measurements since then."""
+        self._patience = _CALM_INTERVALS  # calm measurements before all threads are used again
+        self._alone = _PROBATION_INTERVALS  # measurements since then
         self._parked: _Parked | None = None
         self.enabled = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ) and self._waited is not None
 
     @property
     def asleep(self) -> bool:
-        """Whether waiting threads are to sleep."""
         return self._parked is not None
 
     def threads(self, wanted: int) -> int:
@@ -104,7 +89,6 @@ class Contention:
 
     @property
     def shared(self) -> bool:
-        """Whether other programs want the CPUs now."""
         return self.asleep or self.taken > 0
 
     def join(self, process: int) -> None:
@@ -191,8 +175,7 @@ class _Parked(threading.Thread):
     def __init__(self, library: ctypes.CDLL) -> None:
         super().__init__(name="localspec-parked", daemon=True)
         self._library = library
-        self.ended = threading.Event()
-        """Set to let it go, and its threads with it."""
+        self.ended = threading.Event()  # set to let it go, and its threads with it
         self.start()
 
     def run(self) -> None:
@@ -207,10 +190,8 @@ class _Parked(threading.Thread):
 class Usage(NamedTuple):
     """Of one thread since it began."""
 
-    ran: float
-    """Seconds on a CPU."""
-    waited: float
-    """Seconds it was ready to run and had no CPU."""
+    ran: float  # seconds on a CPU
+    waited: float  # seconds it was ready to run and had no CPU
 
 
 def kept_out(before: Mapping[str, Usage], after: Mapping[str, Usage], cpus: int) -> float:
@@ -268,5 +249,4 @@ def _openmp() -> ctypes.CDLL | None:
     return None
 
 
-cpus = Contention()
-"""Of this process: OpenMP's threads are its, whatever computes."""
+cpus = Contention()  # of this process: OpenMP's threads are its, whatever computes

@@ -77,8 +77,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
 
 
 def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:
-    """Devices, their parts and overrides into a llama_model_params (as for `Model.load`); returns the arrays that it
-    points to."""
+    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to."""
     if spread.mode == "row" and gpu_layers and device is not None:
         _check_order(device)
     devices, parts = pointers(device, gpu_layers)
@@ -99,12 +98,9 @@ def _check_order(device: str) -> None:
         raise UsageError(f"device is {device!r}; with split_mode row name GPUs in this order: {', '.join(there)}.")
 
 
-PROTOCOL = (7, 0)
-"""Major and minor version of the protocol that the pinned llama.cpp speaks (ggml-rpc.h)."""
-PREFIX = "RPC"
-"""What llama.cpp's names of these devices begin with; their descriptions are HOST:PORT."""
-_SECONDS = 5.0
-"""For a server to answer; it serves one client at a time."""
+PROTOCOL = (7, 0)  # major and minor version of the protocol that the pinned llama.cpp speaks (ggml-rpc.h)
+PREFIX = "RPC"  # what llama.cpp's names of these devices begin with; their descriptions are HOST:PORT
+_SECONDS = 5.0  # for a server to answer; it serves one client at a time
 _HELLO = struct.pack("=BQ24x", 14, 24)
 """The first request (ggml-rpc.cpp): number of the command, length of what follows, and no special transport."""
 _ANSWER = struct.Struct("=QBB26x")

@@ -45,14 +45,12 @@ class Handle:
             ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
         """
         self._api, self._open = lib.api(), model.contexts
-        self.wide_rows = rows if model.kernels == "wide" else 0
-        """See `wide.set_switch`."""
+        self.wide_rows = rows if model.kernels == "wide" else 0  # see `wide.set_switch`
         self._threads = self._used = int(params.n_threads)
         """Threads that a pass should have, and those of the last one."""
         self.logits_tap = logits_tap
         """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
-        self.pointer: int | None = None
-        """The address of the llama_context; None once it is freed."""
+        self.pointer: int | None = None  # the address of the llama_context; None once it is freed
         mark, earlier = lib.log.mark(), wide.newest_context()
         with wide.switched(self.wide_rows):
             pointer = self._api.llama_init_from_model(model.handle, params)
@@ -61,13 +59,11 @@ class Handle:
         self.pointer, newest = int(pointer), wide.newest_context()
         self._number = newest if newest != earlier else 0  # 0 = without our library
         self._turned = params.flash_attn_type == lib.FLASH_ATTENTION[False]
-        self.memory: Any = self._api.llama_get_memory(self.pointer)
-        """Its llama_memory_t."""
+        self.memory: Any = self._api.llama_get_memory(self.pointer)  # its llama_memory_t
         self._open[self.pointer] = weakref.ref(self)
 
     def give_back(self, slot: int, cell: int) -> int:
-        """Bytes of the cache, from a cell of a slot on, that take no memory any more: nothing of it may be in use. Not
-        during a pass."""
+        """`wide.give_back` from a cell of a slot on: nothing after it may be in use. Not during a pass."""
         return wide.give_back(self._number, slot, cell, self._turned)
 
     def call(self, function: Callable[[int | None, Any], int], batch: Any) -> None:
@@ -159,15 +155,7 @@ EXTRA_ROWS = 16
 
 
 def most_rows(settings: ContextSettings) -> int:
-    """Rows of the largest pass."""
     return max(settings.grid, settings.max_rows + settings.n_slots * EXTRA_ROWS)
-
-
-def _most_outputs(settings: ContextSettings, tap: Tap) -> int:
-    """Rows with logits of the largest pass; where final states are wanted, every row of a pass has some."""
-    if tap.final == "all":
-        return most_rows(settings)
-    return settings.max_rows + (settings.n_slots * EXTRA_ROWS if tap.final == "decoded" else 0)
 
 
 def most_nodes(model: Model, settings: ContextSettings) -> int:
@@ -178,14 +166,16 @@ def most_nodes(model: Model, settings: ContextSettings) -> int:
 
 
 def context_parameters(model: Model, settings: ContextSettings, threads: int, tap: Tap) -> Any:
-    """A llama_context_params."""
     api = lib.api()
     params = api.llama_context_default_params()
     trees = settings.max_leaves > 1 and model.can_trim
     params.n_ctx = (settings.n_ctx + (settings.max_rows if trees else 0)) * settings.n_slots
     params.n_batch = params.n_ubatch = most_rows(settings)
     params.n_seq_max = settings.max_leaves if trees else settings.n_slots
-    params.n_outputs_max = max(_most_outputs(settings, tap), params.n_seq_max)
+    outputs = settings.max_rows + (settings.n_slots * EXTRA_ROWS if tap.final == "decoded" else 0)
+    if tap.final == "all":  # every row of a pass has logits where final states are wanted
+        outputs = most_rows(settings)
+    params.n_outputs_max = max(outputs, params.n_seq_max)
     params.n_rs_seq = 0 if model.can_trim else most_nodes(model, settings)
     params.n_threads = params.n_threads_batch = threads
     params.flash_attn_type = lib.FLASH_ATTENTION[settings.flash_attention]
@@ -201,7 +191,6 @@ def context_parameters(model: Model, settings: ContextSettings, threads: int, ta
 
 
 def make_handle(model: Model, settings: ContextSettings, threads: int, tap: Tap, observer: Observer | None) -> Handle:
-    """The llama_context of these settings."""
     params = context_parameters(model, settings, threads, tap)
     if observer is not None:
         params.cb_eval = observer.callback

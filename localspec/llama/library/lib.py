@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 from localspec.errors import Cancelled, DecodeError, DeviceError, LocalspecError
 from localspec.llama.library import bindings
 
-GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
-"""ggml's numbers of the types a KV cache may have."""
+GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # ggml's numbers of the types a KV cache may have
 
 FLASH_ATTENTION = {"auto": -1, False: 0, True: 1}
 
@@ -33,15 +32,13 @@ _CONTINUE_LEVEL = 5
 
 
 class Log:
-    """The last lines llama.cpp logged, instead of stderr, but for those of debugging. Thread-safe; lines carry ggml's
-    level (4 = error)."""
+    """The last lines llama.cpp logged, but for those of debugging, with ggml's level (4 = error). Thread-safe."""
 
     def __init__(self, capacity: int = 500) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=capacity)
         self._lock = threading.Lock()
         self._open = False  # the last line has no newline yet
-        self._debugs = False
-        """Whether what came last was for debugging: hundreds of lines for each context."""
+        self._debugs = False  # whether what came last was for debugging: hundreds of lines for each context
         self._total = 0
         self.echo: Callable[[str], None] | None = None
         """Gets every text that is held, too, at once: what is said right before llama.cpp ends the process."""
@@ -82,7 +79,6 @@ class Log:
         return [(level, line.rstrip()) for level, line in recent]
 
     def lines(self) -> list[str]:
-        """All lines still held, oldest first."""
         return [line for _, line in self.since(0)]
 
     def reason(self, mark: int) -> str:
@@ -127,8 +123,7 @@ def api() -> Any:
     return module
 
 
-_backends: list[str] = []
-"""File names of the modules that `_load_backends` had llama.cpp load."""
+_backends: list[str] = []  # file names of the modules that `_load_backends` had llama.cpp load
 
 
 def _load_backends(module: Any) -> None:
@@ -187,13 +182,9 @@ def _function(module: Any, name: str, restype: Any, *argtypes: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A place llama.cpp can compute on."""
-
-    name: str
-    """As llama.cpp calls it: "CPU", "CUDA0", "Metal"."""
+    name: str  # as llama.cpp calls it: "CPU", "CUDA0", "Metal"
     description: str
-    kind: str
-    """"cpu", "gpu", "igpu", "accel" or "meta"."""
+    kind: str  # "cpu", "gpu", "igpu", "accel" or "meta"
     free_bytes: int
     total_bytes: int
 
@@ -203,16 +194,13 @@ class Info:
     """What `localspec doctor` says about llama.cpp."""
 
     bindings: bindings.Bindings
-    version: str
-    """llama.cpp's own."""
-    system: str
-    """CPU features and options llama.cpp was compiled with, as it prints them."""
+    version: str  # llama.cpp's own
+    system: str  # CPU features and options llama.cpp was compiled with, as it prints them
     gpu_offload: bool
     devices: tuple[Device, ...]
 
 
 def info() -> Info:
-    """Version, build options and devices of the loaded llama.cpp."""
     module = api()
     return Info(
         bindings.installed(),
@@ -236,7 +224,6 @@ _KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
 
 
 def devices() -> list[Device]:
-    """Every device of this build, in llama.cpp's order."""
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     name = c_function("ggml_backend_dev_name", text, pointer)
     description = c_function("ggml_backend_dev_description", text, pointer)
@@ -254,7 +241,6 @@ def devices() -> list[Device]:
 
 
 def device_handles() -> list[int]:
-    """ggml's handle of every device, in llama.cpp's order."""
     count = c_function("ggml_backend_dev_count", ctypes.c_size_t)()
     get = c_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     return [get(index) for index in range(count)]
@@ -282,7 +268,6 @@ def raise_for_code(code: int, mark: int) -> NoReturn:
 
 
 def pointer_value(pointer: Any) -> int:
-    """The address a ctypes pointer holds."""
     return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
 

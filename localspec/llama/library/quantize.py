@@ -80,7 +80,6 @@ class TensorRows:
         self._data = np.memmap(header.path, dtype=np.uint8, mode="r", offset=tensor.offset, shape=shape)
 
     def read(self, rows: slice | npt.NDArray[np.integer]) -> Float32Array:
-        """float32[n, columns]: the rows of these numbers."""
         packed = np.ascontiguousarray(self._data[rows])
         if self._unpack is None:
             return packed.view(np.float32)

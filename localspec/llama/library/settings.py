@@ -107,13 +107,11 @@ _FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
 class Tap:
     """What a context hands out of its passes besides logits."""
 
-    layers: tuple[int, ...] = ()
-    """Inputs of these layers, of every row of every pass, prompts included."""
+    layers: tuple[int, ...] = ()  # inputs of these layers, of every row of every pass, prompts included
     final: Final = "no"
     """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
     too ("all"; every prompt row then is an output, which costs the output matrix)."""
-    nextn: bool = False
-    """Whether to read the state that an MTP layer starts from, of every row, prompts included."""
+    nextn: bool = False  # whether to read the state that an MTP layer starts from, of every row, prompts included
 
     def __or__(self, other: Tap) -> Tap:
         final = max(self.final, other.final, key=_FINAL_ORDER.index)
@@ -132,7 +130,6 @@ NO_TAP = Tap()
 
 
 def union(taps: Iterable[Tap]) -> Tap:
-    """What all of them ask for."""
     found = NO_TAP
     for tap in taps:
         found |= tap

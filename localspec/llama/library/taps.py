@@ -61,8 +61,7 @@ class LogitsTap:
     def __init__(self, params: Any, n_vocab: int) -> None:
         """Gives every sequence of a context that is to be made a sampler, in `params`, its llama_context_params."""
         self._chains: list[Any] = []
-        self.gpu: Gpu | None = None
-        """Preselects where the rows are; None = they are read whole."""
+        self.gpu: Gpu | None = None  # preselects where the rows are; None = they are read whole
         _check_layout()
         self.calls = 0
         """How often llama.cpp called a sampler: once for each row with logits of a graph that it built."""

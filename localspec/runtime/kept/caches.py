@@ -30,17 +30,13 @@ from localspec.llama.library.batch import common_prefix
 from localspec.machine import available_bytes
 from localspec.types import NO_TOKENS, Tokens
 
-LEAST_CHAT = 128
-"""Tokens: shorter caches of chats are computed again about as fast as they are found."""
-LEAST_TOKENS = 512
-"""Shorter caches of prompts are not kept: they are computed again in seconds."""
-LEAST_GAIN = 256
-"""Tokens that a kept prompt must spare, or that a new one must hold besides those of the others."""
+LEAST_CHAT = 128  # tokens: shorter caches of chats are computed again about as fast as they are found
+LEAST_TOKENS = 512  # shorter caches of prompts are not kept: they are computed again in seconds
+LEAST_GAIN = 256  # tokens that a kept prompt must spare, or that a new one must hold besides those of the others
 NEW_SHARE = 8
 """Before the end a cache is written when one part in so many of it is new: a chat that grows is not written at every
 turn."""
-_ABANDONED_SECONDS = 3600.0
-"""Seconds after which a file that is being written has lost its writer."""
+_ABANDONED_SECONDS = 3600.0  # seconds after which a file that is being written has lost its writer
 
 _LOG = logging.getLogger("localspec")
 
@@ -65,7 +61,6 @@ class CacheFolder:
         return saved
 
     def used(self, chat: str) -> None:
-        """The file counts as used now."""
         with suppress(OSError):
             os.utime(self.path(chat))
 
@@ -89,7 +84,6 @@ class CacheFolder:
         return ""
 
     def remove(self, chat: str) -> None:
-        """Deletes the cache of a chat, if there is one."""
         with suppress(OSError):
             self.path(chat).unlink()
 
@@ -116,15 +110,12 @@ class PromptFolder(CacheFolder):
     """Files of prompts by name, of all models together."""
 
     def __init__(self, budget: int = 0, directory: Path | None = None) -> None:
-        """`directory` None = "prompts" in the cache folder."""
         super().__init__(budget, directory or paths.cache_dir() / "prompts")
 
     def path(self, chat: str) -> Path:
-        """The file of a prompt, by its name."""
         return self.directory / f"{chat}.kv"
 
     def names(self) -> list[str]:
-        """Of all files that are there."""
         return sorted(path.stem for path in self.directory.glob("*.kv"))
 
 
@@ -142,7 +133,6 @@ class _Caches:
 
     @property
     def wait(self) -> float | None:
-        """See `IdleJob.wait`."""
         return None if self._busy() or self._next() is None else self._quiet()
 
     def step(self) -> bool:
@@ -163,7 +153,6 @@ class _Caches:
         raise NotImplementedError
 
     def _save(self, slot: int) -> None:
-        """Has a slot's cache written, unless there is no room."""
         raise NotImplementedError
 
     def _taken(self, slot: int) -> SavedCache | None:
@@ -179,20 +168,17 @@ class _Caches:
         return self._writing is not None and not self._writing.done()
 
     def _wait(self) -> None:
-        """For the file that is being written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
 
 class ChatCaches(_Caches):
-    """Which chat's cache each slot holds; those of the others wait in files. A chat's slot is the one that served it
-    last."""
+    """Which chat's cache each slot holds, the slot that served it last; those of the others wait in files."""
 
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
-        self._slots: dict[str, int] = {}
-        """By chat."""
+        self._slots: dict[str, int] = {}  # by chat
         self._on_disk: dict[str, Tokens] = {}
         """What the files of these chats hold, if this engine wrote or read them."""
 
@@ -210,7 +196,6 @@ class ChatCaches(_Caches):
             self._bring_back(slot, chat, prompt)
 
     def slot(self, chat: str | None) -> int | None:
-        """The slot that holds a chat's cache; None = there is none."""
         return None if chat is None else self._slots.get(chat)
 
     def forget(self, chat: str) -> None:
@@ -221,7 +206,6 @@ class ChatCaches(_Caches):
         self._files.remove(chat)
 
     def move(self, context: Context, key: bytes) -> None:
-        """The slots are those of another context now, and empty."""
         super().move(context, key)
         self._on_disk.clear()
 
@@ -232,7 +216,6 @@ class ChatCaches(_Caches):
         self._writer.shutdown()
 
     def _leave(self, chat: str) -> None:
-        """The chat's slot serves another; its cache waits in its file."""
         self._save(self._slots[chat])
         del self._slots[chat]
         self._on_disk.pop(chat, None)
@@ -275,8 +258,6 @@ class ChatCaches(_Caches):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A file that can be used here."""
-
     name: str
     tokens: Tokens
     prompt_length: int
@@ -293,10 +274,8 @@ class PromptCaches(_Caches):
 
     def __init__(self, context: Context, key: bytes, files: PromptFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
-        self._known: dict[str, _Kept | None] = {}
-        """Files that were looked at, by name; None = not for this context."""
-        self._coming = ""
-        """Name of the file that is being written, or was written last."""
+        self._known: dict[str, _Kept | None] = {}  # files that were looked at, by name; None = not for this context
+        self._coming = ""  # name of the file that is being written, or was written last
         self._warned = False
         try:
             status = context.model.path.stat()
@@ -321,8 +300,9 @@ class PromptCaches(_Caches):
         if len(prompt) < LEAST_TOKENS:
             return
         self._look()
-        found = max(((self._spares(kept, prompt), kept.name) for kept in self._own()), default=(0, ""))
-        spared, name = found
+        usable = saved_cache.usable
+        kept = [(usable(context, one.tokens, one.prompt_length, prompt), one.name) for one in self._own()]
+        spared, name = max(kept, default=(0, ""))
         if spared < LEAST_TOKENS:
             return
         self._files.used(name)
@@ -330,12 +310,10 @@ class PromptCaches(_Caches):
             self._bring_back(slot, name, prompt)
 
     def move(self, context: Context, key: bytes) -> None:
-        """The slots are those of another context now, and empty."""
         super().move(context, key)
         self._known.clear()
 
     def close(self) -> None:
-        """Has everything written that is not on disk, and waits for it."""
         for slot in range(self._context.settings.n_slots):
             self._wait()
             if self._new(slot) >= LEAST_GAIN:
@@ -348,7 +326,6 @@ class PromptCaches(_Caches):
         return [kept for kept in self._known.values() if kept is not None]
 
     def _look(self) -> None:
-        """Looks at files that are new, and forgets those that are gone."""
         names = self._files.names()
         coming = self._coming if self._busy() else ""
         self._known = {name: kept for name, kept in self._known.items() if name in names or name == coming}
@@ -378,10 +355,6 @@ class PromptCaches(_Caches):
         _LOG.warning("A kept prompt is damaged; %s was deleted.", paths.shown(self._files.path(name)))
         self._files.remove(name)
         self._known.pop(name, None)
-
-    def _spares(self, kept: _Kept, prompt: Tokens) -> int:
-        """Leading tokens of a prompt that a kept cache holds."""
-        return saved_cache.usable(self._context, kept.tokens, kept.prompt_length, prompt)
 
     def _beside(self, slot: int, prompt: Tokens) -> int:
         """Leading tokens of a prompt that another slot's cache can give to this one."""

@@ -34,16 +34,12 @@ from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
 
 _LOG = logging.getLogger("localspec")
-LEAST_TOKENS = 8
-"""Shorter answers are not worth keeping."""
-KEPT_SHARE = 0.75
-"""Of the budget, after what is of least use has left."""
-_LOOK_SECONDS = 10.0
-"""In idle time, between two looks for what other processes have deleted."""
+LEAST_TOKENS = 8  # shorter answers are not worth keeping
+KEPT_SHARE = 0.75  # of the budget, after what is of least use has left
+_LOOK_SECONDS = 10.0  # in idle time, between two looks for what other processes have deleted
 
 
 def folder() -> Path:
-    """Where the files are."""
     return paths.data_dir() / "corpus"
 
 
@@ -58,7 +54,6 @@ def file_of(header: Header, megabytes: float) -> CorpusFile:
 
 
 def files() -> list[CorpusFile]:
-    """Those of all tokenizers."""
     found = {path.with_suffix(".sqlite") for kind in ("sqlite", "tokens") for path in folder().glob(f"*.{kind}")}
     return [CorpusFile(path, 0) for path in sorted(found)]
 
@@ -87,8 +82,7 @@ class Corpus:
         self._n_vocab, self._model = n_vocab, model
         self._most = file.budget // 4
         self._index = SuffixIndex()
-        self._counts = ContextCounts()
-        """Of what this model answered."""
+        self._counts = ContextCounts()  # of what this model answered
         self._lock = threading.Lock()  # of both
         self._held: OrderedDict[int, Sequence] = OrderedDict()
         """By number in the index; used last comes last. On the thread only."""
@@ -103,16 +97,13 @@ class Corpus:
     # -- on the engine's thread -------------------------------------------------------------------------------------
 
     def borrow(self) -> tuple[SuffixIndex, ContextCounts] | None:
-        """All sequences, and counts of what this model answered, to be looked into until `give_back`; None while they
-        are being worked on."""
+        """All sequences and counts, to be looked into until `give_back`; None while they are being worked on."""
         return (self._index, self._counts) if self._lock.acquire(blocking=False) else None
 
     def give_back(self) -> None:
-        """What was borrowed is not looked into any more."""
         self._lock.release()
 
     def used(self, sequence: int) -> None:
-        """A guess from that sequence was right."""
         self._used.add(sequence)
 
     def keep(self, tokens: Tokens, chat: str | None = None) -> None:
@@ -127,7 +118,6 @@ class Corpus:
 
     @property
     def wait(self) -> float | None:
-        """See `IdleJob.wait`."""
         return None if self._closed else max(0.0, self._looked + _LOOK_SECONDS - perf_counter())
 
     def step(self) -> bool:
@@ -138,7 +128,6 @@ class Corpus:
         return self._closed
 
     def settle(self) -> None:
-        """Waits until everything that was asked for is done."""
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
@@ -203,11 +192,6 @@ class Corpus:
         self._hold(number, one)
         self._write(used, one)
 
-    def _make_room(self) -> None:
-        """Takes out what was of no use for longest."""
-        while self._tokens > KEPT_SHARE * self._most and len(self._held) > 1:
-            self._drop(next(iter(self._held)))
-
     def _leave(self, chat: str) -> None:
         mark = mark_of(chat)
         for name in [name for name in self._numbers if name.startswith(mark)]:
@@ -232,7 +216,8 @@ class Corpus:
             self._held.move_to_end(number)
         names = [self._held[number].name for number in there]
         if self._tokens > self._most:
-            self._make_room()
+            while self._tokens > KEPT_SHARE * self._most and len(self._held) > 1:
+                self._drop(next(iter(self._held)))
         if names or new:
             self.file.write(new, names)
 
@@ -250,22 +235,15 @@ INSERT INTO room VALUES (0);
 """
 ]
 """See `sqlite.upgrade`. `model` is NULL of what was added by hand, and empty where it is not known."""
-_BUSY_SECONDS = 5.0
-"""How long to wait for another process, which writes for some milliseconds."""
+_BUSY_SECONDS = 5.0  # how long to wait for another process, which writes for some milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """What is kept."""
-
-    name: bytes
-    """16 bytes; a later one of the same name takes its place."""
-    tokens: Tokens
-    """int32[n]."""
-    used: float
-    """When it came or was of use last, in seconds since 1970."""
-    model: str | None = None
-    """Who answered, "" = unknown; None = it was added by hand."""
+    name: bytes  # 16 bytes; a later one of the same name takes its place
+    tokens: Tokens  # int32[n]
+    used: float  # when it came or was of use last, in seconds since 1970
+    model: str | None = None  # who answered, "" = unknown; None = it was added by hand
 
 
 def name_of(content: bytes | Tokens, chat: str | None = None) -> bytes:
@@ -276,7 +254,6 @@ def name_of(content: bytes | Tokens, chat: str | None = None) -> bytes:
 
 
 def mark_of(chat: str) -> bytes:
-    """8 bytes that stand for a chat."""
     return hashlib.blake2b(chat.encode("utf-8", "surrogatepass"), digest_size=8, person=b"chat").digest()
 
 
@@ -289,12 +266,10 @@ class CorpusFile:
         self.path, self.budget = path, budget
         self._old = path.with_suffix(".tokens")
         self._connection: sqlite3.Connection | None = None
-        self._version: int | None = None
-        """Of what `read` or `gone` saw last."""
+        self._version: int | None = None  # of what `read` or `gone` saw last
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def read(self) -> list[Sequence]:
@@ -334,8 +309,7 @@ class CorpusFile:
                 _cut(database, int(KEPT_SHARE * room))
 
     def trim(self, most: int) -> int:
-        """Cuts it to so many bytes, which count from now on whatever other writers were given; sequences that had to
-        go."""
+        """Cuts it to so many bytes, which count from now on whoever was given more; sequences that had to go."""
         if not (self.path.exists() or self._old.exists()):
             return 0
         with self._transaction() as database:
@@ -343,18 +317,15 @@ class CorpusFile:
             return _cut(database, most)
 
     def remove(self, chat: str) -> None:
-        """Takes out what came from a chat."""
         with self._transaction() as database:
             database.execute("DELETE FROM sequence WHERE substr(name, 1, 8) = ?", (mark_of(chat),))
             self.drop_damaged()
 
     def drop_damaged(self) -> None:
-        """Deletes what was set aside."""
         for damaged in self.path.parent.glob(f"{self.path.name}.damaged-*"):
             damaged.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the file, which opens again when it is used."""
         connection, self._connection, self._version = self._connection, None, None
         if connection is not None:
             connection.close()

@@ -21,29 +21,21 @@ from localspec.llama.library import lib
 from localspec.machine import default_threads
 from localspec.runtime.memory import on_gpu
 
-_CONFIGURATION = frozenset({"kernels", "cache"})
-"""Found under one exactness, these may be wrong under another."""
+_CONFIGURATION = frozenset({"kernels", "cache"})  # found under one exactness, these may be wrong under another
 _TOGETHER = (_CONFIGURATION, frozenset({"min_ngram", "max_ngram"}))
 _DEFAULTS = {field.name: field.default for field in fields(EngineSettings)}
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found."""
-
-    settings: dict[str, Any]
-    """Fields of `EngineSettings`; only what differs from the defaults."""
-    gain: float
-    """Speed over the defaults, 1 = none, on prompts that were not searched with ..."""
+    settings: dict[str, Any]  # fields of `EngineSettings`; only what differs from the defaults
+    gain: float  # speed over the defaults, 1 = none, on prompts that were not searched with ...
     low: float
     """... and its 95 % interval."""
     high: float
-    exact: str
-    """Exactness under which it was found."""
-    when: str
-    """ISO date."""
-    workload: str
-    """In words: what was answered."""
+    exact: str  # exactness under which it was found
+    when: str  # ISO date
+    workload: str  # in words: what was answered
 
     def applied(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """`given` (arguments of `EngineSettings`) with what it leaves open filled in; explicit settings win.
@@ -90,12 +82,10 @@ def write(target: Path, draft: Path | None, tuning: Tuning) -> str:
 
 
 def forget(target: Path, draft: Path | None) -> bool:
-    """Removes what is stored; whether there was anything."""
     return kept.facts().remove("tuning", _key(target, draft))
 
 
 def _key(target: Path, draft: Path | None) -> list[Any]:
-    """Size and time of change of each file, and the machine."""
     found = [path.stat() for path in (target, draft) if path is not None]
     return [[[one.st_size, one.st_mtime_ns] for one in found], _machine()]
 
