@@ -1,10 +1,7 @@
-"""Results of a benchmark as plain data and tables of text.
-
-Figures of a benchmark: a cell is a workload at a temperature, with every side's runs of it.
+"""Results of a benchmark as plain data, tables of text and a picture: a cell is a workload at a temperature, with every
+side's runs of it.
 
 Formulas are the glossary's (`engine.stats`), pooled over all runs: sums over sums, never a mean of ratios.
-
-A benchmark as a picture: the speed of every side over plain decoding, with its interval.
 """
 
 from __future__ import annotations
@@ -293,7 +290,7 @@ def tables(results: Results) -> list[Table]:
         rows = tuple(
             (
                 *_place(cell),
-                *(_ratio(cell.speedup(name)) for name in others),
+                *(_speedup(cell, name) for name in others),
                 ", ".join(f"{name} {cell.forks(name)}" for name in others if cell.forks(name)) or "none",
             )
             for cell in results.cells
@@ -309,18 +306,15 @@ def _speeds(results: Results) -> Table:
     )  # fmt: skip
     rows = []
     for cell in results.cells:
-        speedup = cell.speedup(PRODUCT)
-        rows.append(
-            (
-                *_place(cell),
-                f"{cell.figures(BASELINE).tokens_per_second:.1f}",
-                f"{cell.figures(PRODUCT).tokens_per_second:.1f}",
-                _ratio(speedup),
-                _doubt(speedup),
-                "-" if speedup is None else f"{speedup.smallest:.2f}-{speedup.largest:.2f}",
-                _verdict(cell),
-            )
-        )
+        found, forks = cell.speedup(PRODUCT), cell.forks(PRODUCT)
+        doubt = "-"  # half the width of the interval
+        if found is not None and found.over:
+            doubt = f"{found.half_width:.1%}" if found.half_width < 1.0 else "> 100%"
+        equal = "equal" if cell.figures(PRODUCT).exact else "equal, inexact"
+        speeds = (f"{cell.figures(side).tokens_per_second:.1f}" for side in (BASELINE, PRODUCT))
+        by_prompt = "-" if found is None else f"{found.smallest:.2f}-{found.largest:.2f}"
+        verdict = f"{forks} of {len(cell.heats)} differ" if forks else equal
+        rows.append((*_place(cell), *speeds, _speedup(cell, PRODUCT), doubt, by_prompt, verdict))
     return Table("Speed of localspec without flags against plain decoding", columns, tuple(rows))
 
 
@@ -355,23 +349,9 @@ def _place(cell: Cell) -> tuple[str, str]:
     return cell.workload, f"{cell.temperature:g}"
 
 
-def _ratio(found: Ratio | None) -> str:
+def _speedup(cell: Cell, side: str) -> str:
+    found = cell.speedup(side)
     return "-" if found is None else f"{found.value:.2f}"
-
-
-def _doubt(found: Ratio | None) -> str:
-    """Half the width of the interval."""
-    if found is None or not found.over:
-        return "-"
-    return f"{found.half_width:.1%}" if found.half_width < 1.0 else "> 100%"
-
-
-def _verdict(cell: Cell) -> str:
-    """Whether localspec's text is plain decoding's."""
-    forks = cell.forks(PRODUCT)
-    if forks:
-        return f"{forks} of {len(cell.heats)} differ"
-    return "equal" if cell.figures(PRODUCT).exact else "equal, inexact"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,14 @@
-"""Our own sides of a benchmark: one engine that answers plain, as it comes, and with drafts of fixed lengths.
+"""Sides of a benchmark: one engine that answers plain, as it comes, and with drafts of fixed lengths, and servers.
 
-All share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
+Ours share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
 comes are requests to the same loop: what the plan has learned stays with it, as in a program that keeps running. Fixed
 lengths need the engine configured anew, after which the plan starts from what it remembers, as a program does that has
 just started. What they learn is kept apart from it: forced drafts are no experience of the plan's.
 
-Another program's server as a side: the same prompts to any OpenAI-style endpoint, timed as they arrive.
-
-The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that no other template and
-no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
-`facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last prompt) goes
-out in llama-server's words, unless the endpoint refuses them.
+Another program's server gets the prompt as the target's own chat template renders it, at `/v1/completions`, so that no
+other template and no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the
+messages, and `facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last
+prompt) goes out in llama-server's words, unless the endpoint refuses them.
 """
 
 from __future__ import annotations
@@ -172,14 +170,6 @@ class Dialect:
         return prompt if self.extended else f"{prompt}; OpenAI's fields only, its own top-k and min-p"
 
 
-_DIALECTS = (
-    Dialect("completions", True),
-    Dialect("completions", False),
-    Dialect("chat/completions", True),
-    Dialect("chat/completions", False),
-)
-
-
 def rendered(engine: Engine, turn: Turn) -> str:
     """Our prompt without the begin-of-sequence token, which servers add by themselves.
 
@@ -245,10 +235,8 @@ class Served:
 
     def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
-        if dialect.path == "completions":
-            body["prompt"] = text
-        else:
-            body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
+        messages = [{"role": message.role, "content": message.content} for message in turn.messages]
+        body |= {"prompt": text} if dialect.path == "completions" else {"messages": messages}
         wanted = turn.options
         body |= {"max_tokens": wanted.max_tokens, "seed": (wanted.seed or 0) % 2**31}
         body |= sampling_fields(wanted.sampling, more=dialect.extended)
@@ -273,7 +261,8 @@ class Served:
             LocalspecError: none does.
         """
         refusal: Refused | None = None
-        for dialect in _DIALECTS:
+        paths: tuple[Literal["completions", "chat/completions"], ...] = ("completions", "chat/completions")
+        for dialect in (Dialect(path, extended) for path in paths for extended in (True, False)):
             if refusal is not None and refusal.status in _UNKNOWN_FIELD and dialect.extended:
                 continue  # it has this path, and refused another of its fields
             body = self._body(dialect, _GREETING, "Hi") | {"stream": False}

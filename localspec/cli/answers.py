@@ -175,7 +175,7 @@ def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
         print(json.dumps(said, ensure_ascii=False))
         return 0
     try:
-        with output.answer_lines([]) as write:
+        with output.answer_lines() as write:
             reply.read(lambda text, _: write(text))
     finally:
         if options.stats and known(reply.stats):

@@ -1,12 +1,11 @@
 """What commands print: answers on standard output as they come, everything else on standard error.
 
 Escape codes appear only on a terminal; nothing but the answer ever reaches standard output.
-
-How a transfer is shown: bars for each file and in all on a terminal, plain lines now and then elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -101,6 +100,11 @@ def count_bar() -> Iterator[Callable[[str, int, int], None] | None]:
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
+def report(as_json: bool, data: Any, *lines: str, ensure_ascii: bool = True) -> None:
+    """What a command found: as JSON, or in lines for people."""
+    print(json.dumps(data, ensure_ascii=ensure_ascii) if as_json else "\n".join(lines))
+
+
 def print_plain(*lines: str) -> None:
     """Prints lines that quote files or a hub, which so can neither move the cursor nor reorder what is read."""
     print(plain_text("\n".join(lines)))
@@ -143,7 +147,7 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
     from localspec.chat.reply.thinking import Retelling
 
     parts, retelling = [] if parts is None else parts, Retelling(channels)
-    with answer_lines([]) as write:
+    with answer_lines() as write:
         try:
             for event in generation:
                 parts.append(event.text)
@@ -161,26 +165,32 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
 
 
 @contextmanager
-def answer_lines(parts: list[str]) -> Iterator[Callable[[str], None]]:
-    """Writes an answer's text as it is told, collects it in `parts`, and ends its last line."""
-    shown = PlainText().push if sys.stdout.isatty() else str  # a terminal obeys what a model says; a file keeps it
+def answer_lines() -> Iterator[Callable[[str], None]]:
+    """Writes an answer's text as it is told, and ends its last line."""
+    last, shown = (
+        "",
+        PlainText().push if sys.stdout.isatty() else str,
+    )  # a terminal obeys what a model says; a file keeps it
 
     def write(text: str) -> None:
+        nonlocal last
         if text:
             sys.stdout.write(shown(text))
             sys.stdout.flush()
-            parts.append(text)
+            last = text
 
     try:
         yield write
     finally:
-        if not parts or not parts[-1].endswith("\n"):
+        if not last.endswith("\n"):
             sys.stdout.write("\n")
         sys.stdout.flush()
 
 
 def print_stats(stats: RequestStats, seed: int | None, configuration: str) -> None:
-    """The figures of one answer, and the configuration of the target's passes, on standard error."""
+    """The figures of one answer, what the plan says of it, and the configuration of the target's passes, on standard
+    error.
+    """
     depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
@@ -240,9 +250,6 @@ def collect(generation: Generation, configuration: str) -> dict[str, Any]:
     return answer
 
 
-# Honest words about draft files that localspec knows and cannot use yet.
-
-
 def drafts(method: str) -> bool:
     """Whether a draft of this method can be named after `--draft`."""
     return method in NAMES
@@ -263,10 +270,8 @@ _SECONDS_PER_LINE = 10.0
 
 @contextmanager
 def transfer_progress(total: int) -> Iterator[Report]:
-    """Shows progress on standard error.
-
-    Args:
-        total: bytes still to come, of all files.
+    """Bars for each file and in all, of `total` bytes still to come, on a terminal; elsewhere plain lines now and
+    then; on standard error.
     """
     if not sys.stderr.isatty():
         yield _Lines()

@@ -55,10 +55,7 @@ def run(options: argparse.Namespace) -> int:
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     options.plain = options.plain or not screens
     faults: list[str] = []
-    if options.plain:
-        take_default(options)
-    else:
-        take_default(options, faults.append)  # what is written before the screens come is covered by them
+    take_default(options, None if options.plain else faults)  # the screens would cover what is written before them
     if options.private and options.plain:
         options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = wanted_of(options)  # refuse bad values before a model is loaded

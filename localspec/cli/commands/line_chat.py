@@ -198,7 +198,7 @@ class Conversation:
         asked = Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=True)
         inbox, retelling = _Inbox(), Retelling(self._facts.channels)
         answer = self._answerer.answer(asked, inbox)
-        with output.answer_lines([]) as write:
+        with output.answer_lines() as write:
 
             def read() -> AnswerEnded:
                 while not isinstance(news := inbox.next(), AnswerEnded):
