@@ -420,8 +420,8 @@ def _time_table(report: PassReport) -> Table:
         narrow = report.narrow(point)
         row = [*_place(point), *(_number(point.best(kernels), 1e-3) for kernels in report.kernels)]
         if report.wide_isa:
-            row += [_number(point.speedup), _number(point.best("wide"), narrow and narrow.best("wide"))]
-        rows.append((*row, _number(point.llama_best, narrow and narrow.llama_best)))
+            row += [_number(point.speedup), _number(point.best("wide"), narrow.best("wide") if narrow else None)]
+        rows.append((*row, _number(point.llama_best, narrow.llama_best if narrow else None)))
     title = "Time of a pass (cost: in passes of width 1"
     title += "; speedup: over llama.cpp's better)" if report.wide_isa else ")"
     return Table(title, (*columns, "llama.cpp cost"), tuple(rows))

@@ -97,8 +97,7 @@ _VLLM_RULES = {"standard": "rejection", "block": "block"}
 def vllm_settings(text: str) -> dict[str, Any]:
     """Settings from vLLM's `--speculative-config` JSON.
 
-    Known keys: model, num_speculative_tokens, method (ngram, draft_model, suffix, custom_class), prompt_lookup_min,
-    prompt_lookup_max, rejection_sample_method (standard, block). With custom_class the model is package.module.Class,
+    With custom_class the model is package.module.Class,
     which must be a drafter of ours (`localspec.drafters.plugin`).
 
     Raises:
@@ -165,11 +164,7 @@ def take_default(options: argparse.Namespace, faults: list[str] | None = None) -
 
 
 def take_target(options: argparse.Namespace, given: str | None, word: str) -> None:
-    """Turns a word of the command line into the target; `word` is what the help calls it. Without one, `take_default`.
-
-    Raises:
-        UsageError: `--target` is given, too.
-    """
+    """Turns a word of the command line into the target; `word` is what the help calls it. Else `take_default`."""
     if given and options.target:
         raise UsageError(f"Give {word} or --target, not both.")
     options.target = given or options.target

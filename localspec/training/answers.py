@@ -94,7 +94,7 @@ def write(
         engine: of the target, with `SLOTS` slots.
         prompts: to answer.
         folder: of the pieces.
-        seconds: how long. Then nothing more is asked.
+        seconds: after which nothing more is asked.
         progress: called after each answer with (tokens of answers, seconds); may raise to stop.
         kept: called with the seconds so far when a piece is on disk.
 
@@ -206,7 +206,11 @@ def _answer(
 def _write(path: Path, found: Sequence[Answer]) -> None:
     arrays: dict[str, npt.NDArray[Any]] = {}
     for number, one in enumerate(found):
-        prompt = np.array([one.prompt], dtype=np.int32)
-        arrays |= {f"{number}.tokens": one.tokens, f"{number}.prompt": prompt}
-        arrays |= {f"{number}.ids": one.ids, f"{number}.chances": one.chances}
+        parts = {
+            "tokens": one.tokens,
+            "prompt": np.array([one.prompt], np.int32),
+            "ids": one.ids,
+            "chances": one.chances,
+        }
+        arrays |= {f"{number}.{name}": part for name, part in parts.items()}
     save(path, arrays)

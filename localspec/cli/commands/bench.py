@@ -189,12 +189,7 @@ def _ours(options: argparse.Namespace, engine: Engine, lengths: tuple[int, ...])
 def _measure(
     who: list[EngineSide | Served], asked: list[Task], rounds: int, heats: list[Heat]
 ) -> KeyboardInterrupt | LocalspecError | None:
-    """Fills in heats as they are finished; what ended it early, if some were.
-
-    Raises:
-        ContextOverflowError: a prompt does not fit the context.
-        LocalspecError, KeyboardInterrupt: nothing was finished.
-    """
+    """Fills in heats as they are finished; what ended it early, if some were, is raised only if none was."""
     from localspec.checks.compare import Side, compare
 
     sides = [Side(one.name, one.answer, one.begin) for one in who]
@@ -216,12 +211,7 @@ def _measure(
 
 
 def _against(options: argparse.Namespace, engine: Engine) -> Iterator[Served]:
-    """The endpoints of `--against`, each asked for one token to see that it answers; the caller closes them.
-
-    Raises:
-        UsageError: no URL, a name twice, or an empty variable.
-        LocalspecError: one does not answer.
-    """
+    """The endpoints of `--against`, each asked for one token to see that it answers; the caller closes them."""
     from localspec.bench.sides import Served, rendered
     from localspec.remote.server import Server
 

@@ -180,12 +180,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ask(text: str, wanted: str | None, key: str) -> Server:
-    """The server at an address, with one of its models.
-
-    Raises:
-        UsageError: no such address or model.
-        LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
-    """
+    """The server at an address, with one of its models."""
     import httpx2 as httpx
 
     url = base_of(text, "--url", _URL).removesuffix("/v1")

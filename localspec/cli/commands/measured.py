@@ -14,6 +14,7 @@ from localspec.cli.options import (
     add_model_options,
     check_comparison,
     engine_settings,
+    fitting,
     load_engine,
     take_default,
     take_target,
@@ -149,21 +150,22 @@ def run_tune(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
-    from localspec.checks.tune import TunePlan, TuneReport, tune
+    from localspec.checks.tune import ASPECTS, TunePlan, TuneReport, tune
     from localspec.cli.output import load_progress
-    from localspec.cli.places import fitted
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
 
     check_comparison(options)
-    settings = engine_settings(options)
-    if options.fit:
-        settings |= fitted(settings)
+    settings = fitting(options, engine_settings(options))
     base = {name: value for name, value in settings.items() if name not in ("target", "draft", "tuned")}
     base["heads"] = heads
     EngineSettings(target, draft, **base)  # refuse bad values before anything is loaded
     search, check = _questions(options)
-    plan = TunePlan(_aspects(options.only), options.rounds, options.minutes)
+    aspects = ASPECTS if options.only is None else tuple(options.only.split(","))
+    for name in aspects:
+        if name not in ASPECTS:
+            raise UsageError(f"--only names {name!r}; there are: {', '.join(ASPECTS)}.")
+    plan = TunePlan(aspects, options.rounds, options.minutes)
     report = TuneReport()
     try:
         with load_progress() as progress:
@@ -181,18 +183,6 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
         _print_tuned(options, report, found, f"not stored, nothing can be kept: {fault}" if fault else "stored")
         return 1 if fault else 0
     return 0
-
-
-def _aspects(text: str | None) -> tuple[str, ...]:
-    from localspec.checks.tune import ASPECTS
-
-    if text is None:
-        return ASPECTS
-    wanted = tuple(text.split(","))
-    for name in wanted:
-        if name not in ASPECTS:
-            raise UsageError(f"--only names {name!r}; there are: {', '.join(ASPECTS)}.")
-    return wanted
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:

@@ -136,10 +136,8 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
 
 
 def _unit(options: argparse.Namespace) -> str:
-    """This command as a service, with the variables that say where localspec keeps things.
-
-    Raises:
-        UsageError: a key is in the environment; a unit that others can read may not hold it.
+    """This command as a service, with the variables that say where localspec keeps things; never a key, as others can
+    read a unit.
     """
     if os.environ.get(KEY_VARIABLE):
         raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
@@ -165,11 +163,7 @@ def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: 
 
 
 def api_keys(path: str | None) -> tuple[str, ...]:
-    """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that.
-
-    Raises:
-        UsageError: the file cannot be read or holds no key.
-    """
+    """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that."""
     keys = []
     if path is not None:
         keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
@@ -180,13 +174,8 @@ def api_keys(path: str | None) -> tuple[str, ...]:
 
 
 def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    """The text of a unit that starts a command of localspec.
-
-    Args:
-        kind: of `KINDS`.
-        arguments: of `localspec`.
-        environment: variables that it needs; nothing secret.
-        folder: where paths in the arguments begin.
+    """The text of a unit, of one of `KINDS`, that starts localspec with these arguments, whose paths begin at a folder;
+    the environment is what it needs, and nothing secret.
     """
     command = [sys.executable, "-m", "localspec", *arguments]
     return (_systemd if kind == "systemd" else _launchd)(command, environment, folder)
