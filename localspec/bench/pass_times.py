@@ -222,9 +222,7 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
     """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is.
 
     Raises:
-        ModelFileError, ModelError: the model cannot be used.
-        PairError: it is a head, or no language model.
-        KeyboardInterrupt: before anything was measured.
+        ModelFileError, ModelError, PairError: the model cannot be used, or is a head or no language model.
     """
     settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()

@@ -226,19 +226,10 @@ def as_dict(results: Results) -> dict[str, Any]:
 
 def _figures(cell: Cell, figures: Figures) -> dict[str, Any]:
     speedup = cell.speedup(figures.name)
-    draft, verify, host = figures.time_shares
-    counted = {
-        "acceptance_rate": figures.acceptance_rate,
-        "mean_accepted_length": figures.mean_accepted_length,
-        "tokens_per_pass": figures.tokens_per_pass,
-        "accepted_per_position": figures.accepted_per_position,
-        "drafted": figures.total("drafted"),
-        "passes": figures.total("passes"),
-        "draft_passes": figures.total("draft_passes"),
-        "draft_share": draft,
-        "verify_share": verify,
-        "host_share": host,
-    }
+    names = ("acceptance_rate", "mean_accepted_length", "tokens_per_pass", "accepted_per_position")
+    counted: dict[str, Any] = {name: getattr(figures, name) for name in names}
+    counted |= {name: figures.total(name) for name in ("drafted", "passes", "draft_passes")}
+    counted |= zip(("draft_share", "verify_share", "host_share"), figures.time_shares, strict=True)
     return {
         "contender": figures.name,
         "runs": len(figures.runs),
@@ -375,11 +366,7 @@ _INCHES_A_BAR, _HEIGHT = 0.28, 4.5
 
 
 def figure_type() -> Callable[..., Any]:
-    """Matplotlib's `Figure`.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Matplotlib's `Figure`, which may not be installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -389,12 +376,7 @@ def figure_type() -> Callable[..., Any]:
 
 
 def draw(results: Results, file: Path) -> None:
-    """Writes a picture of a format that the file's name says: .png, .svg, .pdf.
-
-    Raises:
-        UsageError: there is no such format.
-        LocalspecError: the file cannot be written.
-    """
+    """Writes a picture of a format that the file's name says: .png, .svg, .pdf."""
     sides = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
     width = 0.8 / max(1, len(sides))
     inches = 3 + _INCHES_A_BAR * len(results.cells) * (1 + len(sides))

@@ -46,13 +46,8 @@ class EngineSide:
     """The engine under one setting."""
 
     def __init__(self, engine: Engine, name: str, drafter: str = "auto", length: int | None = None) -> None:
-        """
-        Args:
-            engine: loaded with `max_draft_tokens=None` and every drafter that sides name; it has what its own plan
-                has learned.
-            name: of the side.
-            drafter: who guesses.
-            length: drafts of so many tokens in every pass; None = what pays, 0 = plain decoding.
+        """The engine is loaded with `max_draft_tokens=None` and every drafter that sides name, and has what its own
+        plan has learned; drafts have `length` tokens in every pass, where None = what pays, and 0 = plain decoding.
         """
         self.name, self._engine, self._drafter = name, engine, drafter
         self._plain, self._length = length == 0, length or None
@@ -97,11 +92,7 @@ class EngineSide:
 
 
 def engine_sides(engine: Engine, drafters: Sequence[str] = (), lengths: Sequence[int] = ()) -> list[EngineSide]:
-    """Plain decoding, localspec as it comes, and each drafter with each length.
-
-    Raises:
-        UsageError: a draft model or head is asked for and there is none.
-    """
+    """Plain decoding, localspec as it comes, and each drafter with each length."""
     found = [EngineSide(engine, BASELINE, length=0), EngineSide(engine, PRODUCT)]
     for drafter in drafters:
         if drafter == "draft" and engine.loaded.draft_context is None:
@@ -192,12 +183,8 @@ class Served:
     def __init__(self, server: Server, render: Callable[[Turn], str], *, name: str = "", model: str = "") -> None:
         """Asks for one token, to learn what it understands and whether it answers at all.
 
-        Args:
-            server: where it is.
-            render: makes the prompt's text, without what the endpoint puts before a prompt by itself (the
-                begin-of-sequence token's text).
-            name: in tables; "" = host and port.
-            model: as the endpoint calls it; "" = the first one it lists.
+        `render` makes the prompt's text, without what the endpoint puts before a prompt by itself (the
+        begin-of-sequence token's text). Without a name it is called by host and port, and asked for its first model.
         """
         self.name, self._asking = name or server.name, Asking(server)
         self._render, self._fresh = render, True
@@ -215,11 +202,7 @@ class Served:
         self._fresh = True
 
     def answer(self, turn: Turn) -> Answer:
-        """Streams one answer.
-
-        Raises:
-            UsageError: raw text for an endpoint that takes messages only.
-        """
+        """Streams one answer."""
         if self._dialect.path != "completions" and not turn.messages:
             raise UsageError(
                 f"{self.name} takes chat messages only, and this prompt is raw text.",
@@ -255,11 +238,7 @@ class Served:
         return _answer("".join(texts), times, last, time.perf_counter() - start)
 
     def _understood(self) -> Dialect:
-        """The first way of asking that works.
-
-        Raises:
-            LocalspecError: none does.
-        """
+        """The first way of asking that works."""
         refusal: Refused | None = None
         paths: tuple[Literal["completions", "chat/completions"], ...] = ("completions", "chat/completions")
         for dialect in (Dialect(path, extended) for path in paths for extended in (True, False)):

@@ -100,8 +100,7 @@ def ask(engine: Engine, turn: Turn) -> Answer:
     """One answer of an engine, whose caches are left as they are. Cancels it if the caller is interrupted.
 
     Raises:
-        UsageError: the chat template refuses the messages, or an option cannot be.
-        ContextOverflowError: the prompt is too long.
+        UsageError, ContextOverflowError: the chat template refuses the messages, or they are too long.
     """
     prompt = prompt_tokens(engine, turn.messages) if turn.messages else engine.tokenize(turn.text)
     start, text, answer = perf_counter(), list[str](), Answer("", 0, 0.0)
@@ -357,12 +356,9 @@ def compare(
     """Heats as they are finished.
 
     Args:
-        sides: who answers.
-        tasks: what is asked.
         rounds: times everything is answered.
         block: tasks that a side answers before it is another's turn.
         warm: tokens of an answer that every side gives first and that does not count; 0 = none.
-        progress: see `Progress`.
     """
     done, total, cold = 0, rounds * len(tasks) * len(sides), {side.name for side in sides if warm}
     groups = groupby(tasks, key=lambda task: id(task.prompt))

@@ -105,11 +105,8 @@ def measure(
     """Asks all sides in turns, at temperatures 0 and the default one.
 
     Args:
-        target: the model.
-        draft: its new draft model.
-        before: the draft model it had before; None = none.
+        before: the draft model that the target had before `draft`.
         prompts: held-out ones.
-        max_tokens: of an answer.
         progress: called with (what is being done, share done); may raise to stop.
         seconds: after which no further prompt is asked, once there are `LEAST_PROMPTS` answers.
 

@@ -116,9 +116,6 @@ def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: i
         names: those to keep, in this order; none = all.
         path: a user's file; None = the shipped one.
         limit: most prompts of each, the first ones.
-
-    Raises:
-        UsageError: the file cannot be read, a line is not of this form, or there is no such workload; says which.
     """
     found: Workloads = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
@@ -192,11 +189,8 @@ def gather(texts: Sequence[str], archive: Path | None = None) -> tuple[list[Conv
     """All prompts of some texts: files, folders, or the word `chats`, whose file is `archive` or the user's; () = the
     shipped list.
 
-    Returns:
-        Those to learn from, in random order, and those that are held out.
-
-    Raises:
-        UsageError: one cannot be read, or they hold too few prompts.
+    Those to learn from come first, in random order, and then those that are held out. Texts that cannot be read, or
+    hold too few prompts, are a UsageError.
     """
     found = list(dict.fromkeys(one for text in texts for one in _of(text, archive))) if texts else list(shipped())
     if len(found) < LEAST_PROMPTS:

@@ -37,12 +37,8 @@ class Challenger(NamedTuple):
 
 
 def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
-    """What this machine has to try of an aspect, where the user has not decided.
-
-    Args:
-        aspect: one of `ASPECTS`.
-        base: settings that are given.
-        running: what the best so far runs with (`Answering.about`).
+    """What this machine has to try of an aspect, as far as the `base` settings that are given leave it open; `running`
+    is what the best so far runs with (`Answering.about`).
     """
     found: list[dict[str, Any]] = []
     drafts = bool(running["drafts"])
@@ -146,12 +142,9 @@ def tune(
     """Searches, then checks what was found.
 
     Args:
-        target, draft: GGUF files.
         base: fields of `EngineSettings` that are given; they are not tuned.
         search: asked while searching.
         check: asked in the last comparison with the defaults.
-        plan: what to try.
-        progress: may raise to stop.
         report: filled in as results come, so that an interrupted run has some.
         open_side: makes an engine with these settings; None = `Answering` in a process of its own.
     """

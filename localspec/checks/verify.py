@@ -156,9 +156,7 @@ def verify(
 
     Args:
         engine: loaded with every drafter and draft length that `settings` uses.
-        max_tokens: longest answer a turn.
-        seed: of the first prompt; each prompt and turn has its own.
-        progress: see `compare.Progress`.
+        max_tokens, seed: of a turn's answer; each prompt and turn has a seed of its own.
         report: filled in as results come, so that an interrupted run has some.
     """
     if settings is None:

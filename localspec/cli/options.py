@@ -99,9 +99,6 @@ def vllm_settings(text: str) -> dict[str, Any]:
 
     With custom_class the model is package.module.Class,
     which must be a drafter of ours (`localspec.drafters.plugin`).
-
-    Raises:
-        UsageError: not a JSON object, or a key or value that has no counterpart here; says which.
     """
     try:
         given = json.loads(text)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +27,27 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def load_progress() -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar for loading and probing; nothing when standard error is not a terminal."""
+def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[..., None] | None]:
+    """What updates a bar with these columns of rich's, which is gone at the end; None when standard error is not a
+    terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Loading", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
+    shown = [progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24)]
+    shown += [getattr(progress, name)() for name in columns]
+    with progress.Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total))
+
+
+@contextmanager
+def load_progress() -> Iterator[Callable[[str, float], None] | None]:
+    """A progress bar for loading and probing."""
+    with _bar("Loading", 1.0, "TimeElapsedColumn") as update:
+        yield update and (lambda what, share: update(description=what, completed=share))
 
 
 SHOWN_AFTER = 0.3
@@ -87,17 +97,9 @@ def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
 
 @contextmanager
 def count_bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar for (what is being done, runs done, runs in all); nothing when standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Measuring", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+    """A bar for (what is being done, runs done, runs in all)."""
+    with _bar("Measuring", None, "MofNCompleteColumn", "TimeRemainingColumn") as update:
+        yield update and (lambda what, done, total: update(description=what, completed=done, total=total))
 
 
 def report(as_json: bool, data: Any, *lines: str, ensure_ascii: bool = True) -> None:
@@ -135,14 +137,10 @@ def print_table(table: Table) -> None:
 
 
 def stream_answer(generation: Generation, parts: list[str] | None = None, channels: bool = False) -> None:
-    """Writes an answer as it comes, and a newline after it; collects its text in `parts`.
+    """Writes an answer as it comes, and a newline after it; collects the text, as the model says it, in `parts`.
 
-    Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
-
-    Args:
-        generation: the answer.
-        parts: gets the text as the model says it.
-        channels: it has gpt-oss's headers, in whose place the marks of other models' thoughts are written.
+    With `channels` it has gpt-oss's headers, in whose place the marks of other models' thoughts are written. Ctrl-C
+    cancels the answer, keeps what has come, and raises KeyboardInterrupt.
     """
     from localspec.chat.reply.thinking import Retelling
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar
 
 from localspec.errors import UsageError
@@ -67,32 +68,27 @@ def whole(least: float = -MOST, most: float = MOST) -> Callable[[str], int]:
 
     It raises `argparse.ArgumentTypeError` for other texts, whose message goes on after the option's name.
     """
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise _unfit(text, "a whole number", least, most) from None
-        if not least <= value <= most:
-            raise _unfit(text, "a whole number", least, most, value > most)
-        return value
-
-    return read
+    return partial(_read, int, "a whole number", least, most)
 
 
 def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:
     """A reader of finite numbers, for argparse's `type`; raises as that of `whole`."""
+    return partial(_read, float, "a number", least, most)
 
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise _unfit(text, "a number", least, most) from None
-        if not (least <= value <= most and math.isfinite(value)):
-            raise _unfit(text, "a number", least, most)
-        return value
 
-    return read
+def _read(kind: type[_Number], words: str, least: float, most: float, text: str) -> _Number:
+    """A number; else the message, in which a bound that only the number format sets is told to those who go beyond."""
+    try:
+        value = kind(text)
+        if least <= value <= most and (kind is int or math.isfinite(value)):
+            return value
+        too_large = value > most
+    except ValueError:
+        too_large = False
+    low, high = abs(least) < MOST, abs(most) < math.inf and (most != MOST or too_large)
+    if low:
+        words += f" between {least:,} and {most:,}" if high else f" of {least:,} or more"
+    raise argparse.ArgumentTypeError(f"is {_shown(text)}; it must be {words}")
 
 
 def reader(row: Setting) -> Callable[[str], Any]:
@@ -119,18 +115,6 @@ def add_whole(
     """An option of a whole number whose help says its default."""
     told = told if default is None else f"{told}; default: {default}"
     group.add_argument(name, type=whole(least, most), default=default, metavar="N", help=told)
-
-
-def _unfit(text: str, kind: str, least: float, most: float, too_large: bool = False) -> argparse.ArgumentTypeError:
-    """The message; a bound that only the number format sets is told to those who go beyond it."""
-    low, high = abs(least) < MOST, abs(most) < math.inf and (most != MOST or too_large)
-    if low and high:
-        allowed = f"{kind} between {least:,} and {most:,}"
-    elif low:
-        allowed = f"{kind} of {least:,} or more"
-    else:
-        allowed = kind
-    return argparse.ArgumentTypeError(f"is {_shown(text)}; it must be {allowed}")
 
 
 def _shown(text: str) -> str:

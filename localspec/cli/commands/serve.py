@@ -9,6 +9,7 @@ import plistlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     told = f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
     group.add_argument("--api-key-file", metavar="FILE", help=told)
     several: dict[str, Any] = {"action": "append", "default": []}
-    group.add_argument("--allow-host", **several, metavar="NAME", help="accept this Host header, too; * = any")
-    group.add_argument("--cors", **several, metavar="ORIGIN", help="let in pages of this origin; localhost; * = all")
+    told = "accept this Host header, too; * = any"
+    group.add_argument("--allow-host", dest="allowed_hosts", type=str.lower, **several, metavar="NAME", help=told)
+    told = "let in pages of this origin; localhost; * = all"
+    group.add_argument("--cors", dest="cors_origins", **several, metavar="ORIGIN", help=told)
     group.add_argument("--any-model", action="store_true", help="a name of no model means the default one; else 404")
     group.add_argument("--allow-pull", action="store_true", help="let clients install models of the hub")
     group = parser.add_argument_group("limits")
@@ -59,14 +62,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_whole(group, "--max-queue", "answers that may wait", 64, 0)
     group.add_argument("--max-body", type=whole(1), default=16, metavar="MIB", help="largest request; default: 16 MiB")
     seconds, told = real(0, MOST_SECONDS), "seconds for running answers at the end; default: 10"
-    group.add_argument("--drain", type=seconds, default=10.0, metavar="S", help=told)
+    group.add_argument("--drain", dest="drain_seconds", type=seconds, default=10.0, metavar="S", help=told)
     told = "unload a model that was not used for S seconds"
     group.add_argument("--idle-unload", type=seconds, metavar="S", help=told)
     told = "disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk"
     name = "--prompt-cache-size"
     group.add_argument(name, type=real(0, 1e6), dest="prompt_cache_gb", metavar="GB", help=told)
     add_process(group)
-    parser.add_argument("--alias", **several, metavar="NAME", help="one more name for the default model")
+    parser.add_argument(
+        "--alias", dest="aliases", **several, metavar="NAME", help="one more name for the default model"
+    )
     add_model_options(parser)
 
 
@@ -117,22 +122,11 @@ def _serve(
 def _settings(options: argparse.Namespace) -> ServerSettings:
     from localspec.server.http.settings import MIB, ServerSettings
 
-    return ServerSettings(
-        host=options.host,
-        port=options.port,
-        ssl_cert=options.ssl_cert,
-        ssl_key=options.ssl_key,
-        api_keys=api_keys(options.api_key_file),
-        allowed_hosts=tuple(name.lower() for name in options.allow_host),
-        cors_origins=tuple(options.cors),
-        aliases=tuple(options.alias),
-        any_model=options.any_model,
-        allow_pull=options.allow_pull,
-        strict_fields=options.strict_fields,
-        max_queue=options.max_queue,
-        max_body_bytes=options.max_body * MIB,
-        drain_seconds=options.drain,
-    )
+    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
+    given = {name: getattr(options, name) for name in names}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
+    return ServerSettings(**given)
 
 
 def _unit(options: argparse.Namespace) -> str:
