@@ -2,18 +2,18 @@
 
 The kernels take turns point by point, and the turns go round several times, so that a drifting machine hits all
 alike; what counts is the quickest pass of all rounds.
-
-A pass report as plain data, and as tables of text.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,12 +89,9 @@ def _products(header: Header, matrices: list[tuple[Tensor, int]]) -> Work:
     used = header.number("expert_used_count") / experts if experts else 1.0
     read, operations = 0.0, 0.0
     for tensor, rows in matrices:
-        elements = 1
-        for size in tensor.shape:
-            elements *= size
         expert = experts and len(tensor.shape) == 3
         read += tensor.size * (1 - (1 - used) ** rows if expert else 1)
-        operations += 2 * elements * rows * (used if expert else 1)
+        operations += 2 * math.prod(tensor.shape) * rows * (used if expert else 1)
     return Work(round(read), round(operations))
 
 
@@ -225,9 +222,7 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
     """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is.
 
     Raises:
-        ModelFileError, ModelError: the model cannot be used.
-        PairError: it is a head, or no language model.
-        KeyboardInterrupt: before anything was measured.
+        ModelFileError, ModelError, PairError: the model cannot be used, or is a head or no language model.
     """
     settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()
@@ -238,7 +233,8 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
         for index, kernels in enumerate(report.kernels):
             if progress is not None:
                 progress(f"loading ({kernels})", index / len(report.kernels))
-            runners[kernels] = stack.enter_context(_runner(path, kernels, settings))
+            model = stack.enter_context(Model.load(path, kernels=kernels))
+            runners[kernels] = stack.enter_context(contextlib.closing(_Runner(model, kernels, settings)))
         report.splits = {kernels: runner.splits for kernels, runner in runners.items() if runner.splits}
         try:
             _measure(report, runners, progress)
@@ -278,35 +274,19 @@ class _Runner(Bench):
         """Seconds of the point: the quickest of a few."""
         times: list[float] = []
         while not times or (sum(times) < _LONG_PASS_SECONDS and (len(times) < 2 or sum(times) < _SECONDS_PER_VISIT)):
-            if point.kind == "prefill":
-                times.append(self._prefilled(point.width))
-            else:
+            if point.kind == "pass":
                 times.append(self.seconds(point.length, point.width))
+                continue
+            self.context.forget(0)
+            start = time.perf_counter()
+            self.context.prefill(0, self._tokens[: point.width + 1], point.width + 1)
+            times.append(time.perf_counter() - start)
         return min(times)
-
-    def _prefilled(self, count: int) -> float:
-        self.context.forget(0)
-        start = time.perf_counter()
-        self.context.prefill(0, self._tokens[: count + 1], count + 1)
-        return time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def _runner(path: Path, kernels: Kernels, settings: PassSettings) -> Iterator[_Runner]:
-    with Model.load(path, kernels=kernels) as model:
-        runner = _Runner(model, kernels, settings)
-        try:
-            yield runner
-        finally:
-            runner.close()
 
 
 def _points(header: Header, settings: PassSettings) -> list[Point]:
-    points = [
-        Point("pass", length, width, pass_work(header, length, width))
-        for length in settings.lengths
-        for width in settings.widths
-    ]
+    sizes = product(settings.lengths, settings.widths)
+    points = [Point("pass", length, width, pass_work(header, length, width)) for length, width in sizes]
     if settings.prefill:
         points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
     return points
@@ -354,19 +334,13 @@ def as_dict(report: PassReport) -> dict[str, Any]:
         "wide": {"isa": report.wide_isa, "reason": report.wide_reason},
         "limits": limits,
         "splits": dict(report.splits),
-        "points": [_point(report, point) for point in report.points],
-    }
-
-
-def _point(report: PassReport, point: Point) -> dict[str, Any]:
-    return {
-        "kind": point.kind,
-        "length": point.length,
-        "width": point.width,
-        "read_bytes": point.work.read_bytes,
-        "operations": point.work.operations,
-        "speedup": point.speedup,
-        **{kernels: _times(report, point, kernels) for kernels in report.kernels if point.seconds.get(kernels)},
+        "points": [
+            {name: getattr(point, name) for name in ("kind", "length", "width")}
+            | asdict(point.work)
+            | {"speedup": point.speedup}
+            | {kernels: _times(report, point, kernels) for kernels in report.kernels if point.seconds.get(kernels)}
+            for point in report.points
+        ],
     }
 
 
@@ -390,8 +364,18 @@ def _times(report: PassReport, point: Point, kernels: Kernels) -> dict[str, Any]
 
 
 def tables(report: PassReport) -> list[Table]:
-    """Times side by side, then what they mean for memory and arithmetic."""
-    return [_time_table(report), _rate_table(report)]
+    """Times side by side, then what they mean for memory and arithmetic: shares of the limits, if these are known."""
+    title = "Bytes of weights, keys and values read, and operations (a multiply-add is two)"
+    columns = ["kernels", "context", "width", "GB/s", "GOPS"]
+    if report.limits is not None:
+        title, columns = f"{title}; shares of the limits", [*columns, "of memory", "of int8"]
+    rows = []
+    for kernels, point in product(report.kernels, report.points):
+        if point.seconds.get(kernels):
+            found = _times(report, point, kernels)
+            row = [NAMES[kernels], *_place(point), f"{found['gb_s']:.1f}", f"{found['gops']:.0f}"]
+            rows.append((*row, *(f"{found[name]:.0%}" for name in ("memory_share", "int8_share") if name in found)))
+    return [_time_table(report), Table(title, tuple(columns), tuple(rows))]
 
 
 def heading(report: PassReport) -> str:
@@ -432,38 +416,14 @@ def _time_table(report: PassReport) -> Table:
     rows = []
     for point in report.points:
         narrow = report.narrow(point)
-        row = [*_place(point), *(_number(point.best(kernels), 1e3, ".2f") for kernels in report.kernels)]
+        row = [*_place(point), *(_number(point.best(kernels), 1e-3) for kernels in report.kernels)]
         if report.wide_isa:
-            ours = _ratio(point.best("wide"), narrow.best("wide") if narrow else None)
-            row += [_number(point.speedup, 1, ".2f"), _number(ours, 1, ".2f")]
-        theirs = _ratio(point.llama_best, narrow.llama_best if narrow else None)
-        rows.append((*row, _number(theirs, 1, ".2f")))
+            row += [_number(point.speedup), _number(point.best("wide"), narrow.best("wide") if narrow else None)]
+        rows.append((*row, _number(point.llama_best, narrow.llama_best if narrow else None)))
     title = "Time of a pass (cost: in passes of width 1"
     title += "; speedup: over llama.cpp's better)" if report.wide_isa else ")"
     return Table(title, (*columns, "llama.cpp cost"), tuple(rows))
 
 
-def _rate_table(report: PassReport) -> Table:
-    columns = ["kernels", "context", "width", "GB/s", "GOPS"]
-    columns += ["of memory", "of int8"] if report.limits is not None else []
-    rows = []
-    for kernels in report.kernels:
-        for point in report.points:
-            if not point.seconds.get(kernels):
-                continue
-            found = _times(report, point, kernels)
-            row = [NAMES[kernels], *_place(point), f"{found['gb_s']:.1f}", f"{found['gops']:.0f}"]
-            if report.limits is not None:
-                row += [f"{found['memory_share']:.0%}", f"{found['int8_share']:.0%}"]
-            rows.append(tuple(row))
-    title = "Bytes of weights, keys and values read, and operations (a multiply-add is two)"
-    title += "; shares of the limits" if report.limits is not None else ""
-    return Table(title, tuple(columns), tuple(rows))
-
-
-def _ratio(value: float | None, base: float | None) -> float | None:
-    return value / base if value and base else None
-
-
-def _number(value: float | None, scale: float, form: str) -> str:
-    return "-" if value is None else format(value * scale, form)
+def _number(value: float | None, over: float | None = 1.0) -> str:
+    return "-" if value is None or not over else f"{value / over:.2f}"

@@ -1,10 +1,7 @@
-"""Results of a benchmark as plain data and tables of text.
-
-Figures of a benchmark: a cell is a workload at a temperature, with every side's runs of it.
+"""Results of a benchmark as plain data, tables of text and a picture: a cell is a workload at a temperature, with every
+side's runs of it.
 
 Formulas are the glossary's (`engine.stats`), pooled over all runs: sums over sums, never a mean of ratios.
-
-A benchmark as a picture: the speed of every side over plain decoding, with its interval.
 """
 
 from __future__ import annotations
@@ -229,19 +226,10 @@ def as_dict(results: Results) -> dict[str, Any]:
 
 def _figures(cell: Cell, figures: Figures) -> dict[str, Any]:
     speedup = cell.speedup(figures.name)
-    draft, verify, host = figures.time_shares
-    counted = {
-        "acceptance_rate": figures.acceptance_rate,
-        "mean_accepted_length": figures.mean_accepted_length,
-        "tokens_per_pass": figures.tokens_per_pass,
-        "accepted_per_position": figures.accepted_per_position,
-        "drafted": figures.total("drafted"),
-        "passes": figures.total("passes"),
-        "draft_passes": figures.total("draft_passes"),
-        "draft_share": draft,
-        "verify_share": verify,
-        "host_share": host,
-    }
+    names = ("acceptance_rate", "mean_accepted_length", "tokens_per_pass", "accepted_per_position")
+    counted: dict[str, Any] = {name: getattr(figures, name) for name in names}
+    counted |= {name: figures.total(name) for name in ("drafted", "passes", "draft_passes")}
+    counted |= zip(("draft_share", "verify_share", "host_share"), figures.time_shares, strict=True)
     return {
         "contender": figures.name,
         "runs": len(figures.runs),
@@ -293,7 +281,7 @@ def tables(results: Results) -> list[Table]:
         rows = tuple(
             (
                 *_place(cell),
-                *(_ratio(cell.speedup(name)) for name in others),
+                *(_speedup(cell, name) for name in others),
                 ", ".join(f"{name} {cell.forks(name)}" for name in others if cell.forks(name)) or "none",
             )
             for cell in results.cells
@@ -309,18 +297,15 @@ def _speeds(results: Results) -> Table:
     )  # fmt: skip
     rows = []
     for cell in results.cells:
-        speedup = cell.speedup(PRODUCT)
-        rows.append(
-            (
-                *_place(cell),
-                f"{cell.figures(BASELINE).tokens_per_second:.1f}",
-                f"{cell.figures(PRODUCT).tokens_per_second:.1f}",
-                _ratio(speedup),
-                _doubt(speedup),
-                "-" if speedup is None else f"{speedup.smallest:.2f}-{speedup.largest:.2f}",
-                _verdict(cell),
-            )
-        )
+        found, forks = cell.speedup(PRODUCT), cell.forks(PRODUCT)
+        doubt = "-"  # half the width of the interval
+        if found is not None and found.over:
+            doubt = f"{found.half_width:.1%}" if found.half_width < 1.0 else "> 100%"
+        equal = "equal" if cell.figures(PRODUCT).exact else "equal, inexact"
+        speeds = (f"{cell.figures(side).tokens_per_second:.1f}" for side in (BASELINE, PRODUCT))
+        by_prompt = "-" if found is None else f"{found.smallest:.2f}-{found.largest:.2f}"
+        verdict = f"{forks} of {len(cell.heats)} differ" if forks else equal
+        rows.append((*_place(cell), *speeds, _speedup(cell, PRODUCT), doubt, by_prompt, verdict))
     return Table("Speed of localspec without flags against plain decoding", columns, tuple(rows))
 
 
@@ -355,23 +340,9 @@ def _place(cell: Cell) -> tuple[str, str]:
     return cell.workload, f"{cell.temperature:g}"
 
 
-def _ratio(found: Ratio | None) -> str:
+def _speedup(cell: Cell, side: str) -> str:
+    found = cell.speedup(side)
     return "-" if found is None else f"{found.value:.2f}"
-
-
-def _doubt(found: Ratio | None) -> str:
-    """Half the width of the interval."""
-    if found is None or not found.over:
-        return "-"
-    return f"{found.half_width:.1%}" if found.half_width < 1.0 else "> 100%"
-
-
-def _verdict(cell: Cell) -> str:
-    """Whether localspec's text is plain decoding's."""
-    forks = cell.forks(PRODUCT)
-    if forks:
-        return f"{forks} of {len(cell.heats)} differ"
-    return "equal" if cell.figures(PRODUCT).exact else "equal, inexact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,11 +366,7 @@ _INCHES_A_BAR, _HEIGHT = 0.28, 4.5
 
 
 def figure_type() -> Callable[..., Any]:
-    """Matplotlib's `Figure`.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Matplotlib's `Figure`, which may not be installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -409,12 +376,7 @@ def figure_type() -> Callable[..., Any]:
 
 
 def draw(results: Results, file: Path) -> None:
-    """Writes a picture of a format that the file's name says: .png, .svg, .pdf.
-
-    Raises:
-        UsageError: there is no such format.
-        LocalspecError: the file cannot be written.
-    """
+    """Writes a picture of a format that the file's name says: .png, .svg, .pdf."""
     sides = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
     width = 0.8 / max(1, len(sides))
     inches = 3 + _INCHES_A_BAR * len(results.cells) * (1 + len(sides))

@@ -1,16 +1,14 @@
-"""Our own sides of a benchmark: one engine that answers plain, as it comes, and with drafts of fixed lengths.
+"""Sides of a benchmark: one engine that answers plain, as it comes, and with drafts of fixed lengths, and servers.
 
-All share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
+Ours share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
 comes are requests to the same loop: what the plan has learned stays with it, as in a program that keeps running. Fixed
 lengths need the engine configured anew, after which the plan starts from what it remembers, as a program does that has
 just started. What they learn is kept apart from it: forced drafts are no experience of the plan's.
 
-Another program's server as a side: the same prompts to any OpenAI-style endpoint, timed as they arrive.
-
-The prompt goes out as the target's own chat template renders it, to `/v1/completions`, so that no other template and
-no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the messages, and
-`facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last prompt) goes
-out in llama-server's words, unless the endpoint refuses them.
+Another program's server gets the prompt as the target's own chat template renders it, at `/v1/completions`, so that no
+other template and no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the
+messages, and `facts` say so. What OpenAI's fields cannot say (top-k, min-p, going on after the end, forgetting the last
+prompt) goes out in llama-server's words, unless the endpoint refuses them.
 """
 
 from __future__ import annotations
@@ -48,13 +46,8 @@ class EngineSide:
     """The engine under one setting."""
 
     def __init__(self, engine: Engine, name: str, drafter: str = "auto", length: int | None = None) -> None:
-        """
-        Args:
-            engine: loaded with `max_draft_tokens=None` and every drafter that sides name; it has what its own plan
-                has learned.
-            name: of the side.
-            drafter: who guesses.
-            length: drafts of so many tokens in every pass; None = what pays, 0 = plain decoding.
+        """The engine is loaded with `max_draft_tokens=None` and every drafter that sides name, and has what its own
+        plan has learned; drafts have `length` tokens in every pass, where None = what pays, and 0 = plain decoding.
         """
         self.name, self._engine, self._drafter = name, engine, drafter
         self._plain, self._length = length == 0, length or None
@@ -99,11 +92,7 @@ class EngineSide:
 
 
 def engine_sides(engine: Engine, drafters: Sequence[str] = (), lengths: Sequence[int] = ()) -> list[EngineSide]:
-    """Plain decoding, localspec as it comes, and each drafter with each length.
-
-    Raises:
-        UsageError: a draft model or head is asked for and there is none.
-    """
+    """Plain decoding, localspec as it comes, and each drafter with each length."""
     found = [EngineSide(engine, BASELINE, length=0), EngineSide(engine, PRODUCT)]
     for drafter in drafters:
         if drafter == "draft" and engine.loaded.draft_context is None:
@@ -172,14 +161,6 @@ class Dialect:
         return prompt if self.extended else f"{prompt}; OpenAI's fields only, its own top-k and min-p"
 
 
-_DIALECTS = (
-    Dialect("completions", True),
-    Dialect("completions", False),
-    Dialect("chat/completions", True),
-    Dialect("chat/completions", False),
-)
-
-
 def rendered(engine: Engine, turn: Turn) -> str:
     """Our prompt without the begin-of-sequence token, which servers add by themselves.
 
@@ -202,12 +183,8 @@ class Served:
     def __init__(self, server: Server, render: Callable[[Turn], str], *, name: str = "", model: str = "") -> None:
         """Asks for one token, to learn what it understands and whether it answers at all.
 
-        Args:
-            server: where it is.
-            render: makes the prompt's text, without what the endpoint puts before a prompt by itself (the
-                begin-of-sequence token's text).
-            name: in tables; "" = host and port.
-            model: as the endpoint calls it; "" = the first one it lists.
+        `render` makes the prompt's text, without what the endpoint puts before a prompt by itself (the
+        begin-of-sequence token's text). Without a name it is called by host and port, and asked for its first model.
         """
         self.name, self._asking = name or server.name, Asking(server)
         self._render, self._fresh = render, True
@@ -225,11 +202,7 @@ class Served:
         self._fresh = True
 
     def answer(self, turn: Turn) -> Answer:
-        """Streams one answer.
-
-        Raises:
-            UsageError: raw text for an endpoint that takes messages only.
-        """
+        """Streams one answer."""
         if self._dialect.path != "completions" and not turn.messages:
             raise UsageError(
                 f"{self.name} takes chat messages only, and this prompt is raw text.",
@@ -245,10 +218,8 @@ class Served:
 
     def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
-        if dialect.path == "completions":
-            body["prompt"] = text
-        else:
-            body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
+        messages = [{"role": message.role, "content": message.content} for message in turn.messages]
+        body |= {"prompt": text} if dialect.path == "completions" else {"messages": messages}
         wanted = turn.options
         body |= {"max_tokens": wanted.max_tokens, "seed": (wanted.seed or 0) % 2**31}
         body |= sampling_fields(wanted.sampling, more=dialect.extended)
@@ -267,13 +238,10 @@ class Served:
         return _answer("".join(texts), times, last, time.perf_counter() - start)
 
     def _understood(self) -> Dialect:
-        """The first way of asking that works.
-
-        Raises:
-            LocalspecError: none does.
-        """
+        """The first way of asking that works."""
         refusal: Refused | None = None
-        for dialect in _DIALECTS:
+        paths: tuple[Literal["completions", "chat/completions"], ...] = ("completions", "chat/completions")
+        for dialect in (Dialect(path, extended) for path in paths for extended in (True, False)):
             if refusal is not None and refusal.status in _UNKNOWN_FIELD and dialect.extended:
                 continue  # it has this path, and refused another of its fields
             body = self._body(dialect, _GREETING, "Hi") | {"stream": False}

@@ -15,7 +15,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise, zip_longest
+from itertools import groupby, pairwise, product, zip_longest
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import NormalDist, fmean, variance
@@ -100,8 +100,7 @@ def ask(engine: Engine, turn: Turn) -> Answer:
     """One answer of an engine, whose caches are left as they are. Cancels it if the caller is interrupted.
 
     Raises:
-        UsageError: the chat template refuses the messages, or an option cannot be.
-        ContextOverflowError: the prompt is too long.
+        UsageError, ContextOverflowError: the chat template refuses the messages, or they are too long.
     """
     prompt = prompt_tokens(engine, turn.messages) if turn.messages else engine.tokenize(turn.text)
     start, text, answer = perf_counter(), list[str](), Answer("", 0, 0.0)
@@ -303,21 +302,11 @@ def tasks(
     prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, recall: bool = False
 ) -> list[Task]:
     """Every prompt at every temperature; each prompt has a seed of its own. `recall`: past answers are searched."""
-    return [
-        Task(
-            prompt,
-            Options(
-                sampling=SamplingParams(temperature=temperature),
-                seed=seed + 1000 * prompt.index,
-                max_tokens=max_tokens,
-                ignore_end=prompt.ignore_end,
-                recall=recall,
-                remember=False,
-            ),
-        )
-        for prompt in prompts
-        for temperature in temperatures
-    ]
+    found, shared = list[Task](), Options(max_tokens=max_tokens, recall=recall, remember=False)
+    for prompt, temperature in product(prompts, temperatures):
+        own = {"seed": seed + 1000 * prompt.index, "ignore_end": prompt.ignore_end}
+        found.append(Task(prompt, shared.having({"sampling": SamplingParams(temperature=temperature), **own})))
+    return found
 
 
 @dataclass(slots=True)
@@ -367,12 +356,9 @@ def compare(
     """Heats as they are finished.
 
     Args:
-        sides: who answers.
-        tasks: what is asked.
         rounds: times everything is answered.
         block: tasks that a side answers before it is another's turn.
         warm: tokens of an answer that every side gives first and that does not count; 0 = none.
-        progress: see `Progress`.
     """
     done, total, cold = 0, rounds * len(tasks) * len(sides), {side.name for side in sides if warm}
     groups = groupby(tasks, key=lambda task: id(task.prompt))
@@ -440,12 +426,8 @@ def fork(one: Run, other: Run) -> tuple[int, int] | None:
 def gain(
     heats: Sequence[Heat], one: str, over: str, seconds: Callable[[Run], float] = lambda run: run.decode_seconds
 ) -> Ratio | None:
-    """Speed of a side over another's: time a token on the same prompts in the same rounds.
-
-    Args:
-        heats: of one comparison.
-        one, over: names of sides.
-        seconds: of a run, that count.
+    """Speed of a side over another's: time a token on the same prompts in the same rounds, by the `seconds` of a run
+    that count.
     """
     by_task: dict[int, list[tuple[Run, Run]]] = {}
     for heat in heats:
@@ -501,20 +483,14 @@ def ratio(pairs: Pairs) -> Ratio | None:
     first, second = sum(a for a, _ in means), sum(b for _, b in means)
     value, own = first / second, [a / b for a, b in means]
     smallest, largest = min(own), max(own)
-    freedom = sum(len(one) - 1 for one in pairs)
+    freedom, spread = sum(len(one) - 1 for one in pairs), 0.0
+    over: Literal["rounds", "prompts", ""] = ""
     if all(len(one) > 1 for one in pairs):
         within = sum(variance([a / first - b / second for a, b in one]) / len(one) for one in pairs)
-        return _around(value, math.sqrt(within), freedom, "rounds", smallest, largest)
-    if len(means) > 1:
+        over, spread = "rounds", t_quantile(freedom) * math.sqrt(within)
+    elif len(means) > 1:
         between = len(means) * variance([a / first - b / second for a, b in means])
-        return _around(value, math.sqrt(between), len(means) - 1, "prompts", smallest, largest)
-    return Ratio(value, value, value, "", smallest, largest)
-
-
-def _around(
-    value: float, error: float, freedom: int, over: Literal["rounds", "prompts"], smallest: float, largest: float
-) -> Ratio:
-    spread = t_quantile(freedom) * error
+        over, spread = "prompts", t_quantile(len(means) - 1) * math.sqrt(between)
     return Ratio(value, value * math.exp(-spread), value * math.exp(spread), over, smallest, largest)
 
 

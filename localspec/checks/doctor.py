@@ -177,11 +177,8 @@ def examine_openmp(root: Path = ROOT) -> Iterator[Finding]:
 
 
 def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float | None = None) -> Iterator[Finding]:
-    """Load, memory, power: what can be seen now. What the system does not tell is left out.
-
-    Args:
-        model_bytes: size of the files in use; 0 = unknown.
-        load: as `machine.load`; None = as it is now.
+    """Load, memory, power: what can be seen now. What the system does not tell is left out; so is the size of the
+    files in use where it is 0.
     """
     load, count = machine.load() if load is None else load, os.cpu_count() or 1
     if load is not None:
@@ -385,11 +382,7 @@ def bundle(
     """A report for an issue as JSON, without prompts, answers, keys and the user's name; people read it before they
     attach it.
 
-    Args:
-        findings: what doctor found.
-        settings: how the models were loaded.
-        environment: the process's variables; values of keys are left out here, and wherever else they stand.
-        keys: names of further variables whose values are left out.
+    Values of variables that hold a key by their name, or are named by `keys`, are left out wherever they stand.
     """
     needed = importlib.metadata.requires("localspec") or []
     names = (re.match(r"[\w.-]+", line) for line in needed if "extra ==" not in line)

@@ -35,11 +35,8 @@ _WARM_UP = 2
 
 
 def tokens(prompts: int, longest: int) -> int:
-    """Tokens that all sides together write at most for so many prompts, chains included.
-
-    Args:
-        prompts: those that count.
-        longest: tokens of an answer.
+    """Tokens that all sides together write at most, chains included, for so many prompts that count, in answers of
+    `longest` tokens.
     """
     return (prompts + _WARM_UP) * (len(SIDES) + 1) * longest
 
@@ -108,11 +105,8 @@ def measure(
     """Asks all sides in turns, at temperatures 0 and the default one.
 
     Args:
-        target: the model.
-        draft: its new draft model.
-        before: the draft model it had before; None = none.
+        before: the draft model that the target had before `draft`.
         prompts: held-out ones.
-        max_tokens: of an answer.
         progress: called with (what is being done, share done); may raise to stop.
         seconds: after which no further prompt is asked, once there are `LEAST_PROMPTS` answers.
 
@@ -120,7 +114,11 @@ def measure(
         LocalspecError: a model cannot be loaded or does not answer.
         UsageError, ContextOverflowError: the target's chat template refuses every prompt, or none fits its context.
     """
-    asked = [_task(prompts, number, max_tokens) for number in range(-_WARM_UP, len(prompts))]
+    asked = []
+    for number in range(-_WARM_UP, len(prompts)):  # at temperature 0 and at the default one, in turn
+        sampling = _GREEDY if number % 2 == 0 else SamplingParams()
+        options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, recall=False, remember=False)
+        asked.append(Task(Prompt(str(number), prompts[number % len(prompts)]), options))
     heats, refused, began = list[Heat](), None, perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT}
@@ -150,13 +148,6 @@ def measure(
 
 
 _GREEDY = SamplingParams(temperature=0.0)
-
-
-def _task(prompts: Sequence[tuple[Message, ...]], number: int, max_tokens: int) -> Task:
-    """At temperature 0 and at the default one, in turn."""
-    sampling = _GREEDY if number % 2 == 0 else SamplingParams()
-    options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, recall=False, remember=False)
-    return Task(Prompt(str(number), prompts[number % len(prompts)]), options)
 
 
 def _side(name: str, engine: Apart, **options: Any) -> Side:

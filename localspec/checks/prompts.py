@@ -1,9 +1,8 @@
 """What comparisons ask: shipped prompts and workloads, or a user's file.
 
 The shipped ones are held out from the training of the bundled pair. The workloads are of tasks that pair knows, so
-that its acceptance is real; pairs padded from it behave like it (`packaging/tiny-pair/workloads.py` writes them).
-
-What the target is asked, so that its answers can be learned from: a user's texts or chats, or a shipped list.
+that its acceptance is real; pairs padded from it behave like it (`packaging/tiny-pair/workloads.py` writes them). What
+a target is asked, so that its answers can be learned from, is a user's texts or chats, or a shipped list.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ from localspec.chat.turn import ROLES, Message
 from localspec.errors import UsageError
 from localspec.runtime.engine import Engine
 from localspec.types import Tokens
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SHIPPED: dict[str, str] = {
     "maths": "school maths, with the steps written out",
@@ -95,10 +100,8 @@ Workloads = dict[str, list[Prompt]]
 
 
 def load_prompts(path: Path | None = None) -> list[Prompt]:
-    """Reads a file as `load_workloads` does, without the answers in it: the model answers for itself.
-
-    Args:
-        path: a user's file; None = the shipped one.
+    """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers in it: the model answers
+    for itself.
     """
     return list(_read(path or paths.bundled("prompts.jsonl"), answers=False))
 
@@ -113,9 +116,6 @@ def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: i
         names: those to keep, in this order; none = all.
         path: a user's file; None = the shipped one.
         limit: most prompts of each, the first ones.
-
-    Raises:
-        UsageError: the file cannot be read, a line is not of this form, or there is no such workload; says which.
     """
     found: Workloads = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
@@ -165,11 +165,6 @@ def _said(text: Any) -> str:
     return text
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 CHATS = "chats"
 """The word that stands for the user's own chats."""
 LEAST_PROMPTS = 16
@@ -191,17 +186,11 @@ Conversation = tuple[Message, ...]
 
 
 def gather(texts: Sequence[str], archive: Path | None = None) -> tuple[list[Conversation], list[Conversation]]:
-    """All prompts of some texts.
+    """All prompts of some texts: files, folders, or the word `chats`, whose file is `archive` or the user's; () = the
+    shipped list.
 
-    Args:
-        texts: files, folders, or the word `chats`; () = the shipped list.
-        archive: the file of the chats; None = the user's.
-
-    Returns:
-        Those to learn from, in random order, and those that are held out.
-
-    Raises:
-        UsageError: one cannot be read, or they hold too few prompts.
+    Those to learn from come first, in random order, and then those that are held out. Texts that cannot be read, or
+    hold too few prompts, are a UsageError.
     """
     found = list(dict.fromkeys(one for text in texts for one in _of(text, archive))) if texts else list(shipped())
     if len(found) < LEAST_PROMPTS:
@@ -223,12 +212,8 @@ def _beginning(prompt: Conversation) -> str:
 
 
 def write(file: Path, words: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:
-    """Keeps prompts, so that a run goes on with them though texts change meanwhile.
-
-    Args:
-        file: where.
-        words: which texts they are of.
-        learned, held_out: as `gather` returns them.
+    """Keeps prompts that `gather` returned, so that a run goes on with them though texts change meanwhile; `words` say
+    which texts they are of.
     """
     both = [[[[one.role, one.content] for one in prompt] for prompt in prompts] for prompts in (learned, held_out)]
     paths.write_whole(file, json.dumps([words, *both]) + "\n")
@@ -249,9 +234,8 @@ def shipped() -> Iterator[Conversation]:
     with paths.bundled("training_prompts.toml").open("rb") as file:
         groups = tomllib.load(file)["group"]
     for group in groups:
-        for form in group["forms"]:
-            for subject in group["subjects"]:
-                yield (Message("user", form.replace("{}", subject)),)
+        for form, subject in product(group["forms"], group["subjects"]):
+            yield (Message("user", form.replace("{}", subject)),)
 
 
 def _of(text: str, archive: Path | None) -> Iterator[Conversation]:

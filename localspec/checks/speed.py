@@ -122,9 +122,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
 def examine_context(pass_seconds: Mapping[int, Mapping[int, float]], use: int) -> Iterator[Finding]:
     """Passes cost more the more the context holds; says so where a chat has become long enough to feel it.
 
-    Args:
-        pass_seconds: {context length: {width: seconds of a pass}}, as far as known.
-        use: tokens of the chat in front; 0 = unknown.
+    `pass_seconds` is {context length: {width: seconds of a pass}}, and `use` the tokens of the chat in front.
     """
     known = {length: costs[1] for length, costs in pass_seconds.items() if costs.get(1)}
     if len(known) < 2 or not use:

@@ -5,8 +5,6 @@ best so far and a challenger answer the same prompts, taking turns, in processes
 surely faster becomes the best so far. The best of many is partly luck, so the settings found are
 measured once more against the defaults, on prompts that were not searched with, and that is the figure reported. If its
 interval does not lie above 1, the defaults stay.
-
-What tuning tries: settings by aspect, as far as the user has not decided and this machine offers a choice.
 """
 
 from __future__ import annotations
@@ -38,12 +36,8 @@ class Challenger(NamedTuple):
 
 
 def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
-    """What there is to try of an aspect; nothing where the user has decided.
-
-    Args:
-        aspect: one of `ASPECTS`.
-        base: settings that are given.
-        running: what the best so far runs with (`Answering.about`).
+    """What this machine has to try of an aspect, as far as the `base` settings that are given leave it open; `running`
+    is what the best so far runs with (`Answering.about`).
     """
     found: list[dict[str, Any]] = []
     drafts = bool(running["drafts"])
@@ -147,13 +141,9 @@ def tune(
     """Searches, then checks what was found.
 
     Args:
-        target: a GGUF file.
-        draft: its draft model, if any.
         base: fields of `EngineSettings` that are given; they are not tuned.
         search: asked while searching.
         check: asked in the last comparison with the defaults.
-        plan: what to try.
-        progress: called with (what is being done, share done from 0 to 1); may raise to stop.
         report: filled in as results come, so that an interrupted run has some.
         open_side: makes an engine with these settings; None = `Answering` in a process of its own.
     """
@@ -175,13 +165,11 @@ class _Tuner:
     progress: Loading | None
     report: TuneReport
     share: float = 0.0
+    end: float = 0.0
     open: dict[str, Tried] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.end = time.monotonic() + 60.0 * self.plan.minutes
-
     def run(self, search: Sequence[Task], check: Sequence[Task]) -> TuneReport:
-        report = self.report
+        report, self.end = self.report, time.monotonic() + 60.0 * self.plan.minutes
         try:
             report.defaults = self._engine({}, ()).call("about")
             self._search(search)
@@ -263,11 +251,8 @@ class _Tuner:
             for other in sorted(self.open, key=lambda known: known in keep):
                 if other not in keep or len(self.open) >= self.most_open:
                     self.open.pop(other).close()
-            self.open[name] = self.open_side({**self.base, **settings}, self._loading)
+            self.open[name] = self.open_side({**self.base, **settings}, lambda what, share: self._say(what))
         return self.open[name]
-
-    def _loading(self, what: str, share: float) -> None:
-        self._say(what)
 
     def _say(self, what: str) -> None:
         if self.progress is not None:
@@ -281,8 +266,6 @@ def _name(settings: Mapping[str, Any]) -> str:
 
 def _fit_twice(target: Path, draft: Path | None) -> bool:
     """Whether two engines fit into memory side by side, one of them comparing two copies of the target as it loads."""
-    free, size = available_bytes(), 0
-    for path in (target, draft):
-        if path is not None:
-            size += sum(part.path.stat().st_size for part in read_parts(path))
+    parts = [part.path for path in (target, draft) if path is not None for part in read_parts(path)]
+    free, size = available_bytes(), sum(part.stat().st_size for part in parts)
     return free is None or 3.5 * size < free

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -112,15 +113,9 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         rows = [
-            {
-                "setting": str(setting),
-                "runs": tally.runs,
-                "tokens": tally.tokens,
-                "drafted": tally.drafted,
-                "accepted": tally.accepted,
-                "inexact_runs": tally.inexact,
-                "forks": [str(fork) for fork in tally.forks],
-            }
+            {"setting": str(setting)}
+            | {name: getattr(tally, name) for name in ("runs", "tokens", "drafted", "accepted")}
+            | {"inexact_runs": tally.inexact, "forks": [str(fork) for fork in tally.forks]}
             for setting, tally in self.by_setting.items()
         ]
         long_prompts = sum(600 <= length <= 2000 for length in self.prompt_tokens)
@@ -161,9 +156,7 @@ def verify(
 
     Args:
         engine: loaded with every drafter and draft length that `settings` uses.
-        max_tokens: longest answer a turn.
-        seed: of the first prompt; each prompt and turn has its own.
-        progress: see `compare.Progress`.
+        max_tokens, seed: of a turn's answer; each prompt and turn has a seed of its own.
         report: filled in as results come, so that an interrupted run has some.
     """
     if settings is None:
@@ -172,7 +165,10 @@ def verify(
         settings = default_settings(engine.loaded.draft_context is not None, trees, heads)
     report = report or Report()
     report.by_setting.update({setting: Tally() for setting in settings})
-    sides = {setting: _side(engine, setting) for setting in (PLAIN, *settings)}
+    sides = {
+        setting: Side(str(setting), partial(compare.ask, engine), partial(_configure, engine, setting))
+        for setting in (PLAIN, *settings)
+    }
     asked = compare.tasks(prompts, temperatures, max_tokens, seed, recall=True)
 
     def tell(what: str, done: int, total: int) -> None:
@@ -196,11 +192,8 @@ def verify(
     return report
 
 
-def _side(engine: Engine, setting: Setting) -> Side:
-    def begin(prompt: Prompt) -> None:
-        engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
-
-    return Side(str(setting), lambda turn: compare.ask(engine, turn), begin)
+def _configure(engine: Engine, setting: Setting, _: Prompt) -> None:
+    engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
 
 
 def _count(heat: Heat, sides: dict[Setting, Side], report: Report) -> None:

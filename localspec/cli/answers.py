@@ -65,11 +65,19 @@ def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> 
 def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
     """Where the server is, which of its models, and its key."""
     parser.add_argument("--endpoint", metavar="URL", help="let an OpenAI-style server answer: vLLM, llama-server, ...")
-    parser.add_argument(
-        "--model", metavar="NAME", help="a model of --endpoint, or a server's by its name in models.toml"
-    )
+    told = "a model of --endpoint, or a server's by its name in models.toml"
+    parser.add_argument("--model", metavar="NAME", help=told)
     parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
     parser.set_defaults(listed=None)
+
+
+def name_target(options: argparse.Namespace, name: str) -> None:
+    """Turns a word of the command line into the target."""
+    if options.endpoint:
+        raise UsageError(f"{name!r} names a model of this machine.", "With --endpoint, name it with --model.")
+    if options.target:
+        raise UsageError("Give NAME or --target, not both.")
+    options.target = name
 
 
 def take_listed(options: argparse.Namespace) -> None:
@@ -91,13 +99,8 @@ def take_listed(options: argparse.Namespace) -> None:
 
 
 def check_endpoint_options(options: argparse.Namespace, *local: str) -> None:
-    """Refuses what does not go with `--endpoint`, and what needs it.
-
-    Args:
-        local: further options that need a model of this machine, by their name in the parsed options.
-
-    Raises:
-        UsageError: says which option.
+    """Refuses what does not go with `--endpoint`, and what needs it. `local` are further options that need a model of
+    this machine, by their name in the parsed options.
     """
     if not options.endpoint:
         for name in ("model", "api_key_file"):
@@ -112,11 +115,8 @@ def check_endpoint_options(options: argparse.Namespace, *local: str) -> None:
         for action in parser._actions
         if (value := getattr(options, action.dest)) != action.default and action.const in (None, value)
     ]
-    given += [
-        f"--{name.replace('_', '-')}"
-        for name in local
-        if not (getattr(options, name) is None or getattr(options, name) is False)
-    ]
+    named = [name for name in local if getattr(options, name) is not None and getattr(options, name) is not False]
+    given += [f"--{name.replace('_', '-')}" for name in named]
     if given:
         other = "leave out --endpoint" if options.listed is None else f"name another model than {options.listed.name!r}"
         raise UsageError(f"{given[0]} needs a model of this machine.", f"Leave it out, or {other}.")
@@ -175,7 +175,7 @@ def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
         print(json.dumps(said, ensure_ascii=False))
         return 0
     try:
-        with output.answer_lines([]) as write:
+        with output.answer_lines() as write:
             reply.read(lambda text, _: write(text))
     finally:
         if options.stats and known(reply.stats):

@@ -6,9 +6,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text
@@ -21,27 +20,17 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
     from localspec.types import SamplingParams
 
-_Engine = TypeVar("_Engine", bound="Engine")
-
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which models, how they are loaded, and who drafts."""
     group = parser.add_argument_group("models")
-    group.add_argument(
-        "--target",
-        metavar="NAME|FILE",
-        help="installed pair or model, or GGUF file; default: the chosen one",
-    )
+    told = "installed pair or model, or GGUF file; default: the chosen one"
+    group.add_argument("--target", metavar="NAME|FILE", help=told)
     group.add_argument(
         "--draft", metavar="NAME|FILE", help="a small model with the same tokenizer, or a head trained for the target"
     )
-    group.add_argument(
-        "--head",
-        action="append",
-        dest="heads",
-        metavar="NAME|PATH",
-        help="a head trained for the target (EAGLE, MTP, Medusa, ...); repeatable",
-    )
+    told = "a head trained for the target (EAGLE, MTP, Medusa, ...); repeatable"
+    group.add_argument("--head", action="append", dest="heads", metavar="NAME|PATH", help=told)
     add_engine_settings(group, "cross_tokenizer", "context")
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
@@ -59,37 +48,18 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
     from localspec.methods import NAMES
 
     group = parser.add_argument_group("speculation")
-    names = ", ".join(NAMES)
-    group.add_argument(
-        "--drafter",
-        default=None,
-        metavar="NAME",
-        help=f"who guesses: {names}, an installed package's drafter, or package.module:Class; default: auto; any other "
-        "drafts in every pass, paying or not",
-    )
+    told = f"who guesses: {', '.join(NAMES)}, an installed package's drafter, or package.module:Class; default: auto; "
+    group.add_argument("--drafter", metavar="NAME", help=f"{told}any other drafts in every pass, paying or not")
     add_engine_settings(group, "max_draft_tokens", "draft_cap", "rollback", "branches")
-    _add_search_options(group)
-    group.add_argument(
-        "--verify-rule",
-        choices=["coupled", "rejection", "block"],
-        help="how drafts are checked; only coupled (default) keeps the text of plain decoding",
-    )
+    told = "keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat"
+    group.add_argument("--corpus", action="store_const", const="on", help=told)
+    told = "neither keep nor search past answers"
+    group.add_argument("--no-corpus", dest="corpus", action="store_const", const="off", help=told)
+    add_engine_settings(group, "corpus_mb", "min_ngram", "max_ngram")
+    told = "how drafts are checked; only coupled (default) keeps the text of plain decoding"
+    group.add_argument("--verify-rule", choices=["coupled", "rejection", "block"], help=told)
     add_engine_settings(group, "exact")
     group.add_argument("--speculative-config", metavar="JSON", help="the same with vLLM's keys")
-
-
-def _add_search_options(group: argparse._ArgumentGroup) -> None:
-    """What the drafters that search texts look for, and where."""
-    group.add_argument(
-        "--corpus",
-        action="store_const",
-        const="on",
-        help="keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat",
-    )
-    group.add_argument(
-        "--no-corpus", dest="corpus", action="store_const", const="off", help="neither keep nor search past answers"
-    )
-    add_engine_settings(group, "corpus_mb", "min_ngram", "max_ngram")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -100,13 +70,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
     for row in numbers_of(SamplingParams):
         add_setting(group, row)
-    group.add_argument(
-        "--dry-sequence-breaker",
-        dest="dry_sequence_breakers",
-        action="append",
-        metavar="TEXT",
-        help='no repetition goes across; repeatable; `none` for none; default: \\n : " *',
-    )
+    told = 'no repetition goes across; repeatable; `none` for none; default: \\n : " *'
+    name = "dry_sequence_breakers"
+    group.add_argument("--dry-sequence-breaker", dest=name, action="append", metavar="TEXT", help=told)
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
     )
@@ -131,12 +97,8 @@ _VLLM_RULES = {"standard": "rejection", "block": "block"}
 def vllm_settings(text: str) -> dict[str, Any]:
     """Settings from vLLM's `--speculative-config` JSON.
 
-    Known keys: model, num_speculative_tokens, method (ngram, draft_model, suffix, custom_class), prompt_lookup_min,
-    prompt_lookup_max, rejection_sample_method (standard, block). With custom_class the model is package.module.Class,
+    With custom_class the model is package.module.Class,
     which must be a drafter of ours (`localspec.drafters.plugin`).
-
-    Raises:
-        UsageError: not a JSON object, or a key or value that has no counterpart here; says which.
     """
     try:
         given = json.loads(text)
@@ -182,28 +144,24 @@ def _custom_class(path: str) -> str:
     return f"{module}:{name}"
 
 
-def _warn(text: str) -> None:
-    print(plain_text(f"localspec: {text}"), file=sys.stderr)
-
-
-def take_default(options: argparse.Namespace, warn: Callable[[str], object] = _warn) -> None:
-    """Names the model that answers where the command line names none, and says so if the chosen one cannot."""
+def take_default(options: argparse.Namespace, faults: list[str] | None = None) -> None:
+    """Names the model that answers where the command line names none, and says so, or adds to `faults`, if the chosen
+    one cannot.
+    """
     if options.target or getattr(options, "endpoint", None):
         return
     from localspec.models.installed import installed
 
     found = installed.default()
-    if found.fault:
-        warn(found.fault)
+    if found.fault and faults is not None:
+        faults.append(found.fault)
+    elif found.fault:
+        print(plain_text(f"localspec: {found.fault}"), file=sys.stderr)
     options.target, options.draft = found.target, options.draft or found.draft
 
 
 def take_target(options: argparse.Namespace, given: str | None, word: str) -> None:
-    """Turns a word of the command line into the target; `word` is what the help calls it. Without one, `take_default`.
-
-    Raises:
-        UsageError: `--target` is given, too.
-    """
+    """Turns a word of the command line into the target; `word` is what the help calls it. Else `take_default`."""
     if given and options.target:
         raise UsageError(f"Give {word} or --target, not both.")
     options.target = given or options.target
@@ -225,35 +183,28 @@ def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_comparison(options: argparse.Namespace) -> None:
-    """Refuses what would let a later side of a comparison find the answers of an earlier one.
-
-    Raises:
-        UsageError: past answers are to be kept and searched.
-    """
+    """Refuses what would let a later side of a comparison find the answers of an earlier one."""
     if options.corpus == "on":
-        raise UsageError(
-            "--corpus does not go with a comparison: its later answers would be found in its earlier ones.",
-            "Leave it out.",
-        )
+        why = "its later answers would be found in its earlier ones."
+        raise UsageError(f"--corpus does not go with a comparison: {why}", "Leave it out.")
 
 
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
-    """Loads what the options name in this process, with progress on a terminal's standard error."""
-    from localspec.runtime.engine import Engine
-
-    return load_shown(Engine.load, options, **more)
-
-
-def load_shown(load: Callable[..., _Engine], options: argparse.Namespace, **more: Any) -> _Engine:
-    """Loads what the options name by `load`, with progress on a terminal's standard error."""
+    """Loads what the options name in this process, with progress on a terminal's standard error; other programs are
+    told of it until it is closed.
+    """
     from localspec.cli.output import load_progress
+    from localspec.models.installed.processes import announce
     from localspec.runtime import memory
+    from localspec.runtime.engine import Engine
 
     settings = fitting(options, engine_settings(options) | more)
     with load_progress() as progress:
-        engine = load(progress=progress, **settings)
+        engine = Engine.load(progress=progress, **settings)
     memory.settle()
-    return announced(options, engine)
+    loaded = engine.loaded.settings
+    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
+    return engine
 
 
 def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
@@ -261,15 +212,6 @@ def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, 
     from localspec.cli.places import fitted
 
     return settings | fitted(settings) if options.fit else settings
-
-
-def announced(options: argparse.Namespace, engine: _Engine) -> _Engine:
-    """The engine, of which other programs are told until it is closed."""
-    from localspec.models.installed.processes import announce
-
-    loaded = engine.loaded.settings
-    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
-    return engine
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
@@ -307,15 +249,6 @@ def wanted_of(options: argparse.Namespace) -> Options:
     )
 
 
-POSSIBLE = os.name != "nt"
-"""Whether this system can have models in a process of their own."""
-
-
-def add_process(parser: Any) -> None:
-    """The option, for a parser or a group of one."""
-    parser.add_argument(
-        "--process",
-        action=argparse.BooleanOptionalAction,
-        default=POSSIBLE,
-        help="each model in a process of its own, which may die without the program; default: yes (Windows: no)",
-    )
+def add_process(parser: argparse._ActionsContainer) -> None:
+    told = "each model in a process of its own, which may die without the program; default: yes (Windows: no)"
+    parser.add_argument("--process", action=argparse.BooleanOptionalAction, default=os.name != "nt", help=told)

@@ -1,17 +1,17 @@
 """What commands print: answers on standard output as they come, everything else on standard error.
 
 Escape codes appear only on a terminal; nothing but the answer ever reaches standard output.
-
-How a transfer is shown: bars for each file and in all on a terminal, plain lines now and then elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +27,27 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def load_progress() -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar for loading and probing; nothing when standard error is not a terminal."""
+def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[..., None] | None]:
+    """What updates a bar with these columns of rich's, which is gone at the end; None when standard error is not a
+    terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Loading", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
+    shown = [progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24)]
+    shown += [getattr(progress, name)() for name in columns]
+    with progress.Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total))
+
+
+@contextmanager
+def load_progress() -> Iterator[Callable[[str, float], None] | None]:
+    """A progress bar for loading and probing."""
+    with _bar("Loading", 1.0, "TimeElapsedColumn") as update:
+        yield update and (lambda what, share: update(description=what, completed=share))
 
 
 SHOWN_AFTER = 0.3
@@ -88,17 +97,14 @@ def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
 
 @contextmanager
 def count_bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar for (what is being done, runs done, runs in all); nothing when standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """A bar for (what is being done, runs done, runs in all)."""
+    with _bar("Measuring", None, "MofNCompleteColumn", "TimeRemainingColumn") as update:
+        yield update and (lambda what, done, total: update(description=what, completed=done, total=total))
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Measuring", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+def report(as_json: bool, data: Any, *lines: str, ensure_ascii: bool = True) -> None:
+    """What a command found: as JSON, or in lines for people."""
+    print(json.dumps(data, ensure_ascii=ensure_ascii) if as_json else "\n".join(lines))
 
 
 def print_plain(*lines: str) -> None:
@@ -131,19 +137,15 @@ def print_table(table: Table) -> None:
 
 
 def stream_answer(generation: Generation, parts: list[str] | None = None, channels: bool = False) -> None:
-    """Writes an answer as it comes, and a newline after it; collects its text in `parts`.
+    """Writes an answer as it comes, and a newline after it; collects the text, as the model says it, in `parts`.
 
-    Ctrl-C cancels the answer, keeps what has come, and raises KeyboardInterrupt.
-
-    Args:
-        generation: the answer.
-        parts: gets the text as the model says it.
-        channels: it has gpt-oss's headers, in whose place the marks of other models' thoughts are written.
+    With `channels` it has gpt-oss's headers, in whose place the marks of other models' thoughts are written. Ctrl-C
+    cancels the answer, keeps what has come, and raises KeyboardInterrupt.
     """
     from localspec.chat.reply.thinking import Retelling
 
     parts, retelling = [] if parts is None else parts, Retelling(channels)
-    with answer_lines([]) as write:
+    with answer_lines() as write:
         try:
             for event in generation:
                 parts.append(event.text)
@@ -161,26 +163,32 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
 
 
 @contextmanager
-def answer_lines(parts: list[str]) -> Iterator[Callable[[str], None]]:
-    """Writes an answer's text as it is told, collects it in `parts`, and ends its last line."""
-    shown = PlainText().push if sys.stdout.isatty() else str  # a terminal obeys what a model says; a file keeps it
+def answer_lines() -> Iterator[Callable[[str], None]]:
+    """Writes an answer's text as it is told, and ends its last line."""
+    last, shown = (
+        "",
+        PlainText().push if sys.stdout.isatty() else str,
+    )  # a terminal obeys what a model says; a file keeps it
 
     def write(text: str) -> None:
+        nonlocal last
         if text:
             sys.stdout.write(shown(text))
             sys.stdout.flush()
-            parts.append(text)
+            last = text
 
     try:
         yield write
     finally:
-        if not parts or not parts[-1].endswith("\n"):
+        if not last.endswith("\n"):
             sys.stdout.write("\n")
         sys.stdout.flush()
 
 
 def print_stats(stats: RequestStats, seed: int | None, configuration: str) -> None:
-    """The figures of one answer, and the configuration of the target's passes, on standard error."""
+    """The figures of one answer, what the plan says of it, and the configuration of the target's passes, on standard
+    error.
+    """
     depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
@@ -240,9 +248,6 @@ def collect(generation: Generation, configuration: str) -> dict[str, Any]:
     return answer
 
 
-# Honest words about draft files that localspec knows and cannot use yet.
-
-
 def drafts(method: str) -> bool:
     """Whether a draft of this method can be named after `--draft`."""
     return method in NAMES
@@ -263,10 +268,8 @@ _SECONDS_PER_LINE = 10.0
 
 @contextmanager
 def transfer_progress(total: int) -> Iterator[Report]:
-    """Shows progress on standard error.
-
-    Args:
-        total: bytes still to come, of all files.
+    """Bars for each file and in all, of `total` bytes still to come, on a terminal; elsewhere plain lines now and
+    then; on standard error.
     """
     if not sys.stderr.isatty():
         yield _Lines()

@@ -12,20 +12,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, Literal, NoReturn
+from functools import partial
+from typing import Any, Literal, NoReturn, TypeVar
 
 from localspec.errors import UsageError
 from localspec.settings import MOST as MOST
 from localspec.settings import Setting, settings_of
 
+_Number = TypeVar("_Number", int, float)
+
 
 def add_setting(group: argparse._ActionsContainer, row: Setting, told: str = "", **more: Any) -> None:
-    """The option of a setting: None is what is not given.
-
-    Args:
-        row: the setting.
-        told: the help, where the command has words of its own for it.
-        more: for argparse, such as a default.
+    """The option of a setting: None is what is not given. `told` is its help, where the command has words of its own
+    for it; `more` is for argparse, such as a default.
     """
     told = told or row.declared.help or f"{row.clause}; default: {row.show(row.default)}"
     if row.kind is bool:
@@ -69,36 +68,35 @@ def whole(least: float = -MOST, most: float = MOST) -> Callable[[str], int]:
 
     It raises `argparse.ArgumentTypeError` for other texts, whose message goes on after the option's name.
     """
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise _unfit(text, "a whole number", least, most) from None
-        if not least <= value <= most:
-            raise _unfit(text, "a whole number", least, most, value > most)
-        return value
-
-    return read
+    return partial(_read, int, "a whole number", least, most)
 
 
 def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:
     """A reader of finite numbers, for argparse's `type`; raises as that of `whole`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise _unfit(text, "a number", least, most) from None
-        if not (least <= value <= most and math.isfinite(value)):
-            raise _unfit(text, "a number", least, most)
-        return value
-
-    return read
+    return partial(_read, float, "a number", least, most)
 
 
-def auto_or(read: Callable[[str], int]) -> Callable[[str], int | Literal["auto"]]:
-    """A reader of `auto`, or of what another one reads, for argparse's `type`; raises as that one."""
+def _read(kind: type[_Number], words: str, least: float, most: float, text: str) -> _Number:
+    """A number; else the message, in which a bound that only the number format sets is told to those who go beyond."""
+    try:
+        value = kind(text)
+        if least <= value <= most and (kind is int or math.isfinite(value)):
+            return value
+        too_large = value > most
+    except ValueError:
+        too_large = False
+    low, high = abs(least) < MOST, abs(most) < math.inf and (most != MOST or too_large)
+    if low:
+        words += f" between {least:,} and {most:,}" if high else f" of {least:,} or more"
+    raise argparse.ArgumentTypeError(f"is {_shown(text)}; it must be {words}")
+
+
+def reader(row: Setting) -> Callable[[str], Any]:
+    """A reader of a setting that is declared, for argparse's `type`; raises as `whole` and `real` do."""
+    least, most = row.declared.least, row.declared.most
+    if row.kind is float:
+        return real(least, most)
+    read = whole(least, most)
 
     def read_either(text: str) -> int | Literal["auto"]:
         if text == "auto":
@@ -108,28 +106,15 @@ def auto_or(read: Callable[[str], int]) -> Callable[[str], int | Literal["auto"]
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentTypeError(f"{error}, or auto") from None
 
-    return read_either
+    return read_either if "auto" in row.words else read
 
 
-def reader(row: Setting) -> Callable[[str], Any]:
-    """A reader of a setting that is declared, for argparse's `type`; raises as `whole` and `real` do."""
-    least, most = row.declared.least, row.declared.most
-    if row.kind is float:
-        return real(least, most)
-    read = whole(least, most)
-    return auto_or(read) if "auto" in row.words else read
-
-
-def _unfit(text: str, kind: str, least: float, most: float, too_large: bool = False) -> argparse.ArgumentTypeError:
-    """The message; a bound that only the number format sets is told to those who go beyond it."""
-    low, high = abs(least) < MOST, abs(most) < math.inf and (most != MOST or too_large)
-    if low and high:
-        allowed = f"{kind} between {least:,} and {most:,}"
-    elif low:
-        allowed = f"{kind} of {least:,} or more"
-    else:
-        allowed = kind
-    return argparse.ArgumentTypeError(f"is {_shown(text)}; it must be {allowed}")
+def add_whole(
+    group: argparse._ActionsContainer, name: str, told: str, default: int | None, least: float = 1, most: float = MOST
+) -> None:
+    """An option of a whole number whose help says its default."""
+    told = told if default is None else f"{told}; default: {default}"
+    group.add_argument(name, type=whole(least, most), default=default, metavar="N", help=told)
 
 
 def _shown(text: str) -> str:
@@ -142,22 +127,13 @@ def _shown(text: str) -> str:
     return cut.strip()
 
 
-def whole_numbers(name: str, text: str) -> tuple[int, ...]:
-    """Whole numbers between commas, each once, in the order given."""
-    try:
-        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise UsageError(
-            f"--{name} is {text!r}; it must be whole numbers with commas between, such as 1,2,4."
-        ) from None
-
-
-def numbers(name: str, text: str) -> tuple[float, ...]:
+def numbers(name: str, text: str, kind: type[_Number]) -> tuple[_Number, ...]:
     """Numbers between commas, each once, in the order given."""
     try:
-        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+        return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:
-        raise UsageError(f"--{name} is {text!r}; it must be numbers with commas between, such as 0,0.7,1.") from None
+        form, such = ("whole numbers", "1,2,4") if kind is int else ("numbers", "0,0.7,1")
+        raise UsageError(f"--{name} is {text!r}; it must be {form} with commas between, such as {such}.") from None
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -176,12 +152,7 @@ _MOST_MEANT = 3
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question after the known words that are most like a mistyped one, or "".
-
-    Args:
-        word: as typed.
-        known: what could have been typed.
-    """
+    """The question after the known words that are most like a mistyped one, or ""."""
     close = get_close_matches(word.lower(), sorted({*known}), _MOST_MEANT, _LIKENESS)
     return f"Did you mean {' or '.join(close)}?" if close else ""
 
@@ -233,11 +204,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_positional_actions() if self._takes_words else []
 
     def error(self, message: str) -> NoReturn:
-        """Turns argparse's message into a sentence.
-
-        Raises:
-            UsageError: always.
-        """
+        """Turns argparse's message into a sentence, and raises it as a UsageError."""
         where = f"`{self.prog} --help` says what there is."
         if found := re.match(r"unrecognized arguments: (\S+)", message):
             self._refuse(found[1])
@@ -254,25 +221,16 @@ class Parser(argparse.ArgumentParser):
         """The short help, and how many options `--help-all` shows besides."""
         shared = [group for group in self._action_groups if group.title in SHARED]
         left_out = [action for group in shared for action in group._group_actions if action.dest not in MOST_USED]
-        text = self._without(left_out or [self._help_all])
-        if left_out:
-            text = f"{text.rstrip()}\n\n{len(left_out)} more options: {self.prog} --help-all\n"
-        return text
-
-    def format_help_all(self) -> str:
-        """The help with every option."""
-        return super().format_help()
-
-    def _without(self, actions: list[argparse.Action]) -> str:
-        """The help without these options."""
-        kept = [action.help for action in actions]
+        kept = [(action, action.help) for action in left_out or [self._help_all]]
         try:
-            for action in actions:
+            for action, _ in kept:
                 action.help = argparse.SUPPRESS
-            return super().format_help()
+            text = super().format_help()
         finally:
-            for action, line in zip(actions, kept, strict=True):
+            for action, line in kept:
                 action.help = line
+        more = f"\n\n{len(left_out)} more options: {self.prog} --help-all\n"
+        return f"{text.rstrip()}{more}" if left_out else text
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -303,8 +261,7 @@ class _HelpAll(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **settings)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        assert isinstance(parser, Parser)
-        print(parser.format_help_all(), end="")
+        print(argparse.ArgumentParser.format_help(parser), end="")
         parser.exit()
 
 

@@ -92,10 +92,8 @@ def read_all() -> str:
 
 
 def read_if_sent(hint: str) -> str:
-    """All of it, or "" where nothing comes for a moment, which one line on standard error says.
-
-    Args:
-        hint: how to have it waited for.
+    """All of it, or "" where nothing comes for a moment, which one line on standard error says, with the hint how to
+    have it waited for.
     """
     source = _Source()
     if source.begun.wait(MOMENT):

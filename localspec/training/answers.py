@@ -7,9 +7,9 @@ F16 [answer, TOP]: the target's most likely tokens there and their natural log-p
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +92,6 @@ def write(
 
     Args:
         engine: of the target, with `SLOTS` slots.
-        prompts: to answer.
-        folder: of the pieces.
-        seconds: how long. Then nothing more is asked.
         progress: called after each answer with (tokens of answers, seconds); may raise to stop.
         kept: called with the seconds so far when a piece is on disk.
 
@@ -132,50 +129,29 @@ def _answered(
     """Answers, `SLOTS` at a time, as they come, without those of prompts that cannot be answered. After `until`, by
     `perf_counter`, no further prompt is asked.
     """
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
     asked, stopped = list[Generation](), threading.Event()
-    for number in numbers:
-        waiting.put(number)
 
     def began(generation: Generation) -> None:
         asked.append(generation)
         if stopped.is_set():
             generation.cancel()
 
-    def work() -> None:
-        first = True
-        while not stopped.is_set() and (first or perf_counter() < until):
-            first = False
-            try:
-                number = waiting.get_nowait()
-                done.put(_answer(engine, prompts[number % len(prompts)], number, len(prompts), began))
-            except queue.Empty:
-                break
-            except Exception as error:  # noqa: BLE001 - raised where answers are read
-                done.put(error)
-                break
-        done.put(None)
+    def work(place: int, number: int) -> Answer | None:
+        if stopped.is_set() or (place >= SLOTS and perf_counter() >= until):
+            return None
+        return _answer(engine, prompts[number % len(prompts)], number, len(prompts), began)
 
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(SLOTS)]
-    for worker in workers:
-        worker.start()
-    try:
-        running = len(workers)
-        while running:
-            item = done.get()
-            if item is None:
-                running -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            elif len(item.tokens) > item.prompt:
-                yield item
-    finally:
-        stopped.set()
-        for generation in list(asked):
-            generation.cancel()
-        for worker in workers:
-            worker.join()
+    with ThreadPoolExecutor(SLOTS) as workers:
+        futures = [workers.submit(work, place, number) for place, number in enumerate(numbers)]
+        try:
+            for future in as_completed(futures):
+                answer = future.result()
+                if answer is not None and len(answer.tokens) > answer.prompt:
+                    yield answer
+        finally:
+            stopped.set()
+            for generation in list(asked):
+                generation.cancel()
 
 
 def _answer(
@@ -206,7 +182,11 @@ def _answer(
 def _write(path: Path, found: Sequence[Answer]) -> None:
     arrays: dict[str, npt.NDArray[Any]] = {}
     for number, one in enumerate(found):
-        prompt = np.array([one.prompt], dtype=np.int32)
-        arrays |= {f"{number}.tokens": one.tokens, f"{number}.prompt": prompt}
-        arrays |= {f"{number}.ids": one.ids, f"{number}.chances": one.chances}
+        parts = {
+            "tokens": one.tokens,
+            "prompt": np.array([one.prompt], np.int32),
+            "ids": one.ids,
+            "chances": one.chances,
+        }
+        arrays |= {f"{number}.{name}": part for name, part in parts.items()}
     save(path, arrays)

@@ -165,11 +165,7 @@ def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]
 
 
 def check_free(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
-    """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote.
-
-    Raises:
-        ModelError: there is too little memory or disk.
-    """
+    """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote."""
     for what, needed, free in (
         ("memory", found.memory_bytes, free_memory),
         ("disk", found.disk_bytes - there, free_disk),

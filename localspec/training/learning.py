@@ -1,8 +1,7 @@
 """Has the draft model learn what the target found likely, for so many seconds, with a checkpoint every two minutes.
 
-The draft model in PyTorch: layers of the target that learn, its embedding, and an output of few tokens.
-
-Parameters have the names of GGUF's tensors, and compute what llama.cpp computes with them.
+It stands here in PyTorch: layers of the target that learn, its embedding, and an output of few tokens. Parameters have
+the names of GGUF's tensors, and compute what llama.cpp computes with them.
 """
 
 from __future__ import annotations
@@ -187,7 +186,9 @@ def loss_of(model: DraftModel, batch: Sequence[Example]) -> Tensor:
     count = len(places)
     filling = _rounded(count, _PLACES_STEP) - count  # with chances of 0: these places teach nothing
     ids, chances = (torch.cat([getattr(one, name) for one in batch]) for name in ("ids", "chances"))
-    places, ids, chances = (_filled(one, filling).to(device) for one in (places, ids, chances))
+    places, ids, chances = (
+        torch.cat([one, one.new_zeros(filling, *one.shape[1:])]).to(device) for one in (places, ids, chances)
+    )
     states = model(tokens.to(device)).flatten(0, 1)[places]
     found = model.logits(states).float().log_softmax(-1).gather(-1, ids)
     return -(chances * found).sum() / count
@@ -195,11 +196,6 @@ def loss_of(model: DraftModel, batch: Sequence[Example]) -> Tensor:
 
 def _rounded(count: int, step: int) -> int:
     return -(-count // step) * step
-
-
-def _filled(rows: Tensor, count: int) -> Tensor:
-    """The same with so many rows of zeros after them."""
-    return torch.cat([rows, rows.new_zeros(count, *rows.shape[1:])])
 
 
 @dataclass(slots=True)
@@ -226,28 +222,17 @@ class Training:
     """A model that learns from examples. What it reached is kept in `file` every two minutes and at the end."""
 
     def __init__(self, model: DraftModel, examples: Sequence[Example], file: Path, seconds: float) -> None:
-        """Goes on from `file`, if it is there.
-
-        Args:
-            model: what learns.
-            examples: what from.
-            file: of the checkpoint.
-            seconds: of training in all, which the learning rate follows.
-        """
+        """Goes on from `file`, the checkpoint, if it is there; the learning rate follows the `seconds` in all."""
         self.model, self.progress = model, Progress()
         self._examples, self._file, self._seconds = examples, file, seconds
-        trained = [one for one in model.parameters() if one.requires_grad]
-        self._trained = trained
-        self._optimiser = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
+        self._trained = [one for one in model.parameters() if one.requires_grad]
+        self._optimiser = torch.optim.AdamW(self._trained, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
         if file.exists():
             self._load()
 
     def run(self, until: float, told: Callable[[Progress], None]) -> None:
-        """Trains until so many seconds are over; the checkpoint is written at the end, however it ends.
-
-        Args:
-            until: seconds of training over all runs.
-            told: called after every step; may raise to stop.
+        """Trains until so many seconds over all runs; the checkpoint is written at the end, however it ends. `told` is
+        called after every step and may raise to stop.
         """
         batches, saved, last = self._batches(), perf_counter(), perf_counter()
         try:
@@ -264,11 +249,8 @@ class Training:
 
     def _step(self, batch: Sequence[Example]) -> None:
         share, step = self.progress.seconds / self._seconds, self.progress.step
-        rate = (
-            RATE
-            * min(1.0, (step + 1) / _WARM_STEPS)
-            * (0.05 + 0.95 * 0.5 * (1.0 + math.cos(math.pi * min(share, 1.0))))
-        )
+        cosine = 0.5 * (1.0 + math.cos(math.pi * min(share, 1.0)))
+        rate = RATE * min(1.0, (step + 1) / _WARM_STEPS) * (0.05 + 0.95 * cosine)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
         self._optimiser.zero_grad(set_to_none=True)
@@ -293,11 +275,7 @@ class Training:
                 yield [self._examples[number] for number in order[at * BATCH : (at + 1) * BATCH]]
 
     def save(self) -> None:
-        """Writes the checkpoint, whole or not at all.
-
-        Raises:
-            LocalspecError: the disk is full or read-only.
-        """
+        """Writes the checkpoint, whole or not at all; a full or read-only disk is a LocalspecError."""
         state = asdict(self.progress)
         try:
             with paths.replacing(self._file) as half:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.cli.output import count_bar, load_progress, print_table
-from localspec.cli.parser import numbers, reader, whole, whole_numbers, words
+from localspec.cli.parser import add_whole, numbers, reader, words
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed
@@ -66,15 +66,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", type=typed, metavar="FILE", help="your own, instead of the shipped ones")
     group.add_argument("--limit", type=int, metavar="N", help="prompts of each workload; default: 4")
     group.add_argument("--temperature", default="0,0.7,1", metavar="X,...", help="default: 0,0.7,1")
-    group.add_argument(
-        "--tokens", type=whole(1, 1 << 20), default=64, metavar="N", help="longest answer a turn; default: 64"
-    )
-    group.add_argument(
-        "--rounds", type=whole(1, 1000), default=3, metavar="N", help="times everything is answered; default: 3"
-    )
-    group.add_argument(
-        "--seed", type=reader(LIMITS["seed"]), default=1, metavar="N", help="of the first prompt; default: 1"
-    )
+    add_whole(group, "--tokens", "longest answer a turn", 64, most=1 << 20)
+    add_whole(group, "--rounds", "times everything is answered", 3, most=1000)
+    seed = reader(LIMITS["seed"])
+    group.add_argument("--seed", type=seed, default=1, metavar="N", help="of the first prompt; default: 1")
     group = parser.add_argument_group("who answers, besides plain decoding and localspec without flags")
     group.add_argument("--drafters", metavar="NAME,...", help="whose fixed lengths to try, or `all`")
     group.add_argument("--lengths", metavar="N,...", help="fixed draft lengths, or `none`; with --drafters: 2,4,7")
@@ -82,18 +77,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="everything as JSON on standard output")
     group.add_argument("--chart", type=typed, metavar="FILE", help="a picture of the speeds: .png, .svg or .pdf")
     group = parser.add_argument_group("another program beside us")
-    group.add_argument(
-        "--against",
-        action="append",
-        default=[],
-        metavar="[NAME=]URL",
-        help="an OpenAI-style endpoint that serves the same model; repeatable",
-    )
+    told = "an OpenAI-style endpoint that serves the same model; repeatable"
+    group.add_argument("--against", action="append", default=[], metavar="[NAME=]URL", help=told)
     group.add_argument("--against-model", default="", metavar="NAME", help="as it calls the model; default: its first")
     group.add_argument("--against-key", metavar="VARIABLE", help="environment variable that holds its key")
-    group.add_argument(
-        "--against-timeout", type=float, default=300.0, metavar="SECONDS", help="of silence, reading a prompt included"
-    )
+    told = "of silence, reading a prompt included"
+    group.add_argument("--against-timeout", type=float, default=300.0, metavar="SECONDS", help=told)
     add_model_options(parser)
 
 
@@ -129,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
         report.figure_type()  # says now if there is nothing to draw with
     limit = _PROMPTS if options.limit is None and options.prompts is None else options.limit
     workloads = load_workloads(words(options.workloads or ""), options.prompts, limit)
-    temperatures = numbers("temperature", options.temperature)
+    temperatures = numbers("temperature", options.temperature, float)
     settings = report.BenchSettings(temperatures, options.tokens, options.rounds, options.seed)
     prompts = [prompt for several in workloads.values() for prompt in several]
     asked, lengths = tasks(prompts, temperatures, settings.tokens, settings.seed), _lengths(options)
@@ -175,7 +164,7 @@ def _show(form: ModuleType, found: Any, as_json: bool) -> None:
 
 def _lengths(options: argparse.Namespace) -> tuple[int, ...]:
     text = _LENGTHS if options.lengths is None and options.drafters is not None else options.lengths or "none"
-    lengths = () if text == "none" else whole_numbers("lengths", text)
+    lengths = () if text == "none" else numbers("lengths", text, int)
     for length in lengths:
         if not 1 <= length <= 63:
             raise UsageError(f"--lengths has {length}; draft lengths are between 1 and 63.")
@@ -200,12 +189,7 @@ def _ours(options: argparse.Namespace, engine: Engine, lengths: tuple[int, ...])
 def _measure(
     who: list[EngineSide | Served], asked: list[Task], rounds: int, heats: list[Heat]
 ) -> KeyboardInterrupt | LocalspecError | None:
-    """Fills in heats as they are finished; what ended it early, if some were.
-
-    Raises:
-        ContextOverflowError: a prompt does not fit the context.
-        LocalspecError, KeyboardInterrupt: nothing was finished.
-    """
+    """Fills in heats as they are finished; what ended it early, if some were, is raised only if none was."""
     from localspec.checks.compare import Side, compare
 
     sides = [Side(one.name, one.answer, one.begin) for one in who]
@@ -227,12 +211,7 @@ def _measure(
 
 
 def _against(options: argparse.Namespace, engine: Engine) -> Iterator[Served]:
-    """The endpoints of `--against`, each asked for one token to see that it answers; the caller closes them.
-
-    Raises:
-        UsageError: no URL, a name twice, or an empty variable.
-        LocalspecError: one does not answer.
-    """
+    """The endpoints of `--against`, each asked for one token to see that it answers; the caller closes them."""
     from localspec.bench.sides import Served, rendered
     from localspec.remote.server import Server
 
@@ -276,7 +255,7 @@ def _passes(options: argparse.Namespace) -> int:
         for name in ("widths", "lengths", "prefill", "threads", "rounds")
         if (value := getattr(options, name)) is not None
     }
-    given |= {name: whole_numbers(name, given[name]) for name in ("widths", "lengths") if name in given}
+    given |= {name: numbers(name, given[name], int) for name in ("widths", "lengths") if name in given}
     settings = pass_times.PassSettings(**given)  # refuse bad values before a model is loaded
     path = find_one(options.target)
     _warn_of_memory(check_text_model(path), settings)

@@ -6,11 +6,18 @@ import argparse
 import os
 import sys
 from contextlib import closing, nullcontext
+from dataclasses import asdict, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.answers import add_endpoint_options, check_endpoint_options, key_of, say_of_model, take_listed
+from localspec.cli.answers import (
+    add_endpoint_options,
+    check_endpoint_options,
+    key_of,
+    name_target,
+    say_of_model,
+    take_listed,
+)
 from localspec.cli.options import (
     add_model_options,
     add_process,
@@ -48,17 +55,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _take_name(options)
+    if options.name is not None:
+        name_target(options, options.name)
+        check_openable(options.name)  # before a screen shows
     take_listed(options)
     check_endpoint_options(options, "chat_cache_gb")
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     options.plain = options.plain or not screens
     faults: list[str] = []
-    if options.plain:
-        take_default(options)
-    else:
-        take_default(options, faults.append)  # what is written before the screens come is covered by them
+    take_default(options, None if options.plain else faults)  # the screens would cover what is written before them
     if options.private and options.plain:
         options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = wanted_of(options)  # refuse bad values before a model is loaded
@@ -72,18 +78,6 @@ def run(options: argparse.Namespace) -> int:
             Conversation(answerer, facts, options, wanted).hold()
         return 0
     return _open(options, wanted, "".join(faults))
-
-
-def _take_name(options: argparse.Namespace) -> None:
-    """Turns the word of the command line into a target; one that cannot be opened is refused before a screen shows."""
-    if options.name is None:
-        return
-    if options.endpoint:
-        raise UsageError(f"{options.name!r} names a model of this machine.", "With --endpoint, name it with --model.")
-    if options.target:
-        raise UsageError("Give NAME or --target, not both.")
-    check_openable(options.name)
-    options.target = options.name
 
 
 def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
@@ -100,14 +94,13 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
         liked = Preferences.load()
     except UsageError as error:
         liked, notices = Preferences(), [str(error)]
-    given = _given(wanted)
     with Archive.open() as archive:
         session = Session(
             _answerer(options, liked.engine),
             archive,
             liked,
             partial(_local, options) if options.listed or not options.endpoint else None,
-            begin=given | ({"system": options.system} if options.system is not None else {}),
+            begin=_given(wanted) | ({"system": options.system} if options.system is not None else {}),
             resume=not options.new,
             private=options.private,
             fault=fault and f"{fault} /models lists others.",
@@ -125,8 +118,6 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
 
 def _given(wanted: Options) -> dict[str, Any]:
     """Sampling options that differ from the defaults, as parameters of a new chat."""
-    from dataclasses import asdict
-
     from localspec.types import SamplingParams
 
     defaults = asdict(SamplingParams())
@@ -149,19 +140,14 @@ def _local(options: argparse.Namespace, target: str | None, draft: str | None, l
     if target is not None:
         values |= {"target": target, "draft": draft, "heads": None}
     wanted = argparse.Namespace(**values)
-    name = str(wanted.target or "bundled pair").rpartition("/")[2]
-    from localspec.runner.answering import ChildAnswerer
-
-    make = partial(_child if options.process else _here, wanted, liked)
-    return ChildAnswerer(make, name, _key(wanted.target), command=options.command)
-
-
-def _key(target: str | Path | None) -> str:
-    """What loads a target again, from any folder."""
     from localspec.models.installed.catalog import DEFAULT_PAIR
     from localspec.models.installed.installed import whole
+    from localspec.runner.answering import ChildAnswerer
 
-    return DEFAULT_PAIR if target is None else whole(str(target))
+    name = str(wanted.target or "bundled pair").rpartition("/")[2]
+    key = DEFAULT_PAIR if wanted.target is None else whole(str(wanted.target))  # loads it again, from any folder
+    make = partial(_child if options.process else _here, wanted, liked)
+    return ChildAnswerer(make, name, key, command=options.command)
 
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
@@ -192,20 +178,14 @@ def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
 
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:
-    settings = _with_liked(engine_settings(options), liked)
+    """Options, and preferences where an option has its default."""
+    from localspec.config import EngineSettings
+
+    defaults, given = {field.name: field.default for field in fields(EngineSettings)}, engine_settings(options)
+    silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
+    settings = given | silent
     if not options.plain:
         if settings.get("corpus", "auto") == "auto":
             settings["corpus"] = "on"  # the chat keeps its answers anyway
         settings.setdefault("second_slot", True)
     return fitting(options, settings)
-
-
-def _with_liked(given: dict[str, Any], liked: dict[str, Any]) -> dict[str, Any]:
-    """Options, and preferences where an option has its default."""
-    from dataclasses import fields
-
-    from localspec.config import EngineSettings
-
-    defaults = {field.name: field.default for field in fields(EngineSettings)}
-    silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
-    return given | silent

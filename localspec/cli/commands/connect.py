@@ -141,30 +141,24 @@ CLIENTS: dict[str, Callable[[Server], Setup]] = {
 
 ENOUGH_CONTEXT = 32_768
 """Tokens below which coding agents soon run out: their system messages and tools alone take some 10,000."""
+_URL = "http://127.0.0.1:8080"
 _SECONDS, _LOAD_SECONDS = 5.0, 120.0
 """How long a server may take to list its models, and to load one."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "client",
-        choices=[*CLIENTS],
-        metavar="CLIENT",
-        help=f"one of {', '.join(CLIENTS)}; what stands after -- goes to it",
-    )
+    told = f"one of {', '.join(CLIENTS)}; what stands after -- goes to it"
+    parser.add_argument("client", choices=[*CLIENTS], metavar="CLIENT", help=told)
     parser.add_argument("--run", action="store_true", help="start the client instead of printing its command")
-    parser.add_argument(
-        "--url", default="http://127.0.0.1:8080", help="where the server is; default: http://127.0.0.1:8080"
-    )
+    parser.add_argument("--url", default=_URL, help=f"where the server is; default: {_URL}")
     parser.add_argument("--model", metavar="NAME", help="which of its models; default: the first")
-    parser.add_argument(
-        "--api-key-file", metavar="FILE", help=f"file with the server's key; or the variable {KEY_VARIABLE}"
-    )
+    told = f"file with the server's key; or the variable {KEY_VARIABLE}"
+    parser.add_argument("--api-key-file", metavar="FILE", help=told)
 
 
 def run(options: argparse.Namespace) -> int:
-    keys = api_keys(options.api_key_file)
-    server = _ask(options.url, options.model, keys[0] if keys else "")
+    key = next(iter(api_keys(options.api_key_file)), "")
+    server = _ask(options.url, options.model, key)
     if server.context is None:
         print("localspec: warning: the server does not say how long its context is.", file=sys.stderr)
     elif server.context < ENOUGH_CONTEXT:
@@ -175,27 +169,21 @@ def run(options: argparse.Namespace) -> int:
         )
     setup = CLIENTS[options.client](server)
     if options.run:
-        key = keys[0] if keys else ""
         told = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
         if told:
             print(told, file=sys.stderr)
-        return _start(setup, options.after_dashes, keys[0] if keys else NO_KEY)
-    print_plain(_command(setup, options.after_dashes, bool(keys)))  # a server may call its model anything
+        return _start(setup, options.after_dashes, key or NO_KEY)
+    print_plain(_command(setup, options.after_dashes, bool(key)))  # a server may call its model anything
     if options.api_key_file:
         print(f"localspec: {KEY_VARIABLE} must hold the key of {options.api_key_file} there.", file=sys.stderr)
     return 0
 
 
 def _ask(text: str, wanted: str | None, key: str) -> Server:
-    """The server at an address, with one of its models.
-
-    Raises:
-        UsageError: no such address or model.
-        LocalspecError: nothing answers there, or not as an OpenAI-style endpoint.
-    """
+    """The server at an address, with one of its models."""
     import httpx2 as httpx
 
-    url = base_of(text, "--url", "http://127.0.0.1:8080").removesuffix("/v1")
+    url = base_of(text, "--url", _URL).removesuffix("/v1")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=_SECONDS, **way_to(url)) as client:
         models = _get(client, "/v1/models").get("data")
@@ -286,14 +274,8 @@ _WORTH_SAYING = 10.0
 
 
 def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
-    """A sentence for a client whose first prompt takes long here; "" = it does not, or the server cannot say.
-
-    Args:
-        url: of the server, without /v1.
-        model: that will answer.
-        key: of the server; "" = none.
-        client: its name.
-        tokens: of its first prompt.
+    """A sentence for a client whose first prompt, of so many tokens, takes long here; "" = it does not, or the server
+    cannot say.
     """
     rate = _tokens_per_second(url, model, key)
     if rate is None or tokens / rate < _WORTH_SAYING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import stat
 import sys
@@ -19,7 +18,8 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.chat.plain_text import plain_text
-from localspec.cli.parser import add_engine_settings, whole
+from localspec.cli.output import report
+from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
 
@@ -35,11 +35,11 @@ def add_options_chats(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     one = actions.add_parser("list", help="pinned chats, then those used last")
     one.add_argument("--tag", metavar="TAG", help="only chats with this tag")
-    one.add_argument("--limit", type=whole(1), metavar="N", help="at most N")
+    add_whole(one, "--limit", "at most N", None)
     one.add_argument("--json", action="store_true", help="the list as JSON")
     one = actions.add_parser("search", help="find words in all chats")
     one.add_argument("words", nargs="+", metavar="WORD", help='all must occur; "in quotes": in that order')
-    one.add_argument("--limit", type=whole(1), default=20, metavar="N", help="at most N; default: 20")
+    add_whole(one, "--limit", "at most N", 20)
     one.add_argument("--json", action="store_true", help="the list as JSON")
     one = actions.add_parser("show", help="print a chat")
     one.add_argument("chat", nargs="?", default="last", metavar="CHAT", help="its number, or last (default)")
@@ -81,25 +81,21 @@ def _number(archive: Archive, text: str) -> int:
     try:
         return archive.chat(int(text)).id
     except ValueError:
-        raise UsageError(
-            f"A chat is called {text!r}; it must be a number of `localspec chats list`, or last."
-        ) from None
+        why = "it must be a number of `localspec chats list`, or last."
+        raise UsageError(f"A chat is called {text!r}; {why}") from None
 
 
 def _list(archive: Archive, options: argparse.Namespace) -> None:
     chats = archive.chats(tag=options.tag, limit=options.limit)
-    if options.json:
-        print(json.dumps([asdict(chat) for chat in chats], ensure_ascii=False))
-        return
-    if not chats:
-        print("There are no chats yet." if options.tag is None else f"No chat has the tag {options.tag!r}.")
+    lines = (
+        [] if chats else ["There are no chats yet." if options.tag is None else f"No chat has the tag {options.tag!r}."]
+    )
     for chat in chats:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.used))
         tags = f"  [{', '.join(chat.tags)}]" if chat.tags else ""
-        mark = "*" if chat.pinned else " "
-        print(
-            f"{chat.id:>5}{mark} {used}  {chat.messages:>4} messages  {_line(chat.title or '(no title)')}{_line(tags)}"
-        )
+        number, title = f"{chat.id:>5}{'*' if chat.pinned else ' '}", _line(chat.title or "(no title)")
+        lines.append(f"{number} {used}  {chat.messages:>4} messages  {title}{_line(tags)}")
+    report(options.json, [asdict(chat) for chat in chats], *lines, ensure_ascii=False)
 
 
 def _line(text: str) -> str:
@@ -109,19 +105,11 @@ def _line(text: str) -> str:
 def _search(archive: Archive, options: argparse.Namespace) -> None:
     words = (f'"{word}"' if " " in word and '"' not in word else word for word in options.words)
     hits = archive.search(" ".join(words), limit=options.limit)
-    if options.json:
-        print(json.dumps([asdict(hit) for hit in hits], ensure_ascii=False))
-        return
-    if not hits:
-        print("Nothing was found.")
+    lines = [] if hits else ["Nothing was found."]
     for hit in hits:
-        print(
-            f"{hit.chat_id:>5}  {_line(hit.title)}" + (f"\n       {hit.role}: {_line(hit.snippet)}" if hit.role else "")
-        )
-
-
-def _show(archive: Archive, options: argparse.Namespace) -> None:
-    _write(archive.export([_number(archive, options.chat)], "json" if options.json else "markdown"))
+        lines.append(f"{hit.chat_id:>5}  {_line(hit.title)}")
+        lines += [f"       {hit.role}: {_line(hit.snippet)}"] if hit.role else []
+    report(options.json, [asdict(hit) for hit in hits], *lines, ensure_ascii=False)
 
 
 def _export(archive: Archive, options: argparse.Namespace) -> None:
@@ -140,10 +128,6 @@ def _export(archive: Archive, options: argparse.Namespace) -> None:
 def _write(text: str) -> None:
     """A file's text to standard output; to a terminal only what cannot harm it."""
     sys.stdout.write(plain_text(text) if sys.stdout.isatty() else text)
-
-
-def _import(archive: Archive, options: argparse.Namespace) -> None:
-    print(archive.import_file(typed(options.file)).sentence())
 
 
 def _rm(archive: Archive, options: argparse.Namespace) -> None:
@@ -196,9 +180,11 @@ def _undo(archive: Archive, options: argparse.Namespace) -> None:
 _CHATS: dict[str, Callable[..., None]] = {
     "list": _list,
     "search": _search,
-    "show": _show,
+    "show": lambda archive, options: _write(
+        archive.export([_number(archive, options.chat)], "json" if options.json else "markdown")
+    ),
     "export": _export,
-    "import": _import,
+    "import": lambda archive, options: print(archive.import_file(typed(options.file)).sentence()),
     "rm": _rm,
     "undo": _undo,
 }
@@ -218,17 +204,14 @@ def add_options_corpus(parser: argparse.ArgumentParser) -> None:
     trim = "cut what is kept to --corpus-mb, what was of no use for longest first"
     _add_shared(actions.add_parser("trim", help=trim))
     one = actions.add_parser("add", help="add text files, or all text files of folders")
-    one.add_argument(
-        "files", nargs="+", metavar="FILE", help="names that begin with a dot and text that is not UTF-8 are left out"
-    )
+    told = "names that begin with a dot and text that is not UTF-8 are left out"
+    one.add_argument("files", nargs="+", metavar="FILE", help=told)
     _add_shared(one)
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target", metavar="NAME|FILE", help="whose tokenizer; all models with the same share one corpus; default: "
-        "the bundled pair"
-    )  # fmt: skip
+    told = "whose tokenizer; all models with the same share one corpus; default: the bundled pair"
+    parser.add_argument("--target", metavar="NAME|FILE", help=told)
     add_engine_settings(parser, "corpus_mb", told="disk it may take; default: 16")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -268,20 +251,18 @@ def _stats(options: argparse.Namespace) -> int:
         "budget_bytes": file.budget,
         "last_used": last,
     }
-    if options.json:
-        print(json.dumps(facts))
-        return 0
-    if not sequences:
-        print(f"The corpus for {target.name} is empty. Chats fill it, and `localspec corpus add FILES`.")
-    else:
+    lines = [f"The corpus for {target.name} is empty. Chats fill it, and `localspec corpus add FILES`."]
+    if sequences:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(last))
-        print(
+        lines = [
             f"{len(sequences)} texts of {tokens} tokens for the tokenizer of {target.name}, last used {at}; "
-            f"{decimal(file.size)} of {decimal(file.budget)}.\n{file.path}"
-        )
-        print("From: " + ", ".join(f"{name} {count}" for name, count in models.most_common()) + ".")
+            f"{decimal(file.size)} of {decimal(file.budget)}.",
+            str(file.path),
+            "From: " + ", ".join(f"{name} {count}" for name, count in models.most_common()) + ".",
+        ]
         if file.size > file.budget:
-            print("Others gave it more room; `localspec corpus trim` cuts it to yours.")
+            lines.append("Others gave it more room; `localspec corpus trim` cuts it to yours.")
+    report(options.json, facts, *lines)
     return 0
 
 
@@ -293,10 +274,8 @@ def _clear(options: argparse.Namespace) -> int:
         with closing(file):
             cleared += file.trim(0) > 0
             file.drop_damaged()
-    if options.json:
-        print(json.dumps({"cleared": cleared}))
-    else:
-        print("The corpus was empty." if not cleared else f"Cleared {'all corpora' if options.all else 'the corpus'}.")
+    done = f"Cleared {'all corpora' if options.all else 'the corpus'}." if cleared else "The corpus was empty."
+    report(options.json, {"cleared": cleared}, done)
     return 0
 
 
@@ -304,10 +283,8 @@ def _trim(options: argparse.Namespace) -> int:
     file = _opened(options)[2]
     with closing(file):
         removed = file.trim(file.budget)
-    if options.json:
-        print(json.dumps({"removed": removed, "bytes": file.size, "budget_bytes": file.budget}))
-    else:
-        print(f"{removed} texts were removed; {decimal(file.size)} of {decimal(file.budget)}.")
+    facts = {"removed": removed, "bytes": file.size, "budget_bytes": file.budget}
+    report(options.json, facts, f"{removed} texts were removed; {decimal(file.size)} of {decimal(file.budget)}.")
     return 0
 
 
@@ -336,13 +313,9 @@ def _add(options: argparse.Namespace) -> int:
     tokens_added = sum(len(one.tokens) for one in sequences)
     with closing(file):
         file.write(sequences)
-    if options.json:
-        print(
-            json.dumps({"added": len(sequences), "tokens": tokens_added, "left_out": left_out, "path": str(file.path)})
-        )
-    else:
-        rest = f"; {left_out} that are empty, too large or no UTF-8 text were left out" if left_out else ""
-        print(f"Added {len(sequences)} files, {tokens_added} tokens{rest}.")
+    facts = {"added": len(sequences), "tokens": tokens_added, "left_out": left_out, "path": str(file.path)}
+    rest = f"; {left_out} that are empty, too large or no UTF-8 text were left out" if left_out else ""
+    report(options.json, facts, f"Added {len(sequences)} files, {tokens_added} tokens{rest}.")
     return 0 if sequences else 1
 
 
@@ -363,11 +336,8 @@ def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
             continue
         text = _text(path) if os.path.exists(path) else None
         if text is None:
-            why = (
-                f"it is no file of UTF-8 text of {decimal(_LARGEST)} at most"
-                if os.path.exists(path)
-                else "there is no such file"
-            )
+            not_text = f"it is no file of UTF-8 text of {decimal(_LARGEST)} at most"
+            why = not_text if os.path.exists(path) else "there is no such file"
             raise UsageError(f"Cannot add {name}: {why}.")
         yield path, text
 

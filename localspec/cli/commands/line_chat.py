@@ -46,15 +46,11 @@ class _Inbox:
     """What an answerer tells, until it is read."""
 
     def __init__(self) -> None:
-        self._waiting = SimpleQueue[Told]()
+        self.waiting = SimpleQueue[Told]()
 
     def post_message(self, message: Told) -> bool:
-        self._waiting.put(message)
+        self.waiting.put(message)
         return True
-
-    def next(self) -> Told:
-        """Waits for it."""
-        return self._waiting.get()
 
 
 def loaded(answerer: Answerer) -> Facts:
@@ -62,7 +58,7 @@ def loaded(answerer: Answerer) -> Facts:
     inbox = _Inbox()
     with output.load_progress() as progress:
         answerer.start(inbox)
-        while not isinstance(news := inbox.next(), ModelReady):
+        while not isinstance(news := inbox.waiting.get(), ModelReady):
             if isinstance(news, LoadFailed):
                 raise news.error
             if isinstance(news, Loading) and progress is not None:
@@ -198,10 +194,10 @@ class Conversation:
         asked = Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=True)
         inbox, retelling = _Inbox(), Retelling(self._facts.channels)
         answer = self._answerer.answer(asked, inbox)
-        with output.answer_lines([]) as write:
+        with output.answer_lines() as write:
 
             def read() -> AnswerEnded:
-                while not isinstance(news := inbox.next(), AnswerEnded):
+                while not isinstance(news := inbox.waiting.get(), AnswerEnded):
                     if isinstance(news, AnswerPart):
                         parts.append(news.text)
                         write(retelling.push(news.text))
@@ -221,11 +217,7 @@ class Conversation:
         return end.finish
 
     def _print_stats(self) -> None:
-        """Figures of the last answer.
-
-        Raises:
-            UsageError: there is none yet.
-        """
+        """Figures of the last answer."""
         if self._last is None:
             raise UsageError("There is no answer yet.")
         if self._facts.remote:

@@ -14,12 +14,13 @@ from localspec.cli.options import (
     add_model_options,
     check_comparison,
     engine_settings,
+    fitting,
     load_engine,
     take_default,
     take_target,
 )
 from localspec.cli.output import count_bar
-from localspec.cli.parser import add_temperatures, reader, whole
+from localspec.cli.parser import add_temperatures, add_whole, reader
 from localspec.errors import UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed
@@ -30,21 +31,18 @@ if TYPE_CHECKING:
     from localspec.checks.compare import Ratio, Task
     from localspec.checks.doctor import Finding
     from localspec.checks.tune import TuneReport
-    from localspec.checks.verify import Report, Setting
+    from localspec.checks.verify import Report
     from localspec.runtime.kept.tuning import Tuning
 
 
 def add_options_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--prompts", type=typed, metavar="FILE", help="JSON lines with prompt or messages")
-    parser.add_argument("--limit", type=whole(1), metavar="N", help="only N prompts, spread over the file")
+    add_whole(parser, "--limit", "only N prompts, spread over the file", None)
     add_temperatures(parser, "repeatable; default: 0, 0.7 and 1", action="append")
-    parser.add_argument(
-        "--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer a turn; default: 64"
-    )
-    parser.add_argument(
-        "--seed", type=reader(LIMITS["seed"]), default=1, metavar="N", help="of the first prompt; default: 1"
-    )
+    add_whole(parser, "--max-tokens", "longest answer a turn", 64)
+    seed = reader(LIMITS["seed"])
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of the first prompt; default: 1")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     add_model_options(parser)
     parser.set_defaults(exact="strict")
@@ -52,7 +50,8 @@ def add_options_verify(parser: argparse.ArgumentParser) -> None:
 
 def run_verify(options: argparse.Namespace) -> int:
     from localspec.checks.prompts import load_prompts
-    from localspec.checks.verify import Report, verify
+    from localspec.checks.verify import Report, Setting, verify
+    from localspec.drafters import plugin
 
     check_comparison(options)
     take_target(options, options.pair, "PAIR")
@@ -60,7 +59,11 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.limit is not None:
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
     temperatures = options.temperature or [0.0, 0.7, 1.0]
-    chosen = _chosen_setting(options)
+    chosen = None  # all settings, where the options name no drafter
+    if options.drafter is not None:
+        plugin.check_name(options.drafter)
+        length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
+        chosen = Setting(options.drafter, length, options.branches or 1)
     longest = max(7, options.max_draft_tokens or 0)
     branches = options.branches or (2 if chosen is None else 1)
     drafter = "auto" if chosen is None else chosen.drafter
@@ -79,18 +82,6 @@ def run_verify(options: argparse.Namespace) -> int:
         exact = engine.loaded.exactness
     _print_verified(options, report, exact)
     return 130 if interrupted else 1 if report.forks or not report.drafted else 0
-
-
-def _chosen_setting(options: argparse.Namespace) -> Setting | None:
-    """One setting, when the options name a drafter; None = all."""
-    from localspec.checks.verify import Setting
-    from localspec.drafters import plugin
-
-    if options.drafter is None:
-        return None
-    plugin.check_name(options.drafter)
-    length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
-    return Setting(options.drafter, length, options.branches or 1)
 
 
 def _print_verified(options: argparse.Namespace, report: Report, exact: str) -> None:
@@ -126,16 +117,14 @@ may read differently after tuning; speculation still never changes it. --no-tune
 def add_options_tune(parser: argparse.ArgumentParser) -> None:
     from localspec.checks.tune import ASPECTS
 
-    parser.description, parser.formatter_class = _TUNE, argparse.RawDescriptionHelpFormatter
+    parser.description = _TUNE
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ASPECTS)}; default: all")
     parser.add_argument("--prompts", type=typed, metavar="FILE", help="your workload: JSON lines, prompt or messages")
-    parser.add_argument(
-        "--limit", type=whole(2), default=12, metavar="N", help="prompts, half to search with; default: 12"
-    )
+    add_whole(parser, "--limit", "prompts, half to search with", 12, 2)
     add_temperatures(parser, "of the answers; default: 0.8", default=0.8)
-    parser.add_argument("--max-tokens", type=whole(1), default=64, metavar="N", help="longest answer; default: 64")
-    parser.add_argument("--rounds", type=whole(2), default=4, metavar="N", help="answers a prompt and side; default: 4")
+    add_whole(parser, "--max-tokens", "longest answer", 64)
+    add_whole(parser, "--rounds", "answers a prompt and side", 4, 2)
     parser.add_argument("--minutes", type=float, default=15.0, metavar="N", help="time to search; default: 15")
     parser.add_argument("--dry-run", action="store_true", help="show what was found, store nothing")
     parser.add_argument("--forget", action="store_true", help="remove what is stored for the pair")
@@ -147,40 +136,36 @@ def run_tune(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; nothing is stored then."""
     from localspec.drafters.heads.loading import apart
     from localspec.models.installed.installed import find, find_one
+    from localspec.runtime.kept import tuning
 
     take_target(options, options.pair, "PAIR")
     target, draft = find(options.target)
     draft = draft if options.draft is None else find_one(options.draft)
     draft, heads = apart(draft, [find_one(head) for head in options.heads or ()])
     if options.forget:
-        return _forget(target, draft)
+        gone = tuning.forget(target, draft)
+        print(f"{'Removed' if gone else 'Nothing is stored of'} the tuning of {target.name}.", file=sys.stderr)
+        return 0
     return _tune(options, target, draft, heads)
 
 
-def _forget(target: Path, draft: Path | None) -> int:
-    from localspec.runtime.kept import tuning
-
-    gone = tuning.forget(target, draft)
-    print(f"{'Removed' if gone else 'Nothing is stored of'} the tuning of {target.name}.", file=sys.stderr)
-    return 0
-
-
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
-    from localspec.checks.tune import TunePlan, TuneReport, tune
+    from localspec.checks.tune import ASPECTS, TunePlan, TuneReport, tune
     from localspec.cli.output import load_progress
-    from localspec.cli.places import fitted
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
 
     check_comparison(options)
-    settings = engine_settings(options)
-    if options.fit:
-        settings |= fitted(settings)
+    settings = fitting(options, engine_settings(options))
     base = {name: value for name, value in settings.items() if name not in ("target", "draft", "tuned")}
     base["heads"] = heads
     EngineSettings(target, draft, **base)  # refuse bad values before anything is loaded
     search, check = _questions(options)
-    plan = TunePlan(_aspects(options.only), options.rounds, options.minutes)
+    aspects = ASPECTS if options.only is None else tuple(options.only.split(","))
+    for name in aspects:
+        if name not in ASPECTS:
+            raise UsageError(f"--only names {name!r}; there are: {', '.join(ASPECTS)}.")
+    plan = TunePlan(aspects, options.rounds, options.minutes)
     report = TuneReport()
     try:
         with load_progress() as progress:
@@ -198,18 +183,6 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
         _print_tuned(options, report, found, f"not stored, nothing can be kept: {fault}" if fault else "stored")
         return 1 if fault else 0
     return 0
-
-
-def _aspects(text: str | None) -> tuple[str, ...]:
-    from localspec.checks.tune import ASPECTS
-
-    if text is None:
-        return ASPECTS
-    wanted = tuple(text.split(","))
-    for name in wanted:
-        if name not in ASPECTS:
-            raise UsageError(f"--only names {name!r}; there are: {', '.join(ASPECTS)}.")
-    return wanted
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:
@@ -242,15 +215,32 @@ def _tuning(options: argparse.Namespace, report: TuneReport, base: dict[str, Any
 
 def _print_tuned(options: argparse.Namespace, report: TuneReport, found: Tuning | None, end: str) -> None:
     if options.json:
-        print(json.dumps(_as_dict(report, found, end)))
+        trials = [
+            {
+                "aspect": trial.challenger.aspect,
+                "settings": trial.challenger.changes,
+                "gain": trial.gain and asdict(trial.gain),
+                "taken": trial.taken,
+                "why": trial.why,
+            }
+            for trial in report.trials
+        ]
+        told = {
+            "defaults": report.defaults,
+            "trials": trials,
+            "finished": report.finished,
+            "settings": report.settings if found is not None else {},
+            "gain": report.gain and asdict(report.gain),
+            "outcome": end or "the defaults stay",
+        }
+        print(json.dumps(told))
         return
     if report.defaults:
         print(f"defaults: {report.defaults['configuration']}, {report.defaults['threads']} threads")
     for trial in report.trials:
         gain = "" if trial.gain is None else f"{_interval(trial.gain)} of the best so far"
-        print(
-            f"{trial.challenger.words:28} {', '.join(part for part in (gain, _fate(trial.taken, trial.why)) if part)}"
-        )
+        parts = (gain, "taken" if trial.taken else trial.why)
+        print(f"{trial.challenger.words:28} {', '.join(filter(None, parts))}")
     if not report.finished and end != "interrupted; nothing was stored":
         print("The time was up before everything was tried; --minutes gives more.")
     print(_verdict(report, found))
@@ -258,10 +248,6 @@ def _print_tuned(options: argparse.Namespace, report: TuneReport, found: Tuning 
         print("Answers may read differently from now on: the last bits of logits depend on threads, kernels and cache.")
     if end:
         print(end[0].upper() + end[1:] + ".")
-
-
-def _fate(taken: bool, why: str) -> str:
-    return "taken" if taken else why
 
 
 def _interval(gain: Ratio) -> str:
@@ -276,57 +262,29 @@ def _verdict(report: TuneReport, found: Tuning | None) -> str:
     return f"{measured}." if found is not None else f"{measured}; not surely faster, so the defaults stay."
 
 
-def _as_dict(report: TuneReport, found: Tuning | None, end: str) -> dict[str, Any]:
-    trials = [
-        {
-            "aspect": trial.challenger.aspect,
-            "settings": trial.challenger.changes,
-            "gain": None if trial.gain is None else asdict(trial.gain),
-            "taken": trial.taken,
-            "why": trial.why,
-        }
-        for trial in report.trials
-    ]
-    return {
-        "defaults": report.defaults,
-        "trials": trials,
-        "finished": report.finished,
-        "settings": report.settings if found is not None else {},
-        "gain": None if report.gain is None else asdict(report.gain),
-        "outcome": end or "the defaults stay",
-    }
-
-
 def add_options_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.add_argument("--check-updates", action="store_true", help="ask PyPI whether a newer localspec is out")
     parser.add_argument("--disk", action="store_true", help="all that is kept on disk, with sizes")
-    parser.add_argument(
-        "--bundle", metavar="FILE", help="write a report for an issue as JSON, without prompts and keys"
-    )
+    told = "write a report for an issue as JSON, without prompts and keys"
+    parser.add_argument("--bundle", metavar="FILE", help=told)
     add_model_options(parser)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    from localspec.checks.doctor import examine_engine, examine_machine, examine_machine_state
+    from localspec.checks import doctor
 
     take_default(options)
-    findings = [*examine_machine(options.wide), *examine_machine_state()]
+    findings = [*doctor.examine_machine(options.wide), *doctor.examine_machine_state()]
     if options.disk:
-        from localspec.checks.doctor import examine_disk
-
-        findings += examine_disk()
+        findings += doctor.examine_disk()
     if options.check_updates:
-        from localspec.checks.doctor import examine_updates
-
-        findings.append(examine_updates())
+        findings.append(doctor.examine_updates())
     with load_engine(options) as engine:
-        findings += examine_engine(engine)
+        findings += doctor.examine_engine(engine)
         settings = asdict(engine.settings)
     if options.bundle:
-        from localspec.checks.doctor import write_bundle
-
-        write_bundle(typed(options.bundle), findings, settings)
+        doctor.write_bundle(typed(options.bundle), findings, settings)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:

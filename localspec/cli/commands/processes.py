@@ -41,7 +41,8 @@ def run_ps(options: argparse.Namespace) -> int:
             continue  # its models say it
         models = [names.get(Path(path), Path(path).name) if path else "-" for path in (process.target, process.draft)]
         context = str(process.context or "-")
-        since = _since(process.started)
+        seconds = max(0, int(time.time() - process.started))
+        since = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         where, memory = at.get(process.pid, "-"), process.memory()
         taken = decimal(memory) if memory else "-"
         rows.append((str(process.pid), process.command, where, models[0], models[1], context, taken, since))
@@ -49,20 +50,13 @@ def run_ps(options: argparse.Namespace) -> int:
     return 0
 
 
-def _since(started: float) -> str:
-    seconds = max(0, int(time.time() - started))
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
-
-
 _LOOK_SECONDS = 0.1
 """How often it is looked whether the server has ended."""
 
 
 def add_options_stop(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "server", nargs="?", metavar="NAME|PORT", help="its model, port or socket file; default: the one that runs"
-    )
+    told = "its model, port or socket file; default: the one that runs"
+    parser.add_argument("server", nargs="?", metavar="NAME|PORT", help=told)
 
 
 def run_stop(options: argparse.Namespace) -> int:
@@ -82,12 +76,7 @@ def run_stop(options: argparse.Namespace) -> int:
 
 
 def _meant(found: list[Process], word: str | None) -> Process:
-    """The server of that port, socket file or model.
-
-    Raises:
-        LocalspecError: none runs, or none so called.
-        UsageError: several could be meant.
-    """
+    """The server of that port, socket file or model."""
     if not found:
         raise LocalspecError("No server of yours runs.", "`localspec serve` starts one.")
     meant = [one for one in found if word is None or word == one.at] or [one for one in found if word == one.name]

@@ -18,7 +18,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
 from localspec.cli import answers, output, streams
 from localspec.cli.options import add_model_options, add_sampling_options, load_engine, take_default, wanted_of
-from localspec.cli.parser import add_engine_settings, whole
+from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.cli.places import names_model
 from localspec.errors import LocalspecError, UsageError
 
@@ -31,20 +31,14 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="[NAME] PROMPT",
-        help="model or pair by name (or --target), and the prompt; standard input or -f is put after it",
-    )
+    told = "model or pair by name (or --target), and the prompt; standard input or -f is put after it"
+    parser.add_argument("words", nargs="*", metavar="[NAME] PROMPT", help=told)
     parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt; - is standard input")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="one JSON object with text, tokens, seed and stats")
     parser.add_argument("--stats", action="store_true", help="figures on standard error")
-    parser.add_argument(
-        "--log-probs", type=whole(0, 100), metavar="N", help="with --json: log-probabilities, and of the N best"
-    )
+    add_whole(parser, "--log-probs", "with --json: log-probabilities, and of the N best", None, 0, 100)
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
     answers.add_endpoint_options(parser)
@@ -102,13 +96,9 @@ def _take_words(options: argparse.Namespace) -> None:
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
-    if len(words) == 2 and options.endpoint:
-        raise UsageError(f"{words[0]!r} names a model of this machine.", "With --endpoint, name it with --model.")
     alone = len(words) == 1 and not options.endpoint and not options.target and names_model(words[0])
     if len(words) == 2 or alone:
-        if options.target:
-            raise UsageError("Give NAME or --target, not both.")
-        options.target = words[0]
+        answers.name_target(options, words[0])
         answers.take_listed(options)
         words = words[1:]
     options.prompt = words[0] if words else None
@@ -124,11 +114,7 @@ def _is_chat(options: argparse.Namespace) -> bool:
 
 
 def _prompt_text(options: argparse.Namespace) -> str:
-    """Prompt, file and standard input, in this order.
-
-    Raises:
-        UsageError: there is none, or one of them is no text.
-    """
+    """Prompt, file and standard input, in this order."""
     given = options.prompt if options.prompt != "-" else None
     check_text(given or "", "The prompt")
     parts = [given or ""]
@@ -273,14 +259,7 @@ def idle_draft(engine: Engine, stats: RequestStats) -> str:
 
 
 def reason(name: str, knowledge: Knowledge, stats: RequestStats, length: int) -> str:
-    """Why a plan did not use a drafter, without a full stop.
-
-    Args:
-        name: of the drafter.
-        knowledge: what passes and guesses cost, and how often guesses are right.
-        stats: of the answer.
-        length: tokens in the cache.
-    """
+    """Why a plan did not use a drafter in an answer, whose cache holds `length` tokens; without a full stop."""
     plain = knowledge.costs.seconds(1, length)
     costs, table = knowledge.draft_costs.get(name), knowledge.acceptance[name]
     guess = costs.level(1) if costs is not None else 0.0

@@ -9,13 +9,14 @@ import plistlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.options import add_model_options, add_process, engine_settings, take_target
-from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, real, whole
+from localspec.cli.options import add_model_options, add_process, engine_settings, fitting, take_target
+from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, add_whole, real, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
 
@@ -34,66 +35,47 @@ _LOG = "Library/Logs/localspec.log"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the chosen one")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on, or unix:PATH; any but a loopback one needs a key"
-    )
-    parser.add_argument(
-        "--port", type=whole(0, MOST_PORT), default=8080, metavar="N", help="default: 8080; 0 = any free one"
-    )
-    add_engine_settings(
-        parser,
-        "slots",
-        told="requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)",
-    )
+    told = "address to listen on, or unix:PATH; any but a loopback one needs a key"
+    parser.add_argument("--host", default="127.0.0.1", help=told)
+    port = whole(0, MOST_PORT)
+    parser.add_argument("--port", type=port, default=8080, metavar="N", help="default: 8080; 0 = any free one")
+    told = "requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)"
+    add_engine_settings(parser, "slots", told=told)
     parser.add_argument("--ssl-cert", type=typed, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
     parser.add_argument("--ssl-key", type=typed, metavar="FILE", help="its key, if that is not in the same file")
     parser.add_argument("--print-unit", choices=KINDS, help="print a unit that starts this with the session, and exit")
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
     group = parser.add_argument_group("who may come in")
-    group.add_argument(
-        "--api-key-file", metavar="FILE", help=f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
-    )
-    group.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="accept this Host header, too; * = any"
-    )
-    group.add_argument(
-        "--cors", action="append", default=[], metavar="ORIGIN", help="let in pages of this origin; localhost; * = all"
-    )
+    told = f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
+    group.add_argument("--api-key-file", metavar="FILE", help=told)
+    several: dict[str, Any] = {"action": "append", "default": []}
+    told = "accept this Host header, too; * = any"
+    group.add_argument("--allow-host", dest="allowed_hosts", type=str.lower, **several, metavar="NAME", help=told)
+    told = "let in pages of this origin; localhost; * = all"
+    group.add_argument("--cors", dest="cors_origins", **several, metavar="ORIGIN", help=told)
     group.add_argument("--any-model", action="store_true", help="a name of no model means the default one; else 404")
     group.add_argument("--allow-pull", action="store_true", help="let clients install models of the hub")
     group = parser.add_argument_group("limits")
-    group.add_argument(
-        "--strict-fields", action="store_true", help="refuse requests with unknown fields, which are else ignored"
-    )
-    group.add_argument("--max-queue", type=whole(0), default=64, metavar="N", help="answers that may wait; default: 64")
+    told = "refuse requests with unknown fields, which are else ignored"
+    group.add_argument("--strict-fields", action="store_true", help=told)
+    add_whole(group, "--max-queue", "answers that may wait", 64, 0)
     group.add_argument("--max-body", type=whole(1), default=16, metavar="MIB", help="largest request; default: 16 MiB")
-    group.add_argument(
-        "--drain",
-        type=real(0, MOST_SECONDS),
-        default=10.0,
-        metavar="S",
-        help="seconds for running answers at the end; default: 10",
-    )
-    group.add_argument(
-        "--idle-unload", type=real(0, MOST_SECONDS), metavar="S", help="unload a model that was not used for S seconds"
-    )
-    group.add_argument(
-        "--prompt-cache-size",
-        type=real(0, 1e6),
-        dest="prompt_cache_gb",
-        metavar="GB",
-        help="disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk",
-    )
+    seconds, told = real(0, MOST_SECONDS), "seconds for running answers at the end; default: 10"
+    group.add_argument("--drain", dest="drain_seconds", type=seconds, default=10.0, metavar="S", help=told)
+    told = "unload a model that was not used for S seconds"
+    group.add_argument("--idle-unload", type=seconds, metavar="S", help=told)
+    told = "disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk"
+    name = "--prompt-cache-size"
+    group.add_argument(name, type=real(0, 1e6), dest="prompt_cache_gb", metavar="GB", help=told)
     add_process(group)
     parser.add_argument(
-        "--alias", action="append", default=[], metavar="NAME", help="one more name for the default model"
+        "--alias", dest="aliases", **several, metavar="NAME", help="one more name for the default model"
     )
     add_model_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.places import fitted
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
@@ -104,11 +86,9 @@ def run(options: argparse.Namespace) -> int:
     if options.print_unit is not None:
         print(_unit(options), end="")
         return 0
-    engine = {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options)
+    engine = fitting(options, {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options))
     target, draft = engine.pop("target", None), engine.pop("draft", None)
     heads = engine.pop("heads", ())
-    if options.fit:
-        engine |= fitted(engine | {"target": target, "draft": draft, "heads": heads})
     processes = Processes(settings) if options.process else None
     make = None if processes is None else processes.make
     pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, make=make)
@@ -142,29 +122,16 @@ def _serve(
 def _settings(options: argparse.Namespace) -> ServerSettings:
     from localspec.server.http.settings import MIB, ServerSettings
 
-    return ServerSettings(
-        host=options.host,
-        port=options.port,
-        ssl_cert=options.ssl_cert,
-        ssl_key=options.ssl_key,
-        api_keys=api_keys(options.api_key_file),
-        allowed_hosts=tuple(name.lower() for name in options.allow_host),
-        cors_origins=tuple(options.cors),
-        aliases=tuple(options.alias),
-        any_model=options.any_model,
-        allow_pull=options.allow_pull,
-        strict_fields=options.strict_fields,
-        max_queue=options.max_queue,
-        max_body_bytes=options.max_body * MIB,
-        drain_seconds=options.drain,
-    )
+    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
+    given = {name: getattr(options, name) for name in names}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
+    return ServerSettings(**given)
 
 
 def _unit(options: argparse.Namespace) -> str:
-    """This command as a service, with the variables that say where localspec keeps things.
-
-    Raises:
-        UsageError: a key is in the environment; a unit that others can read may not hold it.
+    """This command as a service, with the variables that say where localspec keeps things; never a key, as others can
+    read a unit.
     """
     if os.environ.get(KEY_VARIABLE):
         raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
@@ -190,11 +157,7 @@ def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: 
 
 
 def api_keys(path: str | None) -> tuple[str, ...]:
-    """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that.
-
-    Raises:
-        UsageError: the file cannot be read or holds no key.
-    """
+    """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that."""
     keys = []
     if path is not None:
         keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
@@ -205,13 +168,8 @@ def api_keys(path: str | None) -> tuple[str, ...]:
 
 
 def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    """The text of a unit that starts a command of localspec.
-
-    Args:
-        kind: of `KINDS`.
-        arguments: of `localspec`.
-        environment: variables that it needs; nothing secret.
-        folder: where paths in the arguments begin.
+    """The text of a unit, of one of `KINDS`, that starts localspec with these arguments, whose paths begin at a folder;
+    the environment is what it needs, and nothing secret.
     """
     command = [sys.executable, "-m", "localspec", *arguments]
     return (_systemd if kind == "systemd" else _launchd)(command, environment, folder)

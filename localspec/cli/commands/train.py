@@ -19,7 +19,7 @@ from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.options import add_model_options, load_engine
 from localspec.cli.output import count_bar
-from localspec.cli.parser import whole, whole_numbers
+from localspec.cli.parser import add_whole, numbers
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
@@ -45,41 +45,29 @@ takes is said before it starts. Needs PyTorch: pip install "localspec[train]".
 """
 _LINE_SECONDS = 30.0
 """Between two lines of progress, where standard error is no terminal."""
-_DEFAULT_MINUTES = 60.0
 _REACHED = 0.45
 """What passes reach of the rate at which this machine reads memory at most: 6.3 ms for SmolLM2 on two cores."""
 _GPU_RATE = 100e9
 """Bytes a second that any GPU reads at least."""
-_DEFAULT_LAYERS, _MOST_LAYERS = 2, 8
 
 
 def add_options_train(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.formatter_class = _TRAIN, argparse.RawDescriptionHelpFormatter
+    parser.description = _TRAIN
     parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
-    parser.add_argument(
-        "--texts",
-        nargs="+",
-        default=[],
-        metavar="FILE|FOLDER|chats",
-        help="what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; default: a "
-        "list that localspec brings",
+    told = (
+        "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; default: a list "
     )
-    parser.add_argument("--minutes", type=float, default=_DEFAULT_MINUTES, metavar="N", help="in all; default: 60")
+    words = f"{told}that localspec brings"
+    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=words)
+    parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="in all; default: 60")
     parser.add_argument("--out", metavar="NAME", help="what to call it; default: the target's name with -draft")
-    parser.add_argument(
-        "--layers",
-        type=whole(1, _MOST_LAYERS),
-        default=_DEFAULT_LAYERS,
-        metavar="N",
-        help="of the target's; default: 2",
-    )
+    add_whole(parser, "--layers", "of the target's", 2, most=8)
     parser.add_argument("--fresh", action="store_true", help="begin anew, without what earlier runs did")
     parser.add_argument("--dry-run", action="store_true", help="say what it takes, and do nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask whether your chats may be read")
     parser.add_argument("--eval", type=typed, metavar="FILE", help="only measure this draft model beside the target")
-    parser.add_argument(
-        "--json", action="store_true", help="the plan, or what was measured, as JSON on standard output"
-    )
+    told = "the plan, or what was measured, as JSON on standard output"
+    parser.add_argument("--json", action="store_true", help=told)
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -254,13 +242,11 @@ class _Piece:
 
 
 def add_options_extract(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.formatter_class = _EXTRACT, argparse.RawDescriptionHelpFormatter
+    parser.description = _EXTRACT
     parser.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 texts")
     parser.add_argument("-o", "--out", type=typed, required=True, metavar="FILE", help="the safetensors file to write")
     parser.add_argument("--layers", metavar="N,...", help="layers whose inputs are written, from 0; default: none")
-    parser.add_argument(
-        "--window", type=whole(2), metavar="N", help="tokens read at once; default: all that the context holds"
-    )
+    add_whole(parser, "--window", "tokens read at once; default: all that the context holds", None, 2)
     add_model_options(parser)
 
 
@@ -273,7 +259,7 @@ def run_extract(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.out} is a folder; name the file to write.")
     if paths.real(options.out) in [paths.real(typed(file)) for file in options.files]:
         raise UsageError(f"{options.out} is one of the texts; give the result another name.")
-    layers = whole_numbers("layers", options.layers) if options.layers else ()
+    layers = numbers("layers", options.layers, int) if options.layers else ()
     texts = {file: read_text(file) for file in options.files}
     with load_engine(options, drafter="none", chat_cache_gb=0.0) as engine:
         layers = check_layers(engine.loaded.model, layers)
