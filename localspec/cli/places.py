@@ -1,7 +1,4 @@
-"""Where models can be put on this machine, and their headers by name: what show, check and suggest share.
-
-Whether a word of the command line names a model, and whether that can be opened: said before the screens come.
-"""
+"""Where models can be put on this machine, and whether a word of the command line names one that can be opened."""
 
 from __future__ import annotations
 
@@ -12,15 +9,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rich.filesize import decimal
-
 from localspec.cli.parser import add_engine_settings
 from localspec.config import PLANNED
 from localspec.errors import ModelError
 from localspec.runtime.memory import places as places
 
 if TYPE_CHECKING:
-    from localspec.models.memory.fit import FitSettings, MemoryPlan
+    from localspec.models.memory.fit import FitSettings
 
 
 def names_model(word: str) -> bool:
@@ -115,17 +110,6 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     print(plan.sentence(), file=sys.stderr)
     found = {"context": plan.context, "gpu_layers": plan.gpu_layers, "draft_gpu_layers": plan.draft_gpu_layers}
     return found | ({"cache": "q8_0"} if may_shrink and plan.type_k == "q8_0" else {})
-
-
-def memory_lines(plan: MemoryPlan) -> list[str]:
-    """A memory plan, a line per model and device and a verdict."""
-    lines = [
-        f"{share.model} on {share.place}: {decimal(share.total)} (weights {decimal(share.weights)}, "
-        f"cache {decimal(share.cache)}, computing {decimal(share.compute)})"
-        for share in plan.shares
-        if share.total
-    ]
-    return [*lines, f"{plan.sentence()} {plan.doubt}".rstrip()]
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:

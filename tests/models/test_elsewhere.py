@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from localspec.cli.commands.show import ENGINES, NAMES, Model, serving
+from localspec.cli.commands.show import ENGINES, NAMES, Model, served_by
 from localspec.errors import UsageError
 from localspec.methods import FROM_FILES
 
@@ -21,10 +21,10 @@ def test_the_engines_of_the_option_are_those_that_are_known() -> None:
 
 
 def test_llama_server_takes_files_here_and_repositories_there() -> None:
-    words = shlex.split(serving("llama-server", "dflash2", HERE, THERE).command)
+    words = shlex.split(served_by("llama-server", "dflash2", HERE, THERE).command)
     assert words[:5] == ["llama-server", "-m", "/models/big one.gguf", "-hfd", "publisher/Head-GGUF:Q8_0"]
     assert words[5:] == ["--spec-type", "draft-dflash", "--spec-draft-n-max", "7"]
-    assert "-md" not in shlex.split(serving("llama-server", "mtp", HERE, None).command)
+    assert "-md" not in shlex.split(served_by("llama-server", "mtp", HERE, None).command)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_llama_server_takes_files_here_and_repositories_there() -> None:
     ],
 )
 def test_vllm_takes_one_json_object(method: str, settings: dict[str, object]) -> None:
-    found = serving("vllm", method, HERE, THERE)
+    found = served_by("vllm", method, HERE, THERE)
     *words, config = shlex.split(found.command)
     assert words == ["vllm", "serve", "maker/Big", "--speculative-config"]
     assert json.loads(config) == settings
@@ -52,7 +52,7 @@ def test_vllm_takes_one_json_object(method: str, settings: dict[str, object]) ->
 
 
 def test_sglang_counts_the_token_that_is_verified_beside_the_draft() -> None:
-    words = shlex.split(serving("sglang", "eagle3", HERE, THERE).command)
+    words = shlex.split(served_by("sglang", "eagle3", HERE, THERE).command)
     assert words[-6:] == [
         "--speculative-num-steps",
         "3",
@@ -61,13 +61,13 @@ def test_sglang_counts_the_token_that_is_verified_beside_the_draft() -> None:
         "--speculative-num-draft-tokens",
         "4",
     ]
-    words = shlex.split(serving("sglang", "dflash", HERE, THERE).command)
+    words = shlex.split(served_by("sglang", "dflash", HERE, THERE).command)
     assert words[-2:] == ["--speculative-num-draft-tokens", "8"]
     assert "--speculative-num-steps" not in words
 
 
 def test_tensorrt_llm_takes_a_file_of_settings() -> None:
-    made, served = serving("tensorrt-llm", "mtp", HERE, None).command.split(" && ")
+    made, served = served_by("tensorrt-llm", "mtp", HERE, None).command.split(" && ")
     _, settings, arrow, file = shlex.split(made)
     assert json.loads(settings) == {"speculative_config": {"decoding_type": "MTP", "max_draft_len": 3}}
     assert (arrow, shlex.split(served)) == (">", ["trtllm-serve", "maker/Big", "--extra_llm_api_options", file])
@@ -75,4 +75,4 @@ def test_tensorrt_llm_takes_a_file_of_settings() -> None:
 
 def test_what_an_engine_does_not_document_is_refused() -> None:
     with pytest.raises(UsageError, match=r"sglang documents no drafting by dspark\. Its documentation has: draft, "):
-        serving("sglang", "dspark", HERE, THERE)
+        served_by("sglang", "dspark", HERE, THERE)

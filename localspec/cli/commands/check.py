@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.output import print_plain
-from localspec.cli.places import add_memory_options, fit_settings, memory_lines, places
+from rich.filesize import decimal
+
+from localspec.cli.output import not_used, print_plain
+from localspec.cli.places import add_memory_options, fit_settings, places
 from localspec.errors import ModelError, PairError, UsageError
 from localspec.methods import COPYING
 
 if TYPE_CHECKING:
     from localspec.gguf import Header
-    from localspec.models.facts.facts import Method
-    from localspec.models.hub.drafters import Suggestion
+    from localspec.models.facts.pairing import Match
+    from localspec.models.memory.fit import MemoryPlan
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +36,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.output import not_used
     from localspec.drafters.heads import loading as heads
     from localspec.gguf.split import read_parts
     from localspec.models.facts import checkpoint, pairing
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
-    from localspec.runtime.memory import gpu_lines, serving
+    from localspec.runtime.memory import serving
 
     target, draft = find(options.target)
     pair = Catalog.load().pairs.get(options.target)
@@ -51,74 +51,74 @@ def run(options: argparse.Namespace) -> int:
     elif pair is not None:
         draft = find_one(pair.draft)  # a head, too, which `find` leaves out
     if draft is None:
-        return check_alone(options, target)
+        return _check_alone(options, target)
+    parts, drafts, shared = read_parts(target), None, None
     if checkpoint.is_checkpoint(draft):
-        return _check_head(options, read_parts(target), draft)
-    parts, draft_parts = read_parts(target), read_parts(draft)
-    match = pairing.match(parts[0], draft_parts[0], cross_tokenizer=options.cross_tokenizer)
-    shared = match.shared if match.fits else pairing.match(parts[0], draft_parts[0], cross_tokenizer=True).shared
-    make = fit.choose if options.fit else fit.plan
-    settings, there, why = serving(fit_settings(options), target, draft, places())
-    if heads.is_head(draft):
-        plan = make(parts, None, replace(settings, heads=heads.shapes(parts[0], [draft])), there)
+        match, settings, there, why = _of_published(parts[0], draft), fit_settings(options), places(), ""
     else:
-        plan = make(parts, draft_parts, settings, there)
+        drafts = read_parts(draft)
+        match = pairing.match(parts[0], drafts[0], cross_tokenizer=options.cross_tokenizer)
+        shared = match.shared if match.fits else pairing.match(parts[0], drafts[0], cross_tokenizer=True).shared
+        settings, there, why = serving(fit_settings(options), target, draft, places())
+    if drafts is None or heads.is_head(draft):
+        settings, drafts = replace(settings, heads=heads.shapes(parts[0], [draft])), None
+    plan = (fit.choose if options.fit else fit.plan)(parts, drafts, settings, there)
     unused = not_used(match.method) if match.fits else ""
     if options.json:
-        print(
-            json.dumps({"match": replace(match, shared=shared).as_dict(), "memory": plan.as_dict(), "unused": unused})
-        )
+        found = replace(match, shared=shared).as_dict()
+        print(json.dumps({"match": found, "memory": plan.as_dict(), "unused": unused}))
     else:
         count = ""  # the verdict or its first warning has it where it was asked for
         if shared is not None and not options.cross_tokenizer:
             count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
         notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
-        print_plain(match.verdict, *notes, *gpu_lines(plan, why), *memory_lines(plan))
+        print_plain(match.verdict, *notes, *_memory_lines(plan, why))
     return 0 if match.fits and plan.fits else 1
 
 
-def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Path) -> int:
-    """A head that is no GGUF file: whether its method's own reader takes it for this target."""
+def _of_published(target: Header, path: Path) -> Match:
+    """Whether the own reader of the method of a head that is no GGUF file takes it for this target."""
     from localspec.drafters.heads import loading as heads
     from localspec.models.facts.pairing import Match
-    from localspec.models.memory import fit
+
+    kind = heads.kind_of(path)
+    try:
+        name = heads.find(path, target).name
+    except PairError as error:
+        return Match(False, kind.method, str(error))
+    return Match(True, name, f"{path.name} can draft for {target.path.name}, as {kind.sentence}.")
+
+
+def _memory_lines(plan: MemoryPlan, unused: str) -> list[str]:
+    """A memory plan: which GPU has what, a line per model and device, and a verdict."""
     from localspec.runtime.memory import gpu_lines
 
-    settings = replace(fit_settings(options), heads=heads.shapes(target[0], [path]))
-    plan = (fit.choose if options.fit else fit.plan)(target, None, settings, places())
-    try:
-        found = heads.find(path, target[0])
-        kind = heads.kind_of(path)
-        match = Match(True, found.name, f"{path.name} can draft for {target[0].path.name}, as {kind.sentence}.")
-    except PairError as error:
-        match = Match(False, heads.kind_of(path).method, str(error))
-    if options.json:
-        print(json.dumps({"match": match.as_dict(), "memory": plan.as_dict(), "unused": ""}))
-    else:
-        print_plain(match.verdict, *gpu_lines(plan), *memory_lines(plan))
-    return 0 if match.fits and plan.fits else 1
+    lines = [
+        f"{share.model} on {share.place}: {decimal(share.total)} (weights {decimal(share.weights)}, "
+        f"cache {decimal(share.cache)}, computing {decimal(share.compute)})"
+        for share in plan.shares
+        if share.total
+    ]
+    return [*gpu_lines(plan, unused), *lines, f"{plan.sentence()} {plan.doubt}".rstrip()]
 
 
-# `localspec check FILE`: what a model is, whether it loads and fits, what drafts for it, and whether that is exact.
-
-
-def check_alone(options: argparse.Namespace, path: Path) -> int:
-    """The verdict on a model without a draft; exit code 1 if it does not load or fit.
+def _check_alone(options: argparse.Namespace, path: Path) -> int:
+    """The verdict on a model without a draft: what it is, whether it loads and fits, what drafts for it, and whether
+    that is exact. Exit code 1 if it does not load or fit.
 
     Raises:
         UsageError: it drafts for another model, which is to be named.
     """
-    from localspec.chat.prompt.template import ChatTemplate
-    from localspec.cli.commands.show import exactness_of
+    from localspec.cli.commands.show import Explained
+    from localspec.drafters.heads.loading import kind_of
     from localspec.gguf.split import read_parts
-    from localspec.llama.model import check_text_model
-    from localspec.models.facts import checkpoint
-    from localspec.models.facts.facts import describe
-    from localspec.models.facts.heads import draft_kind
+    from localspec.llama.model import Model, check_text_model
+    from localspec.models.hub.drafters import candidates, suggest
+    from localspec.models.installed.catalog import Catalog
     from localspec.models.memory import fit
-    from localspec.runtime.memory import gpu_lines, serving
+    from localspec.runtime.memory import serving
 
-    kind = checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else draft_kind(read_parts(path)[0])
+    kind = kind_of(path)
     if kind.is_head:
         raise UsageError(
             f"{path.name} is {kind.sentence}, and drafts for the target it was trained for.",
@@ -128,49 +128,31 @@ def check_alone(options: argparse.Namespace, path: Path) -> int:
     parts = read_parts(path)
     settings, there, why = serving(fit_settings(options), path, None, places())
     plan = (fit.choose if options.fit else fit.plan)(parts, None, settings, there)
-    facts = describe(parts, settings, there)
-    refusal = _refusal(path)
-    exact, exact_words = (None if refusal else exactness_of(facts)) or ({}, "unknown")
-    drafts = _drafts(options.target, parts)
-    fault, doubt = ChatTemplate(parts[0].chat_template).fault, facts.tokenizer["doubt"]
+    model, refusal = Explained(parts, settings, there), ""
+    facts, fault, doubt = model.facts, model.template_fault, model.facts.tokenizer["doubt"]
+    try:
+        Model.load(path, kernels="plain", weights=False).close()
+    except ModelError as error:
+        refusal = str(error)
+    drafts = suggest(parts, {options.target, path.name}, Catalog.load(), candidates(path), options.target)
     if options.json:
         told: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
         told |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
         told |= {"template_fault": fault, "tokenizer_doubt": doubt}
         told |= {"methods": [method.name for method in facts.methods if method.fits]}
-        told |= {"drafts": [asdict(one) for one in drafts], "exact": exact, "memory": plan.as_dict()}
-        print(json.dumps(told))
+        told |= {"drafts": [asdict(one) for one in drafts], "exact": (not refusal and model.exact) or {}}
+        print(json.dumps(told | {"memory": plan.as_dict()}))
     else:
         chats = "" if facts.template else "; it has no chat template, so it completes text"
-        print_plain(f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.")
-        notes = (f"note: {note}" for note in (fault, doubt) if note)
-        print_plain(f"loads: {f'no: {refusal}' if refusal else 'yes'}", *notes, f"exact: {exact_words}")
-        print_plain(*_draft_lines(facts.methods, drafts), *gpu_lines(plan, why), *memory_lines(plan))
+        copying = [method.name for method in facts.methods if method.fits and method.name in COPYING]
+        known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
+        print_plain(
+            f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
+            f"loads: {f'no: {refusal}' if refusal else 'yes'}",
+            *(f"note: {note}" for note in (fault, doubt) if note),
+            f"exact: {'unknown' if refusal else model.exact_words}",
+            f"drafted from the text alone: {', '.join(copying) or 'no'}",
+            *(f"drafted by {one}" for one in known or ["a model or head: none is known"]),
+            *_memory_lines(plan, why),
+        )
     return 0 if plan.fits and not refusal else 1
-
-
-def _refusal(path: Path) -> str:
-    """Why llama.cpp does not load a file; "" = it does. Its weights are not read."""
-    from localspec.llama.model import Model
-
-    try:
-        Model.load(path, kernels="plain", weights=False).close()
-    except ModelError as error:
-        return str(error)
-    return ""
-
-
-def _drafts(name: str, parts: Sequence[Header]) -> list[Suggestion]:
-    """Draft models and heads for it: of this machine, and of the catalogue."""
-    from localspec.models.hub.drafters import candidates, suggest
-    from localspec.models.installed.catalog import Catalog
-
-    path = parts[0].path
-    return suggest(parts, {name, path.name}, Catalog.load(), candidates(path), name)
-
-
-def _draft_lines(methods: Sequence[Method], drafts: Sequence[Suggestion]) -> list[str]:
-    own = [method.name for method in methods if method.fits and method.name in COPYING]
-    text = f"drafted from the text alone: {', '.join(own) or 'no'}"
-    known = [f"drafted by {one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
-    return [text, *(known or ["drafted by a model or head: none is known"])]

@@ -24,6 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.store import Store
 
     if options.catalog:
@@ -38,9 +39,15 @@ def run(options: argparse.Namespace) -> int:
         entry.name: entry.fault or _unreadable(entry) or (_verify(entry) if options.verify else "") for entry in entries
     }
     if options.json:
-        print(json.dumps([_as_dict(entry, faults[entry.name]) for entry in entries] + _bundled() + _servers()))
+        found = [
+            entry.as_dict() | {"fault": fault, "completes_only": _completes(entry, fault)}
+            for entry, fault in zip(entries, faults.values(), strict=True)
+        ]
+        facts = {"role": "endpoint", "source": "server", "path": "", "fault": ""}
+        servers = [asdict(entry) | facts for entry in Catalog.load().endpoints.values()]  # no keys
+        print(json.dumps(found + _bundled() + servers))
     else:
-        _print([*entries], faults)
+        _print(entries, faults)
     return 1 if any(faults.values()) else 0
 
 
@@ -76,27 +83,15 @@ def _verify(entry: Entry) -> str:
     return ""
 
 
-def _as_dict(entry: Entry, fault: str) -> dict[str, Any]:
-    return entry.as_dict() | {"fault": fault, "completes_only": _completes(entry, fault)}
-
-
 def _bundled() -> list[dict[str, Any]]:
     """The models shipped with localspec."""
     from localspec.models.installed.catalog import Catalog
 
-    shipped = [model for model in Catalog.load().models.values() if model.bundled]
     return [
         {"name": model.name, "role": model.role, "source": "bundled", "path": str(model.path), "fault": ""}
-        for model in shipped
+        for model in Catalog.load().models.values()
+        if model.bundled
     ]
-
-
-def _servers() -> list[dict[str, Any]]:
-    """Models that servers answer with, of models.toml; no keys."""
-    from localspec.models.installed.catalog import Catalog
-
-    facts = {"role": "endpoint", "source": "server", "path": "", "fault": ""}
-    return [asdict(entry) | facts for entry in Catalog.load().endpoints.values()]
 
 
 def _print_catalog(as_json: bool) -> int:
@@ -134,21 +129,12 @@ def _print_catalog(as_json: bool) -> int:
     return 0
 
 
-def _print_offers() -> None:
-    """Models to pull while there is only the bundled pair, as the chat's welcome has them."""
-    from localspec.runtime.offered import HEADING, offered
-
-    if found := offered():
-        print(f"\n{HEADING}")
-        print_rows(found)
-        print("localspec pull NAME fetches one.")
-
-
 def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.chat.prompt.prompt import NO_TEMPLATE
     from localspec.models.installed import installed
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import called, can_draft, same_files
+    from localspec.runtime.offered import HEADING, offered
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
@@ -169,8 +155,10 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     print_rows(rows)
     if found.fault:
         print_plain(f"{found.fault} {default} answers where no model is named.")
-    if not entries:
-        _print_offers()
+    if not entries and (offers := offered()):  # as the chat's welcome has them
+        print(f"\n{HEADING}")
+        print_rows(offers)
+        print("localspec pull NAME fetches one.")
     broken = [name for name, fault in faults.items() if fault]
     if broken:
         print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)

@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.output import not_used, print_plain
+    from localspec.cli.output import not_used, print_plain, transfer_progress
     from localspec.cli.places import places
     from localspec.drafters.heads.loading import find, out_of_reach
     from localspec.models.hub.hub import Hub
@@ -70,8 +70,6 @@ def run(options: argparse.Namespace) -> int:
     check_disk(plan)
     if plan.missing_bytes and not options.yes:
         ask(plan)
-    from localspec.cli.output import transfer_progress
-
     try:
         with transfer_progress(plan.missing_bytes) as report:
             entries = install(plan, hub, store, report, load_head=find)

@@ -1,8 +1,6 @@
 """`localspec show`: explains a model from its header, without loading it; or says how another engine serves it.
 
-The command that serves a target with its drafter in another engine, by that engine's own documentation.
-
-Read in November 2026:
+The other engines' own documentation, read in November 2026:
 
 - llama-server: the page on speculative decoding in llama.cpp's own docs, and the hub's, which has the commands for
   DFlash, MTP and EAGLE-3 (`-hf`, `-hfd`, `-m`, `-md`, `--spec-type`, `--spec-draft-n-max`).
@@ -24,8 +22,9 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,10 @@ from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageEr
 from localspec.methods import ROWS, TABLE
 
 if TYPE_CHECKING:
-    from localspec.models.facts.facts import Facts
+    from localspec.gguf import Header
+    from localspec.machine.memory import Place
     from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
+    from localspec.models.memory.fit import FitSettings
 
 
 ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
@@ -76,7 +77,7 @@ class Serving:
     """What to put in place of a word of the command, a sentence each."""
 
 
-def serving(engine: str, method: str, target: Model, draft: Model | None) -> Serving:
+def served_by(engine: str, method: str, target: Model, draft: Model | None) -> Serving:
     """The command that serves a target with its drafter.
 
     Args:
@@ -92,30 +93,25 @@ def serving(engine: str, method: str, target: Model, draft: Model | None) -> Ser
     if name is None:
         known = ", ".join(NAMES[engine])
         raise UsageError(f"{engine} documents no drafting by {method}.", f"Its documentation has: {known}.")
-    if engine == "llama-server":
-        return Serving(_llama_server(name, method, target, draft), ())
     tokens = _BLOCK if ROWS[method].one_pass else _CHAIN
+    if engine == "llama-server":
+        words = ["llama-server", *(("-m", target.file) if target.file else ("-hf", target.repository))]
+        if draft is not None:
+            words += ("-md", draft.file) if draft.file else ("-hfd", draft.repository)
+        return Serving(shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)]), ())
     makers: dict[str, Callable[[str, str, int, str, str], str]] = {
         "vllm": _vllm,
         "sglang": _sglang,
         "tensorrt-llm": _tensorrt_llm,
     }
-    words = (target.checkpoint or _TARGET, "" if draft is None else draft.checkpoint or _DRAFT)
     notes = tuple(
         f"{engine} reads checkpoints, not GGUF files: put the one that {model.called} was made from "
         f"in place of {placeholder}."
         for model, placeholder in ((target, _TARGET), (draft, _DRAFT))
         if model is not None and not model.checkpoint
     )
+    words = [target.checkpoint or _TARGET, "" if draft is None else draft.checkpoint or _DRAFT]
     return Serving(makers[engine](name, method, tokens, *words), notes)
-
-
-def _llama_server(name: str, method: str, target: Model, draft: Model | None) -> str:
-    words = ["llama-server", *(("-m", target.file) if target.file else ("-hf", target.repository))]
-    if draft is not None:
-        words += ("-md", draft.file) if draft.file else ("-hfd", draft.repository)
-    tokens = _BLOCK if ROWS[method].one_pass else _CHAIN
-    return shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)])
 
 
 def _vllm(name: str, method: str, tokens: int, target: str, draft: str) -> str:
@@ -142,17 +138,11 @@ def _tensorrt_llm(name: str, _: str, tokens: int, target: str, draft: str) -> st
     return f"{made} > {file} && {shlex.join(['trtllm-serve', target, '--extra_llm_api_options', file])}"
 
 
-def show_serving(name: str, engine: str, as_json: bool) -> int:
-    """Prints the command, and on standard error what has to be put into it.
-
-    Args:
-        name: pair, model or GGUF file.
-        engine: a key of `NAMES`.
-        as_json: the command and the notes as one JSON object.
-    """
+def _show_serving(name: str, engine: str, as_json: bool) -> int:
+    """Prints the command, and on standard error what has to be put into it."""
     from localspec.models.installed.catalog import Catalog
 
-    found = serving(engine, *_parts(name, Catalog.load()))
+    found = served_by(engine, *_parts(name, Catalog.load()))
     if as_json:
         print(json.dumps({"command": found.command, "notes": found.notes}))
         return 0
@@ -222,14 +212,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.gguf.split import read_parts
     from localspec.models.facts import checkpoint
-    from localspec.models.facts.facts import describe
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find
     from localspec.models.memory.fit import plan
     from localspec.runtime.memory import gpu_lines, serving
 
     if options.engine:
-        return show_serving(options.name, options.engine, options.json)
+        return _show_serving(options.name, options.engine, options.json)
     catalog = Catalog.load()
     if options.name in catalog.endpoints:
         return _show_endpoint(catalog.endpoints[options.name], options.json)
@@ -243,67 +232,96 @@ def run(options: argparse.Namespace) -> int:
             raise
         return _show_listed(options, catalog)
     if pair is None:
-        paths = paths[:1]
+        del paths[1:]
     if checkpoint.is_checkpoint(paths[0]):
         return _show_checkpoint(paths[0], options.json)
-    draft = Path(paths[1]) if paths[1:] else None
-    settings, there, why = serving(fit_settings(options), Path(paths[0]), draft, places())
-    found = [describe(read_parts(Path(path)), settings, there) for path in paths]
-    exact = [exactness_of(facts) for facts in found]
+    settings, there, why = serving(fit_settings(options), paths[0], paths[1] if paths[1:] else None, places())
+    models = [read_parts(path) for path in paths]
+    found = [Explained(parts, settings, there) for parts in models]
     if options.json:
-        data = [
-            {"exact": said and said[0], "template_fault": _fault(facts)}
-            for facts, said in zip(found, exact, strict=True)
-        ]
-        all_facts = [facts.as_dict() | more for facts, more in zip(found, data, strict=True)]
-        print(json.dumps(all_facts if pair else all_facts[0]))
+        data = [one.facts.as_dict() | {"exact": one.exact, "template_fault": one.template_fault} for one in found]
+        print(json.dumps(data if pair else data[0]))
         return 0
-    for index, (facts, said) in enumerate(zip(found, exact, strict=True)):
+    for index, (parts, one) in enumerate(zip(models, found, strict=True)):
         if index:
             print()
-        where = [] if said is None else gpu_lines(plan(read_parts(Path(facts.file)), None, settings, there), why)
+        where = [] if one.exact is None else gpu_lines(plan(parts, None, settings, there), why)
         rows = [("" if line else "GPU", words) for line, words in enumerate(where)]
-        _print([*_rows(facts), *rows, *([("exact", said[1])] if said is not None else [])])
+        _print([*_rows(one), *rows, *([("exact", one.exact_words)] if one.exact is not None else [])])
     return 0
 
 
-def exactness_of(facts: Facts) -> tuple[dict[str, Any], str] | None:
-    """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph: as data and in words.
-    None = it is no target.
-    """
-    from localspec.gguf.formats import ROLLS_BACK
-    from localspec.llama.exact import exactness
-    from localspec.models.facts.facts import LANGUAGE_MODEL
+class Explained:
+    """A model as `show` and `check` explain it."""
 
-    if facts.kind != LANGUAGE_MODEL:
-        return None
-    try:
-        said = exactness.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
-    except LocalspecError as error:
-        said = exactness.Exactness(False, False, f"unknown: {error}")
-    if said is None:
-        words = "nothing is drafted, since its cache cannot be trimmed"
-        return {"widths": True, "prefill": False, "reason": words}, words
-    prompts = f"; not in prompts: {said.reason}" if said.reason else " and in prompts"
-    words = f"yes, at every width{prompts}" if said.widths else f"no: {said.reason}"
-    return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}, words
+    def __init__(self, parts: Sequence[Header], settings: FitSettings, there: Sequence[Place]) -> None:
+        """From headers of its files, how it would run, and what memory there is."""
+        from localspec.chat.prompt.template import ChatTemplate
+        from localspec.models.facts.facts import describe
+
+        self.facts = describe(parts, settings, there)
+        self.template_fault = ChatTemplate(parts[0].chat_template).fault
+        """Why its chat template cannot be used; "" = it can, or there is none."""
+
+    @cached_property
+    def _said(self) -> tuple[dict[str, Any] | None, str]:
+        from localspec.gguf.formats import ROLLS_BACK
+        from localspec.llama.exact import exactness
+        from localspec.models.facts.facts import LANGUAGE_MODEL
+
+        if self.facts.kind != LANGUAGE_MODEL:
+            return None, "unknown"
+        try:
+            said = exactness.of_file(Path(self.facts.file), int(self.facts.architecture in ROLLS_BACK))
+        except LocalspecError as error:
+            said = exactness.Exactness(False, False, f"unknown: {error}")
+        if said is None:
+            words = "nothing is drafted, since its cache cannot be trimmed"
+            return {"widths": True, "prefill": False, "reason": words}, words
+        prompts = f"; not in prompts: {said.reason}" if said.reason else " and in prompts"
+        words = f"yes, at every width{prompts}" if said.widths else f"no: {said.reason}"
+        return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}, words
+
+    @property
+    def exact(self) -> dict[str, Any] | None:
+        """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph; None = it is no
+        target."""
+        return self._said[0]
+
+    @property
+    def exact_words(self) -> str:
+        return self._said[1]
 
 
 def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
     """What the catalogue says about something that is not on this machine."""
+    from localspec.cli.output import not_used
+
     pair = catalog.pairs.get(options.name)
     names = [options.name] if pair is None else [pair.target, pair.draft]
     entries = [catalog.models[name] for name in names]
     if options.json:
-        from dataclasses import asdict
-
         print(json.dumps([asdict(entry) | {"installed": False} for entry in entries]))
         return 0
     for entry in entries:
-        _print(_listed_rows(entry))
+        rows = [
+            ("name", entry.name),
+            ("from", entry.reference),
+            ("role", entry.role),
+            ("size", decimal(entry.bytes) if entry.bytes else ""),
+            ("context", f"{entry.context:,} tokens" if entry.context else ""),
+            ("licence", entry.licence),
+            ("chat template", entry.template),
+            ("sha256", entry.sha256),
+            ("revision", entry.revision),
+            ("says who", entry.source),
+            ("checked", entry.verified or "not yet"),
+            ("in doubt", entry.doubt),
+        ]
+        _print([(name, value) for name, value in rows if value])
         print()
     if pair is not None:
-        method = pair.method + _not_yet(pair.method)
+        method = pair.method + (" (localspec has no such drafter yet)" if not_used(pair.method) else "")
         _print([("pair", pair.name), ("method", method), ("why", pair.why), ("in doubt", pair.doubt or "-")])
         print()
     print(f"Not on this machine. localspec pull {options.name}")
@@ -313,8 +331,6 @@ def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
 def _show_endpoint(entry: EndpointEntry, as_json: bool) -> int:
     """A model that a server answers with; the server is not asked, and its key is not read."""
     if as_json:
-        from dataclasses import asdict
-
         print(json.dumps(asdict(entry)))
         return 0
     place = f"environment variable {entry.key_env}" if entry.key_env else f"keyring, service {entry.keyring}"
@@ -324,25 +340,7 @@ def _show_endpoint(entry: EndpointEntry, as_json: bool) -> int:
     return 0
 
 
-def _listed_rows(entry: ModelEntry) -> list[tuple[str, str]]:
-    rows = [
-        ("name", entry.name),
-        ("from", entry.reference),
-        ("role", entry.role),
-        ("size", decimal(entry.bytes) if entry.bytes else ""),
-        ("context", f"{entry.context:,} tokens" if entry.context else ""),
-        ("licence", entry.licence),
-        ("chat template", entry.template),
-        ("sha256", entry.sha256),
-        ("revision", entry.revision),
-        ("says who", entry.source),
-        ("checked", entry.verified or "not yet"),
-        ("in doubt", entry.doubt),
-    ]
-    return [(name, value) for name, value in rows if value]
-
-
-def trained_for(sha256: str) -> str:
+def _trained_for(sha256: str) -> str:
     """A head's target in words."""
     from localspec.models.installed.installed import name_of
 
@@ -361,7 +359,7 @@ def _show_checkpoint(path: Path, as_json: bool) -> int:
         return 0
     rows = [("name", path.name), ("what it is", kind.sentence)]
     rows += [("file", f"{one['file']} ({decimal(int(str(one['bytes'])))})") for one in files]
-    rows.append(("trained for", trained_for(target) if target else "not stated"))
+    rows.append(("trained for", _trained_for(target) if target else "not stated"))
     _print([*rows, *((key, str(value)) for key, value in config.items() if key != "target_sha256")])
     return 0
 
@@ -372,7 +370,8 @@ def _print(rows: list[tuple[str, str]]) -> None:
         print(f"{name:{width}}  {plain_text(value)}")  # it quotes files
 
 
-def _rows(facts: Facts) -> list[tuple[str, str]]:
+def _rows(one: Explained) -> list[tuple[str, str]]:
+    facts = one.facts
     types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
     parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
     trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"
@@ -380,14 +379,14 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         ("name", facts.name),
         ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
         ("what it is", facts.kind),
-        *([("trained for", trained_for(facts.made_for))] if facts.made_for else []),
+        *([("trained for", _trained_for(facts.made_for))] if facts.made_for else []),
         *([("reads", facts.reads)] if facts.reads else []),
         ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
         ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
         *([("not packed", facts.unpacked)] if facts.unpacked else []),
         ("tokenizer", _tokenizer(facts.tokenizer)),
         *([("", facts.tokenizer["doubt"])] if facts.tokenizer["doubt"] else []),
-        ("chat template", _fault(facts) or _template(facts.template)),
+        ("chat template", one.template_fault or _template(facts.template)),
         ("context", f"{trained}; {facts.default_context:,} by default here"),
         ("licence", facts.licence or "not stated"),
     ]
@@ -406,12 +405,6 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
     return rows
 
 
-def _not_yet(method: str) -> str:
-    from localspec.cli.output import not_used
-
-    return " (localspec has no such drafter yet)" if not_used(method) else ""
-
-
 def _tokenizer(found: dict[str, Any]) -> str:
     if not found["kind"]:
         return "none"
@@ -422,14 +415,6 @@ def _tokenizer(found: dict[str, Any]) -> str:
         token = found[name]
         words.append(f"{name} {token['id']} {token['text']!r}" if token else f"no {name}")
     return ", ".join(words) + (", texts start with bos" if found["add_bos"] else "")
-
-
-def _fault(facts: Facts) -> str:
-    """Why its chat template cannot be used; "" = it can, or there is none."""
-    from localspec.chat.prompt.template import ChatTemplate
-    from localspec.gguf import read_header
-
-    return ChatTemplate(read_header(facts.file).chat_template).fault
 
 
 def _template(found: dict[str, Any] | None) -> str:

@@ -1,13 +1,9 @@
 """Trained heads as their authors publish them: a folder with config.json and weights, or a weights file of such.
 
-Opens and writes safetensors files by the package of that name; what fails is one sentence.
-
-Reads the weights of published heads: safetensors files, and torch's pickles by torch alone.
-
-The package of that name checks a safetensors file and says where its tensors lie. numpy reads them there: the package
-gives it no BF16 and no F8, which most heads are published in. Numbers may be in F32, F16, BF16, F8_E4M3 or, with the
-scale of a row beside them as compressed-tensors writes it (`<name>_scale`), I8. Nothing is read before it is asked for,
-and of large matrices a part at a time.
+The package safetensors checks such a file and says where its tensors lie; torch alone reads its pickles. numpy reads
+the tensors there: the package gives it no BF16 and no F8, which most heads are published in. Numbers may be in F32,
+F16, BF16, F8_E4M3 or, with the scale of a row beside them as compressed-tensors writes it (`<name>_scale`), I8. Nothing
+is read before it is asked for, and of large matrices a part at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ import numpy.typing as npt
 from localspec import paths
 from localspec.errors import LocalspecError, ModelFileError, reason
 from localspec.gguf import DOWNLOAD_AGAIN
-from localspec.methods import ROWS, TABLE
+from localspec.methods import TABLE
 from localspec.models.facts.heads import DraftKind
 from localspec.native.kernels import Int8Matrix
 from localspec.types import Float32Array
@@ -90,10 +86,18 @@ def is_checkpoint(path: Path) -> bool:
 
 def checkpoint_kind(path: Path) -> DraftKind:
     """What a folder or weights file is as a drafter: by its config.json, else by the names of its tensors."""
-    method = _by_config(config_of(path)) or _by_tensors(path)
-    if not method:
+    config = config_of(path)
+    words = f"{config.get('model_type')} {config.get('architectures')}".lower()
+    forms = [(row, row.published) for row in TABLE if row.published]
+    stated = (row for row, form in forms if form.key in config or any(word in words for word in form.words))
+    found = next(stated, None)
+    if found is None:
+        names = {name for file in weights_of(path) for name in _names(file)}
+        held = (row for row, form in forms if any(re.match(form.tensors, name) for name in names))
+        found = next(held, None)
+    if found is None:
         return DraftKind("unknown", "no head of a kind localspec knows", drafts=False)
-    return DraftKind(method, ROWS[method].sentence, is_head=True)
+    return DraftKind(found.name, found.sentence, is_head=True)
 
 
 def config_of(path: Path) -> dict[str, Any]:
@@ -138,22 +142,6 @@ def trained_for(path: Path) -> str:
         if file.suffix.lower() == ".safetensors":
             found = found or (opened(file).metadata() or {}).get("target_sha256")
     return found if isinstance(found, str) else ""
-
-
-def _by_config(config: dict[str, Any]) -> str:
-    told = f"{config.get('model_type')} {config.get('architectures')}".lower()
-    for row in TABLE:
-        if (form := row.published) and (form.key in config or any(word in told for word in form.words)):
-            return row.name
-    return ""
-
-
-def _by_tensors(path: Path) -> str:
-    names = {name for file in weights_of(path) for name in _names(file)}
-    for row in TABLE:
-        if row.published and any(re.match(row.published.tensors, name) for name in names):
-            return row.name
-    return ""
 
 
 def _names(path: Path) -> set[str]:
@@ -238,11 +226,7 @@ class Tensors:
     """The tensors of one head, by name."""
 
     def __init__(self, path: Path) -> None:
-        """Reads headers.
-
-        Args:
-            path: a weights file, or a folder of them.
-        """
+        """Reads the headers of a weights file, or of a folder of them."""
         self.path = path
         self._found: dict[str, _Tensor | _Pickled] = {}
         for file in weights_of(path):
@@ -273,11 +257,9 @@ class Tensors:
         Raises:
             ModelFileError: there is no such tensor, or not of this shape.
         """
-        found = self._found.get(name)
-        if found is None:
-            raise ModelFileError(f"{self.path.name} lacks the tensor {name}.")
-        if found.shape != shape:
-            raise ModelFileError(f"{self.path.name}: tensor {name} is {list(found.shape)}; {list(shape)} is needed.")
+        found = self._held(name).shape
+        if found != shape:
+            raise ModelFileError(f"{self.path.name}: tensor {name} is {list(found)}; {list(shape)} is needed.")
 
     def stored(self, name: str) -> npt.NDArray[Any]:
         """A tensor of integers as it is."""

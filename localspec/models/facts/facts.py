@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from localspec.gguf import Header
-from localspec.gguf.formats import ROLLS_BACK, packs
+from localspec.gguf import Header, bytes_by_type
+from localspec.gguf.formats import packs
 from localspec.machine import Place, total_ram
 from localspec.methods import TABLE, Need
-from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers, reads, trained_for
+from localspec.models.facts.heads import draft_kind, keeps_guesses, nextn_layers, reads, trained_for
 from localspec.models.facts.pairing import doubt_of, template_marks, vocabulary
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import FitSettings, plan
@@ -96,18 +96,17 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         places: what memory there is.
     """
     header, shape = parts[0], shape_of(parts)
-    whole = any(part.tensors for part in parts)
-    sizes: Counter[str] = Counter()
-    for part in parts:
-        for tensor in part.tensors:
-            sizes[tensor.type] += tensor.size
+    whole, found = any(part.tensors for part in parts), draft_kind(header)
+    kind = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
+    kind = kind if found.method == "draft" else found.sentence
+    template = header.chat_template
     return Facts(
         name=header.name,
         file=str(header.path),
         bytes=sum(part.file_bytes for part in parts),
         parts=len(parts),
         gguf_version=header.version,
-        kind=_kind(header, whole),
+        kind=kind,
         made_for=trained_for(header),
         reads=reads(header),
         architecture=header.architecture,
@@ -115,33 +114,26 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         layers=shape.n_layers,
         embedding=shape.embedding,
         quantisation=header.quantisation,
-        tensor_bytes=dict(sizes.most_common()),
+        tensor_bytes=bytes_by_type(parts),
         unpacked_bytes=unpacked(parts),
         unpacked=unpacked_words(parts),
         context=shape.train_context,
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
         tokenizer=_tokenizer(header),
-        template=_template(header),
-        memory=_needs(parts, settings, places) if whole else (),
+        template=template and {"characters": len(template), "marks": sorted(template_marks(template))},
+        memory=tuple(_needs(parts, settings, places)) if whole else (),
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
     )
 
 
-def _kind(header: Header, whole: bool) -> str:
-    found = draft_kind(header)
-    if found.method != "draft":
-        return found.sentence
-    return LANGUAGE_MODEL if whole else "a vocabulary, without weights"
-
-
 def _tokenizer(header: Header) -> dict[str, Any]:
     found = vocabulary(header)
-    special = {}
-    for name in ("bos", "eos"):
-        token = getattr(found, name)
-        special[name] = {"id": token, "text": found.text(token)} if token is not None else None
+    special = {
+        name: None if token is None else {"id": token, "text": found.text(token)}
+        for name, token in (("bos", found.bos), ("eos", found.eos))
+    }
     return {
         "kind": found.kind,
         "tokens": found.size,
@@ -154,29 +146,12 @@ def _tokenizer(header: Header) -> dict[str, Any]:
     }
 
 
-def _template(header: Header) -> dict[str, Any] | None:
-    text = header.chat_template
-    return None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))}
-
-
-def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> tuple[Memory, ...]:
+def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Iterator[Memory]:
     longest = max(0, parts[0].context_length) or CONTEXTS[1]
     lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
-    if settings.context is not None:
-        lengths.add(settings.context)
-    found = []
-    for length in sorted(lengths):
-        one = FitSettings(
-            context=length,
-            slots=settings.slots,
-            type_k=settings.type_k,
-            type_v=settings.type_v,
-            gpu_layers=settings.gpu_layers,
-            cpu_moe=settings.cpu_moe,
-        )
-        made = plan(parts, None, one, places)
-        found.append(Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
-    return tuple(found)
+    for length in sorted(lengths if settings.context is None else {*lengths, settings.context}):
+        made = plan(parts, None, replace(settings, context=length), places)
+        yield Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits)
 
 
 def _methods(parts: Sequence[Header]) -> list[Method]:
@@ -184,7 +159,7 @@ def _methods(parts: Sequence[Header]) -> list[Method]:
     kind = draft_kind(header)
     if not kind.drafts or kind.is_head:
         return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
-    if keeps_state(header) and header.architecture not in ROLLS_BACK:
+    if keeps_guesses(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
         return [Method(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
     found = []

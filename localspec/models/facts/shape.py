@@ -2,13 +2,6 @@
 
 Which layers keep keys and values, and how wide they are, is taken from the tensors rather than from architecture
 names, so hybrids, per-layer head counts and layers that share a cache need no table. Split files: pass all headers.
-
-How many tokens a conversation can hold, where nothing is asked for.
-
-A cache may come to take memory for all of them. The answer must not change from one start to the next, because
-saved caches depend on it; so it follows from the files and from all the memory there is, not from what is free.
-
-What trained heads take of memory beside their target, as far as their files tell: never less than they will.
 """
 
 from __future__ import annotations
@@ -117,7 +110,8 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
     embedded, output = others.get("token_embd.weight"), others.get("output.weight")
     output_bytes = sum(tensor.size for name, tensor in others.items() if name.startswith("output"))
     tied = output is None and embedded is not None
-    shared_from = _shared_from(header, len(layers))
+    shared = header.number("attention.shared_kv_layers")  # the last layers, which keep no keys of their own
+    shared_from = max(0, len(layers) - shared) if shared > 0 else _SHARED_FROM.get(header.architecture, len(layers))
     read = [_layer(header, index, parts, index < shared_from, nextn) for index, parts in enumerate(layers)]
     moved = _moved(layers, read, spread)
     in_layers = sum(layer.weights for layer in read) + sum(moved.values())
@@ -125,7 +119,7 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
         name=header.name,
         architecture=header.architecture,
         layers=tuple(read),
-        embedding=min(header.number("embedding_length"), _MIB) or _row(embedded),
+        embedding=min(header.number("embedding_length"), _MIB) or _rows(embedded, 0),
         vocabulary=_rows(output) or _rows(embedded),
         input_bytes=sum(tensor.size for tensor in tensors) - in_layers - (0 if tied else output_bytes),
         output_bytes=output_bytes + (embedded.size if tied and embedded is not None else 0),
@@ -149,18 +143,9 @@ def _moved(layers: Sequence[dict[str, Tensor]], read: Sequence[Layer], spread: S
     return dict(found)
 
 
-def _row(tensor: Tensor | None) -> int:
-    return tensor.shape[0] if tensor is not None and tensor.shape else 0
-
-
-def _rows(tensor: Tensor | None) -> int:
-    return tensor.shape[1] if tensor is not None and len(tensor.shape) > 1 else 0
-
-
-def _shared_from(header: Header, count: int) -> int:
-    """The first layer that keeps no keys of its own."""
-    shared = header.number("attention.shared_kv_layers")
-    return max(0, count - shared) if shared > 0 else _SHARED_FROM.get(header.architecture, count)
+def _rows(tensor: Tensor | None, axis: int = 1) -> int:
+    """Rows of a matrix; of axis 0 its columns; 0 = there is none."""
+    return tensor.shape[axis] if tensor is not None and len(tensor.shape) > axis else 0
 
 
 def _per_layer(header: Header, key: str, index: int) -> int:
@@ -200,7 +185,7 @@ def _layer(header: Header, index: int, parts: dict[str, Tensor], own_cache: bool
 def _feed_forward(header: Header, index: int, parts: dict[str, Tensor]) -> int:
     dense = _rows(parts.get("ffn_up.weight")) or _rows(parts.get("ffn_up_shexp.weight"))
     gated = "ffn_gate.weight" in parts or "ffn_gate_shexp.weight" in parts
-    rows = 3 * dense if gated else dense + _row(parts.get("ffn_down.weight"))  # gate and up may be one matrix
+    rows = 3 * dense if gated else dense + _rows(parts.get("ffn_down.weight"), 0)  # gate and up may be one matrix
     experts = parts.get("ffn_up_exps.weight") or parts.get("ffn_gate_up_exps.weight")
     if experts is not None:
         used = _per_layer(header, "expert_used_count", index)
@@ -222,6 +207,11 @@ def _state(header: Header, parts: dict[str, Tensor]) -> int:
         return width * max(_per_layer(header, "shortconv.l_cache", 0) - 1, 0)
     return 0
 
+
+# How many tokens a conversation can hold, where nothing is asked for.
+#
+# A cache may come to take memory for all of them. The answer must not change from one start to the next, because
+# saved caches depend on it; so it follows from the files and from all the memory there is, not from what is free.
 
 LONGEST_DEFAULT = 32_768
 """Tokens at most: enough for a long chat with files in it."""
@@ -263,28 +253,22 @@ def default_context(
 def is_small(
     n_ctx: int, target: ModelShape, draft: ModelShape | None, slots: int, total_bytes: int, element: float = 2.0
 ) -> bool:
-    """Whether caches of so many slots take no more memory than `default_context` gives to caches.
-
-    Args:
-        n_ctx: tokens a slot can hold.
-        target, draft, slots, total_bytes, element: as for `default_context`.
-    """
+    """Whether caches of so many slots of `n_ctx` tokens take no more memory than `default_context` gives to caches."""
     return slots * n_ctx * _token_bytes(target, draft, element) <= total_bytes / MEMORY_DIVISOR
 
 
 def _token_bytes(target: ModelShape, draft: ModelShape | None, element: float) -> float:
-    """Of a token in the caches of both."""
-    return element * _elements(target) + (2.0 * _elements(draft) if draft is not None else 0.0)
-
-
-def _elements(shape: ModelShape) -> int:
-    """Of keys and values that a token leaves in the cache."""
-    return sum(layer.key + layer.value for layer in shape.layers)
+    """Of keys and values that a token leaves in the caches of both."""
+    return sum(
+        size * sum(layer.key + layer.value for layer in shape.layers)
+        for shape, size in ((target, element), (draft, 2.0))
+        if shape is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """One head."""
+    """What a trained head takes of memory beside its target, as far as its files tell: never less than it will."""
 
     model: ModelShape | None = None
     """What llama.cpp runs, in a context of its own; None = localspec computes it."""

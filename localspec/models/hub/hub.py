@@ -2,8 +2,6 @@
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE mean what they mean to huggingface_hub. Every failure is a
 `DownloadError` with one sentence and what to do about it.
-
-What the environment says of the way to a server: its proxies and certificates, and what is wrong with them.
 """
 
 from __future__ import annotations
@@ -311,13 +309,7 @@ class Hub:
             self._way_checked = True
 
     def explain(self, error: BaseException, where: str, file: str = "") -> DownloadError:
-        """What a failure of httpx or huggingface_hub means, in plain words.
-
-        Args:
-            error: what was raised.
-            where: repository or address in question.
-            file: name of the file in question, if any.
-        """
+        """What a failure of httpx or huggingface_hub means, in plain words; `where` is a repository or an address."""
         if isinstance(error, errors.HFValidationError):
             return DownloadError(f"{where!r} is not the name of a repository.")
         if isinstance(error, errors.HfHubHTTPError):

@@ -61,7 +61,7 @@ class Url:
     @property
     def file(self) -> str:
         """Last part of the path, such as model.gguf."""
-        return unquote(urlsplit(self.url).path).rsplit("/", 1)[-1]
+        return _last(unquote(urlsplit(self.url).path))
 
     def __str__(self) -> str:
         return self.url
@@ -201,7 +201,7 @@ def quant_of(name: str) -> str:
 
 def base_name(name: str) -> str:
     """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
-    last = name.rsplit("/", 1)[-1].partition(":")[0].removesuffix(".gguf")
+    last = _last(name).partition(":")[0].removesuffix(".gguf")
     last = re.sub(r"-gguf$", "", last, flags=re.IGNORECASE)
     quant = quant_of(last)
     if quant:
@@ -211,11 +211,10 @@ def base_name(name: str) -> str:
 
 def family(choice: Choice) -> str:
     """A choice's file name without its quantisation: the same for all quantisations of one model."""
-    return _QUANT.sub("", _base(choice.stem)).lower()
+    return _QUANT.sub("", _last(choice.stem)).lower()
 
 
-def _base(path: str) -> str:
-    """Its last part."""
+def _last(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
@@ -241,8 +240,8 @@ def drafter_method(stem: str) -> str:
     Args:
         stem: path in the repository, without .gguf.
     """
-    folder = _base(stem.rpartition("/")[0])
-    found = _DRAFTER_FILES.search(_base(stem)) or _DRAFTER_FILES.fullmatch(folder)
+    folder = _last(stem.rpartition("/")[0])
+    found = _DRAFTER_FILES.search(_last(stem)) or _DRAFTER_FILES.fullmatch(folder)
     if found is None:
         return ""
     return next(name for name, word in _WORDS.items() if re.fullmatch(word, found[1], re.IGNORECASE))
@@ -251,7 +250,7 @@ def drafter_method(stem: str) -> str:
 def folder_of(choice: Choice) -> str:
     """The folder of its files in the repository, "" = the top; of drafters in a folder for such, the one above."""
     folder = choice.stem.rpartition("/")[0]
-    return folder.rpartition("/")[0] if _DRAFTER_FILES.fullmatch(_base(folder)) else folder
+    return folder.rpartition("/")[0] if _DRAFTER_FILES.fullmatch(_last(folder)) else folder
 
 
 def _whole(files: Iterable[RemoteFile]) -> list[Choice]:

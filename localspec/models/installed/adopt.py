@@ -1,9 +1,4 @@
-"""Files that are already on this machine, taken into the index: linked to where they are, or copied.
-
-Lists a trained draft model with its target, so that it drafts from then on.
-
-Models that other programs of this machine keep: LM Studio, Ollama, llama.cpp, the hub's cache, and downloads.
-"""
+"""Files that are already on this machine, of other programs or trained here, and how they are taken into the index."""
 
 from __future__ import annotations
 
@@ -12,7 +7,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,38 +63,34 @@ def find_kept(store: Store) -> list[Kept]:
         real = paths.real(path)
         if real in found or split_of(path.name).part != 1:
             continue
-        try:
-            one = _read(program, path, name, installed.get(real, ""))
-        except (LocalspecError, OSError):
-            continue
-        if one is not None:
-            found[real] = one
+        with suppress(LocalspecError, OSError):
+            size, header = sum(part.stat().st_size for part in present_parts(path)), read_header(path)
+            kind, here = draft_kind(header), installed.get(real, "")
+            if kind.drafts:
+                facts = (size, header.quantisation, header.architecture, kind.is_head)
+                found[real] = Kept(path, name, program, *facts, here)
     return list(found.values())
-
-
-def _read(program: str, path: Path, name: str, installed: str) -> Kept | None:
-    parts = present_parts(path)
-    header = read_header(path)
-    kind = draft_kind(header)
-    if not kind.drafts:
-        return None
-    size = sum(part.stat().st_size for part in parts)
-    return Kept(path, name, program, size, header.quantisation, header.architecture, kind.is_head, installed)
 
 
 def _files() -> Iterator[tuple[str, Path, str]]:
     """(program, file, name) of everything that may be a model, program by program."""
-    home = paths.home()
+    from platformdirs import user_downloads_path
+
+    home, downloads = paths.home(), user_downloads_path()
     for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
         yield from _named("LM Studio", _below(folder))
-    for folder in _ollama_folders():
-        yield from _ollama(folder)
+    own = os.environ.get("OLLAMA_MODELS")  # and below /usr what the service has that its installer sets up on Linux
+    yield from _ollama(Path(own) if own else home / ".ollama" / "models")
+    yield from _ollama(Path("/usr/share/ollama/.ollama/models"))
     yield from _named("the hub's cache", _below(hub_cache()))
     yield from _named("llama.cpp's cache", _below(_llama_cache()))
-    yield from _named("Downloads", _directly_in(_downloads()))
+    files: list[str] = []
+    with suppress(OSError):
+        files = sorted(name for name in os.listdir(downloads) if name.lower().endswith(".gguf"))
+    yield from _named("Downloads", (downloads / name for name in files))
 
 
-def _named(program: str, files: Iterator[Path]) -> Iterator[tuple[str, Path, str]]:
+def _named(program: str, files: Iterable[Path]) -> Iterator[tuple[str, Path, str]]:
     for file in files:
         yield program, file, split_of(file.name).stem
 
@@ -114,20 +106,6 @@ def _below(folder: Path) -> Iterator[Path]:
                 return
             if name.lower().endswith(".gguf"):
                 yield Path(where, name)
-
-
-def _directly_in(folder: Path) -> Iterator[Path]:
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(".gguf"))
-    except OSError:
-        return
-    yield from (folder / name for name in names)
-
-
-def _ollama_folders() -> list[Path]:
-    """Where Ollama keeps models: for this user, and for the service that its installer sets up on Linux."""
-    own = os.environ.get("OLLAMA_MODELS")
-    return [Path(own) if own else paths.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
 
 
 def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -170,12 +148,6 @@ def _caches() -> Path:
     return Path(cache) if cache else paths.home() / ".cache"
 
 
-def _downloads() -> Path:
-    from platformdirs import user_downloads_path
-
-    return user_downloads_path()
-
-
 def adopt(
     file: Path,
     store: Store,
@@ -215,7 +187,7 @@ def adopt(
     folder = store.files / hashlib.sha256("\n".join(same).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     made = [
-        _copied(part, folder, sum_) if copy else _linked(part, folder) for part, sum_ in zip(parts, sums, strict=True)
+        _copied(part, folder, own) if copy else _linked(part, folder) for part, own in zip(parts, sums, strict=True)
     ]
     ownership: Ownership = "copy" if copy else "link"
     entry = Entry(
@@ -327,8 +299,7 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
 
     Args:
         target: what it was trained for.
-        name: what it is called.
-        file: the trained file.
+        name, file: the trained model.
         store: the list of what is installed.
         drafts: whether it becomes the target's draft model.
 
@@ -345,12 +316,7 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
             store.add(replace(entry, draft=""))
         return f"`--draft {name}` drafts with it."
     if entry is None:
-        entry = adopt(target, store, name=_free_name(target, name))
+        stem = split_of(target.name).stem
+        entry = adopt(target, store, name=f"{name}-target" if knows(stem) else stem)
     store.add(replace(entry, draft=name))
     return f"It drafts for {entry.name} from now on."
-
-
-def _free_name(target: Path, draft: str) -> str:
-    """What a target that is not installed is called: as its file, where nothing else is called so."""
-    name = split_of(target.name).stem
-    return f"{draft}-target" if knows(name) else name

@@ -95,7 +95,10 @@ class ModelEntry:
             value = getattr(self, name)
             if value and not re.fullmatch(f"[0-9a-f]{{{length}}}", value):
                 return f"has the {name} {value!r}; it must be {length} hex digits"
-        return _number_fault(self, "bytes", "context") or _day_fault(self.verified)
+        for name in ("bytes", "context"):
+            if getattr(self, name) < 0:
+                return f"has {name} {getattr(self, name)}; it must not be negative"
+        return _day_fault(self.verified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +158,6 @@ class EndpointEntry:
         if self.key_env and self.keyring:
             return "must not name both a key_env and a keyring"
         return ""
-
-
-def _number_fault(entry: ModelEntry, *names: str) -> str:
-    for name in names:
-        if getattr(entry, name) < 0:
-            return f"has {name} {getattr(entry, name)}; it must not be negative"
-    return ""
 
 
 def _day_fault(day: str) -> str:

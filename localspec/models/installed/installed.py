@@ -1,7 +1,5 @@
-"""Where the files of a name are: catalogue, index and plain paths, for everything that takes a model's name.
-
-The model that answers where none is named: the one that was chosen, else the newest one, else the bundled pair.
-"""
+"""Where the files of a name are: catalogue, index and plain paths; and the model that answers where none is named: the
+one that was chosen, else the newest one, else the bundled pair."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,8 +34,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
 
     Args:
         name: None = the bundled pair.
-        store: None = the user's.
-        catalog: None = the shipped one with the user's additions.
+        store, catalog: None = the user's, and the shipped one with the user's additions, as for all that follows.
 
     Raises:
         ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model.
@@ -53,7 +51,8 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
     if entry is not None:
-        return _sound(entry), _draft_of(entry, store)
+        draft = store.find(entry.draft) if entry.draft else None
+        return _sound(entry), draft.path if draft is not None and not draft.fault and can_draft(draft) else None
     path = typed(text)
     if os.path.isfile(path):
         file = first_part(path)
@@ -64,18 +63,16 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     if os.path.exists(path) or (text.endswith(".gguf") and parse(text) is None) or path.is_absolute():
         return path, None  # opening it says what is wrong with it
-    return _nothing(text, store, catalog)
+    if parse(text) is not None:
+        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
+    hint = catalog.nearest(text, (entry.name for entry in store.entries()))
+    raise ModelError(f"There is no model, pair or file called {text!r}.", hint)
 
 
 def entry_of(file: Path, store: Store) -> Entry | None:
     """The installed model that a file is; None = it is not installed."""
     whole = paths.real(file)
     return next((one for one in store.entries() if paths.real(one.path) == whole and one.role == "target"), None)
-
-
-def _draft_of(entry: Entry, store: Store) -> Path | None:
-    draft = store.find(entry.draft) if entry.draft else None
-    return draft.path if draft is not None and not draft.fault and can_draft(draft) else None
 
 
 def is_trained(entry: Entry) -> bool:
@@ -152,24 +149,11 @@ def can_draft(entry: Entry) -> bool:
 
 
 def _sound(entry: Entry) -> Path:
-    if entry.fault:
-        raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: {_again(entry)}")
-    return entry.path
-
-
-def _again(entry: Entry) -> str:
-    """The command that makes an entry sound again."""
-    if entry.source == "hub":
-        return f"localspec pull {entry.name}"
+    if not entry.fault:
+        return entry.path
     file = shlex.quote(entry.origin) if os.path.isfile(entry.origin) else "FILE"
-    return f"localspec import {file} --name {shlex.quote(entry.name)}"
-
-
-def _nothing(text: str, store: Store, catalog: Catalog) -> Files:
-    if parse(text) is not None:
-        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
-    hint = catalog.nearest(text, (entry.name for entry in store.entries()))
-    raise ModelError(f"There is no model, pair or file called {text!r}.", hint)
+    again = f"import {file} --name {shlex.quote(entry.name)}" if entry.source != "hub" else f"pull {entry.name}"
+    raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: localspec {again}")
 
 
 def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
@@ -185,16 +169,10 @@ def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
     listed = [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]
     if listed:
         return named if named in listed else listed[0]
-    own = _name(target)
+    own = ""
+    with suppress(LocalspecError):  # it may be anything: "Smollm2 135M 8k Lc100K Mix1 Ep2"
+        own = " ".join(read_header(target).text("general.name").split())
     return own if own and _letters(own) in _letters(target.stem) else target.stem
-
-
-def _name(path: Path) -> str:
-    """The name inside a file, which may be anything: "Smollm2 135M 8k Lc100K Mix1 Ep2"; "" = it has none."""
-    try:
-        return " ".join(read_header(path).text("general.name").split())
-    except LocalspecError:
-        return ""
 
 
 def _letters(name: str) -> str:
@@ -267,12 +245,7 @@ def forget() -> None:
 
 
 def default(store: Store | None = None, catalog: Catalog | None = None) -> Chosen:
-    """The model that answers where none is named.
-
-    Args:
-        store: None = the user's.
-        catalog: None = the shipped one with the user's additions.
-    """
+    """The model that answers where none is named."""
     store = Store() if store is None else store
     catalog = Catalog.load() if catalog is None else catalog
     named = os.environ.get(VARIABLE, "").strip()
@@ -300,7 +273,6 @@ def default(store: Store | None = None, catalog: Catalog | None = None) -> Chose
 
 
 def called(chosen: Chosen) -> str:
-    """What a list calls it."""
     return chosen.target or DEFAULT_PAIR
 
 

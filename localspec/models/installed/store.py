@@ -310,15 +310,17 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
         _remove_if_empty(path.parent)
         return removal
     path.unlink()
-    if not _is_blob(real):
+    is_blob = real.parent.name == "blobs" and real.parent.parent.name.startswith("models--")  # of a Hugging Face cache
+    if not is_blob:
         _remove_if_empty(path.parent)
         return Removal(path, 0, f"{real} is your own file; only the link to it is gone")
     for other in others:
         if any(paths.real(used.path) == real for used in other.files):
             return Removal(path, 0, f"{other.name} uses the same bytes")
-    links = _links_to(real)
-    if links:
-        return Removal(path, 0, f"another link in the cache points to its bytes: {links[0]}")
+    snapshots = real.parent.parent / "snapshots"
+    for link in sorted(snapshots.rglob("*")):
+        if link.is_symlink() and paths.real(link) == real:
+            return Removal(path, 0, f"another link in the cache points to its bytes: {link}")
     removal = _unlinked(real, file.bytes, path)
     _remove_empty(path.parent, real.parent.parent)
     return removal
@@ -330,17 +332,6 @@ def _unlinked(path: Path, size: int, shown: Path | None = None) -> Removal:
     if hard_links > 1:
         return Removal(shown or path, 0, f"{hard_links - 1} more hard links hold its bytes")
     return Removal(shown or path, size, "")
-
-
-def _is_blob(path: Path) -> bool:
-    """Whether this is a blob of a Hugging Face cache: CACHE/models--user--repo/blobs/CHECKSUM."""
-    return path.parent.name == "blobs" and path.parent.parent.name.startswith("models--")
-
-
-def _links_to(blob: Path) -> list[Path]:
-    """Links in the snapshots of the blob's repository that point to it."""
-    snapshots = blob.parent.parent / "snapshots"
-    return [link for link in sorted(snapshots.rglob("*")) if link.is_symlink() and paths.real(link) == blob]
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -156,14 +156,11 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
 
 
 def layers(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
-    """Layers of target and draft on GPUs, -1 = all: numbers in place of "auto".
+    """Layers of target and draft on GPUs, -1 = all: numbers in place of "auto"; arguments are those of `plan`.
 
     The target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else
     not at all. Devices count with all their memory, not with what is free, so the same files have the same layers at
     every start.
-
-    Args:
-        target, draft, settings, places: as for `plan`.
     """
     main, small = settings.shape(target), None if draft is None else shape_of(draft)
     found = _decided(main, small, _with_own_head(settings, target), places)
@@ -175,7 +172,11 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
 def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> FitSettings:
     """The settings with numbers of layers; see `layers`."""
     given, beside = one.gpu_layers, one.draft_gpu_layers
-    whole = [replace(place, free_bytes=_all_of(place, places)) for place in places]
+    most = int(UNIFIED_SHARE * total_ram(places))
+    whole = [
+        replace(place, free_bytes=min(place.total_bytes, most) if place.unified and most else place.total_bytes)
+        for place in places
+    ]  # what models may take; 0 = unknown
     if not any(place.kind == "gpu" for place in places):
         given, beside = (0 if number == "auto" else number for number in (given, beside))
     if given == "auto":
@@ -186,12 +187,6 @@ def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, place
         both = replace(one, gpu_layers=given, draft_gpu_layers=-1)
         beside = -1 if given and small is not None and _gpus_fit(_plan(main, small, both, whole)) else 0
     return replace(one, gpu_layers=given, draft_gpu_layers=beside)
-
-
-def _all_of(place: Place, places: Sequence[Place]) -> int:
-    """Bytes of a device that models may take; 0 = unknown."""
-    most = int(UNIFIED_SHARE * total_ram(places)) if place.unified else 0
-    return min(place.total_bytes, most) if most else place.total_bytes
 
 
 def _with_own_head(settings: FitSettings, target: Headers) -> FitSettings:
@@ -240,6 +235,8 @@ def choose(
 
 def _smaller(settings: FitSettings, shape: ModelShape, cache_types: Sequence[str]) -> Iterator[FitSettings]:
     """The settings, then ever more modest ones: another cache type at each length, then half the context."""
+    # attention is fused, and rows of keys divide into blocks
+    takes_q8_0 = settings.flash_attention and all(layer.key % 32 == 0 for layer in shape.layers)
     longest = settings.context or shape.train_context or SMALLEST_CONTEXT
     contexts = [longest]
     while settings.context is None and contexts[-1] > SMALLEST_CONTEXT:
@@ -247,25 +244,19 @@ def _smaller(settings: FitSettings, shape: ModelShape, cache_types: Sequence[str
     for context in contexts:
         yield replace(settings, context=context)
         for kind in cache_types:
-            if (settings.type_k, settings.type_v) != (kind, kind) and (kind != "q8_0" or _takes_q8_0(settings, shape)):
+            if (settings.type_k, settings.type_v) != (kind, kind) and (kind != "q8_0" or takes_q8_0):
                 yield replace(settings, context=context, type_k=kind, type_v=kind)
-
-
-def _takes_q8_0(settings: FitSettings, shape: ModelShape) -> bool:
-    """Whether attention is fused and rows of keys divide into blocks of 32."""
-    return settings.flash_attention and all(layer.key % 32 == 0 for layer in shape.layers)
 
 
 def _most_layers(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> MemoryPlan:
     """The plan with the most layers of the target on GPUs that fits; the draft goes to the GPU whole, or not at all."""
-    found = None
-    for draft_layers in (-1, 0):
-        tried = replace(one, draft_gpu_layers=draft_layers)
-        found = _plan(main, small, replace(tried, gpu_layers=_most(main, small, tried, places)), places)
-        if found.fits:
-            break
-    assert found is not None
-    return found
+
+    def tried(draft_layers: int) -> MemoryPlan:
+        beside = replace(one, draft_gpu_layers=draft_layers)
+        return _plan(main, small, replace(beside, gpu_layers=_most(main, small, beside, places)), places)
+
+    whole = tried(-1)
+    return whole if whole.fits else tried(0)
 
 
 def _most(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> int:
@@ -476,7 +467,6 @@ def compute_bytes(shape: ModelShape, use: Use) -> int:
 
 
 # How many tokens the cache of a model with recurrent layers can drop again, which is the longest draft for it.
-#
 # llama.cpp keeps a whole state for each such token besides the last one, whatever is drafted: 19 MB of a 0.8 B, 151 MB
 # of a 27 B. One to four tokens are what drafting gains most from there.
 
