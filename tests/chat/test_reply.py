@@ -419,7 +419,7 @@ PIECES = (
     "<|tool_call_argument_begin|>",
     '{"a":1}',
     "<|tool_calls_section_end|>",
-    deepseek(fenced=True).begin,
+    deepseek(fenced=True).openings[0],
     f"{deepseek(fenced=True).call}{deepseek(fenced=True).before}f",
     "<function=f>",
     "<parameter=a>x</parameter>",

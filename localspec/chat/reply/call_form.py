@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from localspec.chat.prompt.sealed import json_text
-from localspec.chat.reply import tool as json_span
-from localspec.chat.reply.call_json import Array, Named, NoCall, Object, begins_name
-from localspec.chat.reply.tool import CallPart, Tool, ToolCall
+from localspec.chat.reply.call_json import Arguments, Array, NoCall, Object, begins_name
+from localspec.chat.reply.tool import CallBegun, CallEnded, CallPart, Tool, ToolCall, new_call_id, skip_space
 from localspec.errors import UsageError
 from localspec.grammar.grammar import JSON_OPTIONS, bound, loosened
 from localspec.grammar.instance import fault
@@ -37,9 +37,10 @@ class Found(NamedTuple):
     """Index after the last of them; None = more text is needed."""
 
 
-class CallReader(Protocol):
+class CallReader(ABC):
     """Reads the calls that one opening marker announces."""
 
+    @abstractmethod
     def read(self, text: str, final: bool) -> Found:
         """What is new of the calls.
 
@@ -50,72 +51,100 @@ class CallReader(Protocol):
         Raises:
             NoCall: it is none, whatever comes, and no part of one has been told.
         """
-        ...
 
 
-class CallForm(Protocol):
+class CallForm(ABC):
     """How a family of models writes calls."""
 
-    @property
-    def openings(self) -> tuple[str, ...]:
-        """What a call begins with."""
-        ...
+    first_only = False
+    """A call counts only where nothing but calls has come before it."""
 
     @property
+    @abstractmethod
+    def openings(self) -> tuple[str, ...]:
+        """Texts with which a call begins."""
+
+    @property
+    @abstractmethod
     def markers(self) -> tuple[str, ...]:
         """Texts of it that may be tokens of their own."""
-        ...
 
-    @property
-    def first_only(self) -> bool:
-        """A call counts only where nothing but calls has come before it."""
-        ...
-
+    @abstractmethod
     def reader(self, tools: Sequence[Tool]) -> CallReader:
         """A reader for one call."""
-        ...
 
+    @abstractmethod
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         """Rules of a Lark grammar, `calls` the first: one call of these tools, or `many`."""
-        ...
 
 
-def names_of(tools: Sequence[Tool]) -> frozenset[str]:
-    """What may be called."""
-    return frozenset(tool.name for tool in tools)
+class JsonForm(CallForm):
+    """A form whose calls are JSON between texts: all that differs is what stands before and after it."""
+
+    @property
+    def closings(self) -> tuple[str, ...]:
+        """Texts after the JSON, in this order; each may be missing, and white space may stand before it."""
+        return ()
+
+    @abstractmethod
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Found | Object | Array | Arguments | None:
+        """The JSON at its place; None = more text is needed. `Found` = there is none, and the call ends without.
+
+        Args:
+            text, final: as for `CallReader.read`.
+            names: of the tools.
+
+        Raises:
+            NoCall: as `CallReader.read`.
+        """
+
+    def reader(self, tools: Sequence[Tool]) -> CallReader:
+        return _JsonReader(self, frozenset(tool.name for tool in tools))
+
+
+class _JsonReader(CallReader):
+    def __init__(self, form: JsonForm, names: frozenset[str]) -> None:
+        self._form, self._names = form, names
+        self._json: Object | Array | Arguments | None = None
+
+    def read(self, text: str, final: bool) -> Found:
+        if self._json is None:
+            begun = self._form.begin(text, self._names, final)
+            if begun is None:
+                return Found([], None)
+            if isinstance(begun, Found):
+                return begun
+            self._json = begun
+        parts = self._json.read(text, final) if self._json.end is None else []
+        end = self._json.end
+        for closing in self._form.closings:
+            if end is not None:
+                end = closed(text, end, closing, final)
+        return Found(parts, end)
 
 
 def closed(text: str, at: int, closing: str, final: bool) -> int | None:
     """Index after a call that ends at `at`, its closing text included if it is there; None = more text is needed."""
-    start = json_span.skip_space(text, at)
+    start = skip_space(text, at)
     rest = text[start : start + len(closing)]
     if not closing.startswith(rest):
         return at
     return start + len(rest) if rest == closing or final else None
 
 
-class _ObjectReader:
-    """A JSON object between an opening and, maybe, a closing text."""
+def _object(text: str, at: int, names: frozenset[str], final: bool, sure: bool) -> Object | None:
+    """The object after an opening that ends at `at`; `sure` as for `Object`."""
+    start = skip_space(text, at)
+    if start == len(text) and not final:
+        return None
+    if text[start : start + 1] != "{":
+        raise NoCall(start, cut=start == len(text))
+    return Object(start, names, sure)
 
-    def __init__(self, openings: Sequence[str], closing: str, names: frozenset[str], sure: bool) -> None:
-        """`sure`: as for `Object`."""
-        self._openings, self._closing = openings, closing
-        self._names, self._sure = names, sure
-        self._object: Object | None = None
 
-    def read(self, text: str, final: bool) -> Found:
-        if self._object is None:
-            start = json_span.skip_space(text, max(len(o) for o in self._openings if text.startswith(o)))
-            if start == len(text) and not final:
-                return Found([], None)
-            if text[start : start + 1] != "{":
-                raise NoCall(start, cut=start == len(text))
-            self._object = Object(start, self._names, self._sure)
-        parts = self._object.read(text, final) if self._object.end is None else []
-        end = self._object.end
-        if end is not None and self._closing:
-            end = closed(text, end, self._closing, final)
-        return Found(parts, end)
+def without_arguments(name: str, text: str) -> Found:
+    """A call of a tool, if the text ends before its arguments."""
+    return Found([CallBegun(new_call_id(), name), CallEnded(whole=False)], len(text))
 
 
 def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
@@ -153,11 +182,24 @@ def arguments_of(tool: Tool) -> dict[str, Any]:
     return {"type": "object"} if fault(most) else most
 
 
-def argument_rules(tools: Sequence[Tool]) -> tuple[list[str], list[str]]:
-    """(name of the rule for each tool's arguments, the rules)."""
+def alternatives(rule: str, tools: Sequence[Tool]) -> str:
+    """One of the rules that `tool_rules` makes."""
+    return " | ".join(f"{rule}_{index}" for index in range(len(tools)))
+
+
+def tool_rules(rule: str, tools: Sequence[Tool], body: Callable[[Tool, str], str]) -> list[str]:
+    """A rule for each tool, its `body` made of it and of the name of the rule for its arguments, and those rules."""
     names = ["any_object" if tool.open else f"arguments_{index}" for index, tool in enumerate(tools)]
     schemas = {name: arguments_of(tool) for name, tool in zip(names, tools, strict=True)}
-    return names, [f"{name}: {json_rule(schema)}" for name, schema in schemas.items()]
+    rules = [f"{rule}_{index}: {body(*both)}" for index, both in enumerate(zip(tools, names, strict=True))]
+    return [*rules, *(f"{name}: {json_rule(schema)}" for name, schema in schemas.items())]
+
+
+def text_rule(rule: str, inner: str, opening: str, closing: str) -> str:
+    """Any text between two marks; a mark that is no token is a suffix of the rule `inner`."""
+    if closing.startswith("<"):
+        return f"{rule}: {opening} /(?s:.*)/ {closing}"
+    return f"{rule}: {opening} {inner}\n{inner}[suffix={closing}]: /(?s:.*)/"
 
 
 def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name", lead: str = "", tail: str = "") -> str:
@@ -169,26 +211,26 @@ def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name", lead: 
         name_key: of the name.
         lead, tail: regular expressions of members that may stand before the name and after the arguments.
     """
-    names, arguments = argument_rules(tools)
-    rules = ["object: " + " | ".join(f"object_{index}" for index in range(len(tools)))]
+    rules = ["object: " + alternatives("object", tools)]
     rules.append(rf'before: /\{{{_GAP}({lead})?"{name_key}":{_GAP}/')
     rules.append(rf'between: /,{_GAP}"{key}":{_GAP}/')
     rules.append(rf"behind: /({tail})?{_GAP}\}}/")
-    for index, tool in enumerate(tools):
-        rules.append(f"object_{index}: before {json.dumps(json.dumps(tool.name))} between {names[index]} behind")
-    return "\n".join([*rules, *arguments])
+
+    def body(tool: Tool, arguments: str) -> str:
+        return f"before {json.dumps(json.dumps(tool.name))} between {arguments} behind"
+
+    return "\n".join([*rules, *tool_rules("object", tools, body)])
 
 
-class TaggedForm:
+class TaggedForm(JsonForm):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen, and localspec's own pair."""
 
-    openings: tuple[str, ...] = ("<tool_call>",)
-    closing = "</tool_call>"
-    markers: tuple[str, ...] = ("<tool_call>", "</tool_call>")
-    first_only = False
+    openings = ("<tool_call>",)
+    closings = ("</tool_call>",)
+    markers = ("<tool_call>", "</tool_call>")
 
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _ObjectReader(self.openings, self.closing, names_of(tools), sure=True)
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Object | None:
+        return _object(text, len("<tool_call>"), names, final, sure=True)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         calls = 'call ("\\n"? call)*' if many else "call"
@@ -201,36 +243,50 @@ class TaggedForm:
         return "".join(f"<tool_call>{text}</tool_call>" for text in shown)
 
 
-class BareForm:
+class BareForm(JsonForm):
     """`{"name": ..., "parameters": {...}}` and nothing else, maybe after `<|python_tag|>`: Llama 3.
 
     An answer that only looks like a call is told apart by its name: it must be that of a tool.
     """
 
-    openings: tuple[str, ...] = ("<|python_tag|>", "{")
-    markers: tuple[str, ...] = ("<|python_tag|>",)
+    openings = ("<|python_tag|>", "{")
+    markers = ("<|python_tag|>",)
     first_only = True
 
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _ObjectReader(("<|python_tag|>", ""), "", names_of(tools), sure=False)
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Object | None:
+        tag = self.markers[0]
+        return _object(text, len(tag) if text.startswith(tag) else 0, names, final, sure=False)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         return f"calls: object\n{object_rules(tools, 'parameters')}"
 
 
-class ListForm:
+class ListForm(JsonForm):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]` or `[TOOL_CALLS]name[ARGS]{...}`: Mistral."""
 
-    openings: tuple[str, ...] = ("[TOOL_CALLS]",)
-    markers: tuple[str, ...] = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
-    first_only = False
+    openings = ("[TOOL_CALLS]",)
+    markers = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+    _HEAD = re.compile(r"\s*([a-zA-Z0-9_.:/-]+)\s*(?:\[CALL_ID\]\s*[a-zA-Z0-9]+\s*)?(?:\[ARGS\])?\s*(?=\{)")
+    _BEGUN = re.compile(r"[\sa-zA-Z0-9_.:/\[\]-]{0,300}")
 
     def __init__(self, named: bool) -> None:
         """`named`: the model writes the second of the two forms; both are read."""
         self._named = named
 
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _ListReader(names_of(tools))
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Array | Arguments | None:
+        opening = len("[TOOL_CALLS]")
+        start = skip_space(text, opening)
+        if text[start : start + 1] == "[":
+            return Array(start, names)
+        if (found := self._HEAD.match(text, opening)) is not None:
+            return Arguments(found[1], found.end(), names)
+        begun = self._BEGUN.match(text, opening)
+        if begun is not None and begun.end() < len(text):
+            raise NoCall(begun.end())
+        if final:
+            name = text[opening:].lstrip().partition("[")[0].rstrip()
+            raise NoCall(len(text), cut=begins_name(name, names))
+        return None
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         opening = mark("[TOOL_CALLS]")
@@ -238,47 +294,10 @@ class ListForm:
             calls = 'object (", "? object)*' if many else "object"
             objects = object_rules(tools, "arguments", tail=r', ?"id": ?"[a-zA-Z0-9]+"')
             return f'calls: {opening} "[" {calls} "]"\n{objects}'
-        rules = [f"calls: {'call+' if many else 'call'}"]
-        rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
-        names, arguments = argument_rules(tools)
+        rules = [f"calls: {'call+' if many else 'call'}", f"call: {alternatives('call', tools)}"]
         rules.append(f"id: {mark('[CALL_ID]')} /[a-zA-Z0-9]+/")
-        for index, tool in enumerate(tools):
-            rules.append(f"call_{index}: {opening} {json.dumps(tool.name)} id? {mark('[ARGS]')} {names[index]}")
-        return "\n".join([*rules, *arguments])
 
+        def body(tool: Tool, arguments: str) -> str:
+            return f"{opening} {json.dumps(tool.name)} id? {mark('[ARGS]')} {arguments}"
 
-class _ListReader:
-    _HEAD = re.compile(r"\s*([a-zA-Z0-9_.:/-]+)\s*(?:\[CALL_ID\]\s*[a-zA-Z0-9]+\s*)?(?:\[ARGS\])?\s*(?=\{)")
-    _BEGUN = re.compile(r"[\sa-zA-Z0-9_.:/\[\]-]{0,300}")
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self._names = names
-        self._array: Array | None = None
-        self._named: Named | None = None
-
-    def read(self, text: str, final: bool) -> Found:
-        opening = len(ListForm.openings[0])
-        if self._array is None and self._named is None:
-            start = json_span.skip_space(text, opening)
-            if text[start : start + 1] == "[":
-                self._array = Array(start, self._names)
-            else:
-                self._begin(text, opening, final)
-        if self._array is not None:
-            return Found(self._array.read(text, final), self._array.end)
-        if self._named is not None:
-            return Found(self._named.read(text, final), self._named.end)
-        return Found([], None)
-
-    def _begin(self, text: str, opening: int, final: bool) -> None:
-        """Finds where the arguments of a name start, once that can be seen."""
-        found = self._HEAD.match(text, opening)
-        if found is not None:
-            self._named = Named(found[1], found.end(), self._names)
-            return
-        begun = self._BEGUN.match(text, opening)
-        if begun is not None and begun.end() < len(text):
-            raise NoCall(begun.end())
-        if final:
-            name = text[opening:].lstrip().partition("[")[0].rstrip()
-            raise NoCall(len(text), cut=begins_name(name, self._names))
+        return "\n".join([*rules, *tool_rules("call", tools, body)])

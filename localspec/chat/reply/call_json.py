@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 
-from localspec.chat.reply import tool
 from localspec.chat.reply.tool import (
     CallArguments,
     CallBegun,
     CallEnded,
     CallPart,
+    JsonSpan,
     ToolCall,
     call_of,
+    members,
     new_call_id,
     parts_of,
+    skip_space,
 )
 
 _LONGEST_HEAD = 1024
@@ -48,31 +50,42 @@ class NoCall(Exception):
 
 
 class Arguments:
-    """The arguments of one call, from their opening bracket on."""
+    """The arguments of one call, from their opening bracket on. If there is no tool of its name, it is no call."""
 
-    def __init__(self, name: str, start: int) -> None:
-        self._span = tool.JsonSpan(start)
+    def __init__(self, name: str, start: int, names: frozenset[str]) -> None:
+        """`start`: where the opening bracket stands."""
+        self._span = JsonSpan(start)
         self._told = start
-        self._name = name
+        self._name, self._names = name, names
         self._begun = False
         self.end: int | None = None
         """Index after them; None = not there yet."""
 
     def read(self, text: str, final: bool) -> list[CallPart]:
-        """What is new of them."""
+        """The parts of the call that are new.
+
+        Raises:
+            NoCall: it is none.
+        """
         parts: list[CallPart] = []
         if self.end is not None:
+            return parts
+        end = self._span.end(text)
+        upto = len(text) if end is None else end
+        ends = final or end is not None
+        if self._name not in self._names:
+            if ends:
+                raise NoCall(upto)
             return parts
         if not self._begun:
             self._begun = True
             parts.append(CallBegun(new_call_id(), self._name))
-        self.end = self._span.end(text)
-        upto = len(text) if self.end is None else self.end
         if upto > self._told:
             parts.append(CallArguments(text[self._told : upto]))
             self._told = upto
-        if self.end is not None or final:
-            parts.append(CallEnded(whole=self.end is not None))
+        if ends:
+            parts.append(CallEnded(whole=end is not None))
+            self.end = upto
         return parts
 
 
@@ -87,14 +100,14 @@ class Object:
             sure: a name makes a call; if not, the text may be an answer in JSON until the arguments begin.
         """
         self._start, self._names, self._sure = start, names, sure
-        self._span = tool.JsonSpan(start)
+        self._span = JsonSpan(start)
         self._arguments: Arguments | None = None
         self._headless = False
         self.end: int | None = None
         """Index after it; None = not there yet."""
 
     def read(self, text: str, final: bool) -> list[CallPart]:
-        """What is new of the call."""
+        """The parts of the call that are new."""
         if self._arguments is None and not self._headless:
             self._find_arguments(text)
         end = self._span.end(text)
@@ -103,9 +116,9 @@ class Object:
         parts = self._arguments.read(text, final)
         after = self._arguments.end
         if after is None:
-            self.end = len(text) if final else None
-        elif end is not None:
-            rest = tool.members('{"": 0' + text[after:end])
+            return parts
+        if end is not None:
+            rest = members('{"": 0' + text[after:end])
             self.end = after if rest is None else end
         elif final:
             self.end = len(text) if _MORE.fullmatch(text, after) else after
@@ -114,7 +127,7 @@ class Object:
     def _find_arguments(self, text: str) -> None:
         head = _HEAD.match(text, self._start, self._start + _LONGEST_HEAD)
         if head is not None and head[1] in self._names:
-            self._arguments = Arguments(head[1], head.end())
+            self._arguments = Arguments(head[1], head.end(), self._names)
         self._headless = head is not None or len(text) >= self._start + _LONGEST_HEAD
 
     def _in_one_piece(self, text: str, end: int | None, final: bool) -> list[CallPart]:
@@ -146,32 +159,6 @@ def begins_name(text: str, names: frozenset[str]) -> bool:
     return any(name.startswith(text) for name in names)
 
 
-class Named:
-    """Arguments of a tool whose name stands before them. If there is no such tool, it is no call."""
-
-    def __init__(self, name: str, start: int, names: frozenset[str]) -> None:
-        """`start`: where the arguments' opening bracket stands."""
-        self._arguments = Arguments(name, start) if name in names else None
-        self._span = tool.JsonSpan(start)
-        self.end: int | None = None
-        """Index after them; None = not there yet."""
-
-    def read(self, text: str, final: bool) -> list[CallPart]:
-        """What is new of the call.
-
-        Raises:
-            NoCall: it is none.
-        """
-        if self._arguments is None:
-            end = self._span.end(text)
-            if end is not None or final:
-                raise NoCall(len(text) if end is None else end)
-            return []
-        parts = self._arguments.read(text, final)
-        self.end = len(text) if final and self._arguments.end is None else self._arguments.end
-        return parts
-
-
 class Array:
     """`[{"name": ..., "arguments": {...}}, ...]`: it ends before the first element that is no call."""
 
@@ -184,7 +171,7 @@ class Array:
         """Index after it; None = not there yet."""
 
     def read(self, text: str, final: bool) -> list[CallPart]:
-        """What is new of the calls.
+        """The parts of the calls that are new.
 
         Raises:
             NoCall: the first element is none.
@@ -209,13 +196,13 @@ class Array:
 
     def _begin(self, text: str, final: bool) -> bool:
         """Begins the next element, or finds the end; False = neither is there yet, or the end is."""
-        at = tool.skip_space(text, self._at)
+        at = skip_space(text, self._at)
         mark = text[at : at + 1]
         if mark == "]" and self._calls:
             self.end = at + 1
             return False
         if mark == "," and self._calls:
-            at = tool.skip_space(text, at + 1)
+            at = skip_space(text, at + 1)
             mark = text[at : at + 1]
         if mark == "{" and (text[self._at : at].strip() == ",") is bool(self._calls):
             self._object = Object(at, self._names)

@@ -1,39 +1,33 @@
-"""Which form of tool calls a chat template asks for.
-
-Tool calls as a JSON array between marks: Granite 3 and Command-R.
-
-Tool calls whose name stands before their JSON arguments, between marks: DeepSeek and Kimi.
-
-Tool calls in Gemma's own notation: keys without quotes, texts between marks.
-"""
+"""Which form of tool calls a chat template asks for, and the forms of Granite, Command-R, DeepSeek, Kimi and Gemma."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.prompt.sealed import json_text
-from localspec.chat.reply import tool as json_span
 from localspec.chat.reply.call_form import (
     BareForm,
     CallForm,
     CallReader,
     Found,
+    JsonForm,
     ListForm,
     Mark,
     TaggedForm,
-    argument_rules,
-    closed,
+    alternatives,
     marked,
-    names_of,
     object_rules,
+    text_rule,
+    tool_rules,
+    without_arguments,
 )
-from localspec.chat.reply.call_json import Array, Named, NoCall, begins_name
+from localspec.chat.reply.call_json import Arguments, Array, NoCall, begins_name
 from localspec.chat.reply.harmony import CONSTRAIN, HARMONY
-from localspec.chat.reply.tool import CallBegun, CallEnded, CallPart, Tool, ToolCall, new_call_id, parts_of
+from localspec.chat.reply.tool import CallPart, Tool, ToolCall, new_call_id, parse, parts_of, skip_space
 from localspec.chat.reply.xml_form import PairForm, XmlForm
 
 _NUMBERED = r'"tool_call_id": ?"[0-9]+", ?'
@@ -41,7 +35,7 @@ _NUMBERED = r'"tool_call_id": ?"[0-9]+", ?'
 
 
 @dataclass(frozen=True)
-class ArrayForm:
+class ArrayForm(JsonForm):
     """Texts around an array of objects, and the keys in each."""
 
     opening: str
@@ -52,24 +46,32 @@ class ArrayForm:
     """Text or token after the array; "" = there is none."""
     name_key: str
     argument_key: str
-    first_only = False
 
     @property
     def openings(self) -> tuple[str, ...]:
-        """What a call begins with."""
         return (self.opening,)
 
     @property
-    def markers(self) -> tuple[str, ...]:
-        """Texts that may be tokens of their own."""
-        return tuple(filter(None, (self.opening, self.closing)))
+    def closings(self) -> tuple[str, ...]:
+        return (self.closing,) if self.closing else ()
 
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        """A reader for one array."""
-        return _ArrayReader(self, names_of(tools))
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.opening, *self.closings)
+
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Array | None:
+        at = skip_space(text, len(self.opening))
+        if text.startswith(self.lead, at):
+            at = skip_space(text, at + len(self.lead))
+        elif not final and self.lead.startswith(text[at:]):
+            return None
+        if at == len(text) and not final:
+            return None
+        if text[at : at + 1] != "[":
+            raise NoCall(at, cut=self.lead.startswith(text[at:]))
+        return Array(at, names)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        """Rules of a Lark grammar: one call of these tools, or `many`."""
         calls = "object (/,\\s*/ object)*" if many else "object"
         lead = f'"\\n" {json.dumps(self.lead)} "\\n"' if self.lead else '"\\n"?'
         closing = mark(self.closing) if self.closing else '""'
@@ -81,31 +83,6 @@ class ArrayForm:
         """Calls as the model writes them."""
         shown = [f'{{"{self.name_key}": {json_text(c.name)}, "{self.argument_key}": {c.arguments}}}' for c in calls]
         return f"{self.opening}{self.lead}[{', '.join(shown)}]{self.closing}"
-
-
-class _ArrayReader:
-    def __init__(self, form: ArrayForm, names: frozenset[str]) -> None:
-        self._form, self._names = form, names
-        self._array: Array | None = None
-
-    def read(self, text: str, final: bool) -> Found:
-        if self._array is None:
-            at = json_span.skip_space(text, len(self._form.opening))
-            lead = self._form.lead
-            if text.startswith(lead, at):
-                at = json_span.skip_space(text, at + len(lead))
-            elif not final and lead.startswith(text[at:]):
-                return Found([], None)
-            if at == len(text) and not final:
-                return Found([], None)
-            if text[at : at + 1] != "[":
-                raise NoCall(at, cut=lead.startswith(text[at:]))
-            self._array = Array(at, self._names)
-        parts = self._array.read(text, final) if self._array.end is None else []
-        end = self._array.end
-        if end is not None and self._form.closing:
-            end = closed(text, end, self._form.closing, final)
-        return Found(parts, end)
 
 
 GRANITE = ArrayForm("<|tool_call|>", "", "", "name", "arguments")
@@ -121,10 +98,10 @@ _LONGEST_HEAD = 512
 
 
 @dataclass(frozen=True)
-class NamedForm:
+class NamedForm(JsonForm):
     """Marks around calls, and texts around the name and the arguments of each."""
 
-    begin: str
+    before_all: str
     """Before the first call."""
     call: str
     """Before each call."""
@@ -136,79 +113,54 @@ class NamedForm:
     """Between the name and the arguments, as the model writes it."""
     after: tuple[str, ...]
     """After the arguments; white space may stand between."""
-    end: str
+    after_all: str
     """After the last call."""
     marks: tuple[str, ...] = ()
     """Texts within `before` and `between` that may be tokens of their own."""
-    first_only = False
 
     @property
     def openings(self) -> tuple[str, ...]:
-        """What a call begins with."""
-        return (self.begin, self.call)
+        return (self.before_all, self.call)
+
+    @property
+    def closings(self) -> tuple[str, ...]:
+        return tuple(text.strip() for text in (*self.after, self.after_all))
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that may be tokens of their own."""
-        return (self.begin, self.call, *self.marks, *self.after, self.end)
+        return (self.before_all, self.call, *self.marks, *self.after, self.after_all)
 
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        """A reader for one call."""
-        return _NamedReader(self, names_of(tools))
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Found | Arguments | None:
+        pattern = rf"(?:{re.escape(self.before_all)}\s*)?{re.escape(self.call)}{self.head}"
+        if (head := re.compile(rf"{pattern}(?=\{{)").match(text, 0, _LONGEST_HEAD)) is not None:
+            return Arguments(head[1], head.end(), names)
+        if not final and len(text) < _LONGEST_HEAD:
+            return None
+        head = re.fullmatch(pattern, text) if len(text) < _LONGEST_HEAD else None
+        if head is None or head[1] not in names:
+            at = max(len(opening) for opening in self.openings if text.startswith(opening))
+            raise NoCall(at, cut=final and head is None)
+        return without_arguments(head[1], text)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        """Rules of a Lark grammar: one call of these tools, or `many`."""
-        before, between = self._marked(self.before, mark), self._marked(self.between, mark)
-        after = " ".join(self._marked(text, mark) for text in self.after)
+        before, between = (marked(text, self.markers, mark) for text in (self.before, self.between))
+        after = " ".join(marked(text, self.markers, mark) for text in self.after)
         calls = 'call ("\\n"? call)*' if many else "call"
-        rules = [f"calls: {mark(self.begin)} {calls} {mark(self.end)}"]
-        rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
-        names, arguments = argument_rules(tools)
-        for index, tool in enumerate(tools):
-            head = f"{mark(self.call)} {before} {json.dumps(tool.name)} {between}"
-            rules.append(f"call_{index}: {head} {names[index]} {after}")
-        return "\n".join([*rules, *arguments])
+        rules = [
+            f"calls: {mark(self.before_all)} {calls} {mark(self.after_all)}",
+            f"call: {alternatives('call', tools)}",
+        ]
+
+        def body(tool: Tool, arguments: str) -> str:
+            return f"{mark(self.call)} {before} {json.dumps(tool.name)} {between} {arguments} {after}"
+
+        return "\n".join([*rules, *tool_rules("call", tools, body)])
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model writes them."""
         after = "".join(self.after)
         shown = [f"{self.call}{self.before}{call.name}{self.between}{call.arguments}{after}" for call in calls]
-        return self.begin + "".join(shown) + self.end
-
-    def _marked(self, text: str, mark: Mark) -> str:
-        return marked(text, self.markers, mark)
-
-
-class _NamedReader:
-    def __init__(self, form: NamedForm, names: frozenset[str]) -> None:
-        self._form, self._names = form, names
-        begin, call = re.escape(form.begin), re.escape(form.call)
-        self._head = re.compile(rf"(?:{begin}\s*)?{call}{form.head}")
-        self._before_object = re.compile(rf"{self._head.pattern}(?=\{{)")
-        self._named: Named | None = None
-
-    def read(self, text: str, final: bool) -> Found:
-        if self._named is None:
-            head = self._before_object.match(text, 0, _LONGEST_HEAD)
-            if head is None:
-                return self._headless(text, final)
-            self._named = Named(head[1], head.end(), self._names)
-        parts = self._named.read(text, final) if self._named.end is None else []
-        end = self._named.end
-        for closing in (*self._form.after, self._form.end):
-            if end is not None:
-                end = closed(text, end, closing.strip(), final)
-        return Found(parts, end)
-
-    def _headless(self, text: str, final: bool) -> Found:
-        """What has no arguments yet."""
-        if not final and len(text) < _LONGEST_HEAD:
-            return Found([], None)
-        head = self._head.fullmatch(text) if len(text) < _LONGEST_HEAD else None
-        if head is None or head[1] not in self._names:
-            at = max(len(opening) for opening in self._form.openings if text.startswith(opening))
-            raise NoCall(at, cut=final and head is None)
-        return Found([CallBegun(new_call_id(), head[1]), CallEnded(whole=False)], len(text))
+        return self.before_all + "".join(shown) + self.after_all
 
 
 def _deepseek_mark(words: str) -> str:
@@ -230,25 +182,25 @@ def deepseek(fenced: bool) -> NamedForm:
     separator = _deepseek_mark("tool sep")
     call_end = _deepseek_mark("tool call end")
     return NamedForm(
-        begin=_deepseek_mark("tool calls begin"),
+        before_all=_deepseek_mark("tool calls begin"),
         call=DEEPSEEK_CALL,
         head=rf"\s*function{separator}([^\s<]+)\s*```json\s*" if fenced else rf"\s*([^\s<]+){separator}\s*",
         before=f"function{separator}" if fenced else "",
         between="\n```json\n" if fenced else separator,
         after=("\n```", call_end) if fenced else (call_end,),
-        end=_deepseek_mark("tool calls end"),
+        after_all=_deepseek_mark("tool calls end"),
         marks=(separator,),
     )
 
 
 KIMI = NamedForm(
-    begin="<|tool_calls_section_begin|>",
+    before_all="<|tool_calls_section_begin|>",
     call="<|tool_call_begin|>",
     head=r"\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
     before="functions.",
     between=":0<|tool_call_argument_begin|>",
     after=("<|tool_call_end|>",),
-    end="<|tool_calls_section_end|>",
+    after_all="<|tool_calls_section_end|>",
     marks=("<|tool_call_argument_begin|>",),
 )
 """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`, in a section: Kimi-K2."""
@@ -259,43 +211,36 @@ _MOST_LEVELS = 64
 
 
 @dataclass(frozen=True)
-class GemmaForm:
+class GemmaForm(CallForm):
     """`call:name{key:value,...}` between an opening and a closing mark."""
 
     opening: str
     closing: str
     quote: str
     """On both sides of a text."""
-    first_only = False
 
     @property
     def openings(self) -> tuple[str, ...]:
-        """What a call begins with."""
         return (self.opening,)
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that may be tokens of their own."""
         return (self.opening, self.closing, self.quote)
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
-        """A reader for one call."""
-        return _GemmaReader(self, names_of(tools))
+        return _GemmaReader(self, frozenset(tool.name for tool in tools))
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        """Rules of a Lark grammar: one call of these tools, or `many`, with any arguments."""
+        """As every form's, but with any arguments."""
         opening, closing, quote = map(mark, self.markers)
         heads = " | ".join(json.dumps(f"call:{tool.name}{{") for tool in tools)
         rules = [f"calls: {'call+' if many else 'call'}", f'call: {opening} ({heads}) inside "}}" {closing}']
         rules.append(r'inside: (/[^{}]+/ | text | "{" inside "}")*')
-        if quote.startswith("<"):
-            rules.append(f"text: {quote} /(?s:.*)/ {quote}")
-        else:
-            rules.append(f"text: {quote} end_of_text\nend_of_text[suffix={quote}]: /(?s:.*)/")
+        rules.append(text_rule("text", "end_of_text", quote, quote))
         return "\n".join(rules)
 
 
-class _GemmaReader:
+class _GemmaReader(CallReader):
     _HEAD = re.compile(r"\s*call:([^\s{]+)\s*(?=\{)")
     _BEGUN = re.compile(r"\s*(?:c(?:a(?:l(?:l(?::[^\s{]*\s*)?)?)?)?)?")
 
@@ -349,31 +294,34 @@ class _Notation:
 
     def __init__(self, text: str, quote: str) -> None:
         self._text, self._quote = text, quote
+        self._at = 0
         self.outermost: dict[str, Any] = {}
         """Complete members of the outermost object."""
 
     def object(self, at: int, level: int) -> tuple[dict[str, Any], int]:
         """An object whose bracket stands at `at`, and the index after it."""
         found = self.outermost if level == 0 else {}
-        at = self._next(self._expect("{", at))
-        while self._text[at : at + 1] != "}":
-            key, at = self._key(at)
-            found[key], at = self._value(at, level + 1)
-            at = self._next(at)
-            if self._text[at : at + 1] != "}":
-                at = self._next(self._expect(",", at))
-        return found, at + 1
+        for start in self._items(at, "{}"):
+            key, behind = self._key(start)
+            found[key], self._at = self._value(behind, level + 1)
+        return found, self._at
 
     def _array(self, at: int, level: int) -> tuple[list[Any], int]:
         found: list[Any] = []
-        at = self._next(self._expect("[", at))
-        while self._text[at : at + 1] != "]":
-            value, at = self._value(at, level + 1)
+        for start in self._items(at, "[]"):
+            value, self._at = self._value(start, level + 1)
             found.append(value)
-            at = self._next(at)
-            if self._text[at : at + 1] != "]":
+        return found, self._at
+
+    def _items(self, at: int, brackets: str) -> Iterator[int]:
+        """Where each item between brackets begins; before the next, and after the last, `_at` is where one ended."""
+        at = self._next(self._expect(brackets[0], at))
+        while self._text[at : at + 1] != brackets[1]:
+            yield at
+            at = self._next(self._at)
+            if self._text[at : at + 1] != brackets[1]:
                 at = self._next(self._expect(",", at))
-        return found, at + 1
+        self._at = at + 1
 
     def _key(self, at: int) -> tuple[str, int]:
         if self._text.startswith(self._quote, at):
@@ -412,13 +360,13 @@ class _Notation:
         return at + 1
 
     def _next(self, at: int) -> int:
-        return json_span.skip_space(self._text, at)
+        return skip_space(self._text, at)
 
 
 def _plain(text: str) -> Any:
     """A number or a word of JSON; anything else is text."""
     try:
-        return json_span.parse(text)
+        return parse(text)
     except ValueError:
         return text
 

@@ -6,18 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from localspec.chat.reply.call_form import CallReader, Found, Mark, argument_rules, marked, names_of
+from localspec.chat.reply.call_form import Found, JsonForm, Mark, alternatives, marked, tool_rules, without_arguments
 from localspec.chat.reply.call_json import Arguments, NoCall
-from localspec.chat.reply.reply import Content, Parser, Part, Reasoning, Thought
-from localspec.chat.reply.tool import CallBegun, CallEnded, Tool, new_call_id
+from localspec.chat.reply.reply import CallParser, Content, Part, Reasoning, Thought, append
+from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.engine.slot import overlap
-
-if TYPE_CHECKING:
-    from localspec.chat.turn import Message
-
 
 START, CHANNEL, MESSAGE, CONSTRAIN, END = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"
 THOUGHT = Thought(f"{CHANNEL}analysis{MESSAGE}", END)
@@ -37,27 +32,40 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)[^<]*<\|message\|>")
 _CUT = re.compile(r"[^\n]*?\bto=functions\.([^\s<]+)[\s<]")
 
 
-class HarmonyForm:
+class HarmonyForm(JsonForm):
     """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`; an end token ends each call."""
 
-    openings: tuple[str, ...] = (CHANNEL,)
-    markers: tuple[str, ...] = (START, CHANNEL, MESSAGE, CONSTRAIN, END)
-    first_only = False
+    openings = (CHANNEL,)
+    markers = (START, CHANNEL, MESSAGE, CONSTRAIN, END)
 
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        """A reader for one call, its header included."""
-        return _HarmonyReader(names_of(tools))
+    def begin(self, text: str, names: frozenset[str], final: bool) -> Found | Arguments | None:
+        head = HEADER.match(text)
+        rest = "" if head is None else text[head.end() :].lstrip()
+        if head is None:  # it was cut
+            cut = _CUT.match(text)
+            name = None if cut is None else cut[1]
+            if name is not None and name not in names:
+                raise NoCall(len(text))
+        else:
+            name = called(head)
+            if name not in names or (rest and not rest.startswith("{")):
+                raise NoCall(head.end())
+            if not rest and not final:
+                return None
+        if name is None:  # or it is not whole
+            return Found([], len(text))
+        return Arguments(name, len(text) - len(rest), names) if rest else without_arguments(name, text)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        """Rules of a Lark grammar: one call of these tools; the model ends its turn after each."""
-        rules = ["calls: " + " | ".join(f"call_{index}" for index in range(len(tools)))]
-        rules.append(f'kind: " json" | " "? {mark(CONSTRAIN)} "json"')
-        names, arguments = argument_rules(tools)
-        for index, tool in enumerate(tools):
+        """As every form's, but always one call: the model ends its turn after each."""
+        rules = [f"calls: {alternatives('call', tools)}", f'kind: " json" | " "? {mark(CONSTRAIN)} "json"']
+
+        def body(tool: Tool, arguments: str) -> str:
             name = json.dumps(f" to=functions.{tool.name}")
             head = f'{mark(CHANNEL)} "commentary" {name} | {name} {mark(CHANNEL)} "commentary"'
-            rules.append(f"call_{index}: ({head}) kind? {mark(MESSAGE)} {names[index]}")
-        return "\n".join([*rules, *arguments])
+            return f"({head}) kind? {mark(MESSAGE)} {arguments}"
+
+        return "\n".join([*rules, *tool_rules("call", tools, body)])
 
     def message(self, calls: str, mark: Mark) -> str:
         """A grammar for the header of one message, or a call.
@@ -91,36 +99,6 @@ class HarmonyForm:
 
     def _marked(self, text: str, mark: Mark) -> str:
         return marked(text, self.markers, mark)
-
-
-class _HarmonyReader:
-    def __init__(self, names: frozenset[str]) -> None:
-        self._names = names
-        self._arguments: Arguments | None = None
-
-    def read(self, text: str, final: bool) -> Found:
-        if self._arguments is None:
-            head = HEADER.match(text)
-            if head is None:  # it was cut
-                cut = _CUT.match(text)
-                return self._cut(None if cut is None else cut[1], text)
-            name = called(head)
-            rest = text[head.end() :].lstrip()
-            if name not in self._names or (rest and not rest.startswith("{")):
-                raise NoCall(head.end())
-            if not rest:
-                return self._cut(name, text) if final else Found([], None)
-            self._arguments = Arguments(name, len(text) - len(rest))
-        parts = self._arguments.read(text, final)
-        return Found(parts, len(text) if final and self._arguments.end is None else self._arguments.end)
-
-    def _cut(self, name: str | None, text: str) -> Found:
-        """A call that ends before its arguments; nothing, if its name is not whole."""
-        if name is None:
-            return Found([], len(text))
-        if name not in self._names:
-            raise NoCall(len(text))
-        return Found([CallBegun(new_call_id(), name), CallEnded(whole=False)], len(text))
 
 
 def called(header: re.Match[str]) -> str | None:
@@ -174,7 +152,7 @@ _BETWEEN = "\n\n"
 """Between two messages of one kind."""
 
 
-class HarmonyParser(Parser):
+class HarmonyParser(CallParser):
     """As `ReplyParser`: the channel *analysis* is thinking, a recipient makes a call, and anything else is content.
 
     Headers are no part of any text. What has none, or calls a tool that there is not, is content as it stands.
@@ -196,9 +174,7 @@ class HarmonyParser(Parser):
         self._said: set[type[Part]] = set()
         self._fresh = False  # a message has begun and nothing of it was said
 
-    def _next(self, parts: list[Part], final: bool) -> bool:
-        if self._reader is not None:
-            return self._read_call(parts, self._reader, final)
+    def _read_text(self, parts: list[Part], final: bool) -> bool:
         if self._kind is None:
             return self._read_header(parts, final)
         return self._read_message(parts, self._kind, final)
@@ -238,35 +214,22 @@ class HarmonyParser(Parser):
         self._say(parts, kind(text))
         return False
 
-    def _read_call(self, parts: list[Part], reader: CallReader, final: bool) -> bool:
-        try:
-            found = reader.read(self._held, final)
-        except NoCall as no_call:
-            self._reader = None
-            self._kind, self._fresh = Content, True
-            self._say(parts, Content(self._held[: no_call.at]))
-            self._held = self._held[no_call.at :]
-            return True
-        for part in found.parts:
-            self._take(parts, part)
-        if found.end is None:
-            return False
-        self._reader = self._kind = None
-        self._held = self._held[found.end :]
+    def _refused(self, parts: list[Part], no_call: NoCall) -> bool:
+        self._kind, self._fresh = Content, True
+        self._say(parts, Content(self._held[: no_call.at]))
+        self._held = self._held[no_call.at :]
         return True
 
+    def _called(self) -> None:
+        self._kind = None
+
     def _say(self, parts: list[Part], part: Content | Reasoning) -> None:
-        if not part.text:
-            return
-        kind = type(part)
-        text = _BETWEEN + part.text if self._fresh and kind in self._said else part.text
-        self._fresh = False
-        self._said.add(kind)
-        last = parts[-1] if parts else None
-        if isinstance(last, Content | Reasoning) and type(last) is kind:
-            parts[-1] = kind(last.text + text)
-        else:
-            parts.append(kind(text))
+        if part.text:
+            kind = type(part)
+            text = _BETWEEN + part.text if self._fresh and kind in self._said else part.text
+            self._fresh = False
+            self._said.add(kind)
+            append(parts, kind(text))
 
 
 def unheaded(message: Message) -> Message:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from localspec.chat.reply import tool as json_span
 from localspec.chat.reply.call_form import CallForm, CallReader, arguments_of
 from localspec.chat.reply.call_json import NoCall
 from localspec.chat.reply.tool import (
@@ -24,10 +23,13 @@ from localspec.chat.reply.tool import (
     CallBegun,
     CallEnded,
     CallPart,
+    JsonSpan,
     Tool,
     ToolCall,
     call_of,
+    members,
     new_call_id,
+    parse,
     parts_of,
 )
 from localspec.engine.slot import overlap
@@ -119,6 +121,48 @@ class Parser(ABC):
             self.done = not self._parallel
 
 
+def append(parts: list[Part], part: Content | Reasoning) -> None:
+    """Adds what is said to what was said just before."""
+    last = parts[-1] if parts else None
+    if isinstance(last, Content | Reasoning) and type(last) is type(part):
+        parts[-1] = type(part)(last.text + part.text)
+    else:
+        parts.append(part)
+
+
+class CallParser(Parser):
+    """One that finds calls: its `_reader` reads the one that has begun."""
+
+    def _next(self, parts: list[Part], final: bool) -> bool:
+        if self._reader is None:
+            return self._read_text(parts, final)
+        try:
+            found = self._reader.read(self._held, final)
+        except NoCall as no_call:
+            self._reader = None
+            return self._refused(parts, no_call)
+        for part in found.parts:
+            self._take(parts, part)
+        if found.end is None:
+            return False
+        self._reader = None
+        self._held = self._held[found.end :]
+        self._called()
+        return True
+
+    @abstractmethod
+    def _read_text(self, parts: list[Part], final: bool) -> bool:
+        """Reads what is no call, and finds where one begins; returns as `_next`."""
+
+    @abstractmethod
+    def _refused(self, parts: list[Part], no_call: NoCall) -> bool:
+        """Goes on after the beginning of the held text turned out to be no call; returns as `_next`."""
+
+    @abstractmethod
+    def _called(self) -> None:
+        """Goes on after a call."""
+
+
 class Verbatim(Parser):
     """Takes nothing apart: all is content, marks included."""
 
@@ -132,7 +176,7 @@ class Verbatim(Parser):
         return False
 
 
-class ReplyParser(Parser):
+class ReplyParser(CallParser):
     """Reads an answer in which thoughts and calls stand between marks."""
 
     def __init__(
@@ -166,12 +210,8 @@ class ReplyParser(Parser):
         self._bare = form is not None and "{" not in form.openings  # where objects are the form, it reads them
         self._lone: LoneCall | None = None  # while all there is of the answer may become one
 
-    def _next(self, parts: list[Part], final: bool) -> bool:
-        if self._reader is not None:
-            return self._read_call(parts, self._reader, final)
-        if self._thinking:
-            return self._read_thought(parts, final)
-        return self._read_content(parts, final)
+    def _read_text(self, parts: list[Part], final: bool) -> bool:
+        return self._read_thought(parts, final) if self._thinking else self._read_content(parts, final)
 
     def _read_thought(self, parts: list[Part], final: bool) -> bool:
         assert self._thought is not None
@@ -238,25 +278,16 @@ class ReplyParser(Parser):
         assert self._form is not None
         self._reader = self._form.reader(self._tools)
 
-    def _read_call(self, parts: list[Part], reader: CallReader, final: bool) -> bool:
-        try:
-            found = reader.read(self._held, final)
-        except NoCall as no_call:  # what follows may still hold one
-            self._reader = None
-            if self._cut and no_call.cut and (self.calls or self._held.startswith(("<", "["))):
-                self._held = ""
-                return False
-            self._say(parts, Content(self._space + self._held[: no_call.at]))
-            self._held = self._held[no_call.at :]
-            return True
-        for part in found.parts:
-            self._take(parts, part)
-        if found.end is None:
+    def _refused(self, parts: list[Part], no_call: NoCall) -> bool:
+        if self._cut and no_call.cut and (self.calls or self._held.startswith(("<", "["))):
+            self._held = ""
             return False
-        self._reader = None
-        self._held = self._held[found.end :]
-        self._trim = True
+        self._say(parts, Content(self._space + self._held[: no_call.at]))
+        self._held = self._held[no_call.at :]  # which may still hold one
         return True
+
+    def _called(self) -> None:
+        self._trim = True
 
     def _say_certain(
         self, parts: list[Part], kind: type[Content] | type[Reasoning], markers: Sequence[str], final: bool
@@ -276,11 +307,7 @@ class ReplyParser(Parser):
             return
         self._trim = False
         self._said = self._said or (isinstance(part, Content) and bool(text.strip(_SPACE)))
-        last = parts[-1] if parts else None
-        if isinstance(last, Content | Reasoning) and type(last) is type(part):
-            parts[-1] = type(part)(last.text + text)
-        else:
-            parts.append(type(part)(text))
+        append(parts, type(part)(text))
 
 
 def _begins(text: str, markers: Sequence[str]) -> bool:
@@ -316,7 +343,7 @@ class LoneCall:
         self._bare = bare
         self._start = 0
         self._closings: tuple[str, ...] = ("",)
-        self._span: json_span.JsonSpan | None = None
+        self._span: JsonSpan | None = None
 
     def read(self, text: str, final: bool) -> ToolCall | None:
         """The call; None = more text is needed.
@@ -341,7 +368,7 @@ class LoneCall:
             if text.startswith("{{", self._start):  # as Qwen2.5's template shows it
                 self._start += 1
                 self._closings = tuple(more + self._closings[0] for more in ("}", "}}"))
-            self._span = json_span.JsonSpan(self._start)
+            self._span = JsonSpan(self._start)
         end = self._span.end(text)
         if end is None:
             if final or not self._may_call(text):
@@ -365,11 +392,11 @@ class LoneCall:
         return True
 
     def _call(self, text: str) -> ToolCall:
-        members, called = json_span.members(text) or {}, call_of(text)
-        has_arguments = any(key in members for key in ARGUMENT_KEYS)
+        found, called = members(text) or {}, call_of(text)
+        has_arguments = any(key in found for key in ARGUMENT_KEYS)
         tool = None if called is None else self._tools.get(called[0])
-        if called is None or tool is None or not has_arguments or not set(members) <= _KEYS:
+        if called is None or tool is None or not has_arguments or not set(found) <= _KEYS:
             raise NoCall(0)
-        if not admits(arguments_of(tool), json_span.parse(called[1])):
+        if not admits(arguments_of(tool), parse(called[1])):
             raise NoCall(0)
         return ToolCall(new_call_id(), *called)

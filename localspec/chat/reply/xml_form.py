@@ -4,60 +4,44 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
 
-from localspec.chat.reply import tool as json_span
-from localspec.chat.reply.call_form import CallReader, Found, Mark, closed
+from localspec.chat.reply.call_form import CallForm, CallReader, Found, Mark, alternatives, closed, text_rule
 from localspec.chat.reply.call_json import NoCall, begins_name
-from localspec.chat.reply.tool import Tool, ToolCall, new_call_id, parts_of
-
-# Reads a call whose arguments are plain texts, each after its key: what the XML forms of several families share.
+from localspec.chat.reply.tool import Tool, ToolCall, new_call_id, parse, parts_of, skip_space
 
 
-class ValueReader(ABC):
-    """Reads one call; a form says how it looks and where it ends."""
+class ValueReader(CallReader):
+    """Reads one call whose arguments are plain texts, each after its key; a form says how it looks and ends."""
 
     HEAD: ClassVar[re.Pattern[str]]
     """All before the arguments; its group `name` is the tool's name."""
     ARGUMENT: ClassVar[re.Pattern[str]]
     """One argument: a group of its key, and one of its text."""
+    KEY_IN_SPACE = False
+    """White space around a key is not part of it."""
 
-    def __init__(self, schemas: Mapping[str, dict[str, Any]]) -> None:
-        """`schemas`: of the tools' parameters, by the tools' names."""
-        self._schemas = schemas
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._schemas = {tool.name: tool.parameters for tool in tools}
         self._from = 0
         """Where the end of the call is looked for next."""
-
-    @abstractmethod
-    def read(self, text: str, final: bool) -> Found:
-        """See `call_form.CallReader`."""
 
     @staticmethod
     @abstractmethod
     def begins(text: str) -> bool:
         """Whether a text that was cut is the beginning of an argument, or of what ends a call."""
 
-    @staticmethod
-    def key(text: str) -> str:
-        """A key as it is written."""
-        return text
-
-    def _whole(self, text: str, end: int | None, after: int) -> Found:
-        """The call in a text without what ends it.
-
-        Args:
-            text: up to what ends the call.
-            end: of the call; None = what comes next belongs to it.
-            after: how much is no call, if this is none.
+    def _whole(self, text: str, end: int) -> Found:
+        """The call in a text without what ends it; `end`: of the call, and of what is no call, if this is none.
 
         Raises:
             NoCall: it is none.
         """
         call = self._call(text, cut=False)
         if call is None:
-            raise NoCall(after)
+            raise NoCall(end)
         return Found(parts_of(call), end)
 
     def _cut(self, text: str) -> Found:
@@ -85,7 +69,7 @@ class ValueReader(ABC):
                 break
             if found is None:
                 return None
-            key = self.key(found[1])
+            key = found[1].strip() if self.KEY_IN_SPACE else found[1]
             arguments[key] = _value(found[2], properties.get(key))
             at = found.end()
         written = json.dumps(arguments, ensure_ascii=False)
@@ -98,29 +82,27 @@ def _value(text: str, schema: object) -> object:
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text
     try:
-        return json_span.parse(text)
+        return parse(text)
     except (ValueError, RecursionError):
         return text
 
 
-class XmlForm:
+class XmlForm(CallForm):
     """`<tool_call><function=name><parameter=key>value</parameter>...</function></tool_call>`.
 
     A value is a string where the tool's schema says so; otherwise it is read as JSON, if it is some.
     """
 
-    openings: tuple[str, ...] = ("<tool_call>", "<function=")
-    markers: tuple[str, ...] = ("<tool_call>", "</tool_call>")
-    first_only = False
+    openings = ("<tool_call>", "<function=")
+    markers = ("<tool_call>", "</tool_call>")
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _XmlReader({tool.name: tool.parameters for tool in tools})
+        return _XmlReader(tools)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         opening, closing = map(mark, self.markers)
         rules = [f"calls: {'call+' if many else 'call'}"]
-        functions = " | ".join(f"function_{index}" for index in range(len(tools)))
-        rules.append(f'call: {opening} "\\n" ({functions}) "\\n" {closing} "\\n"?')
+        rules.append(f'call: {opening} "\\n" ({alternatives("function", tools)}) "\\n" {closing} "\\n"?')
         for index, tool in enumerate(tools):
             required = tool.parameters.get("required", ())
             names = []
@@ -141,11 +123,10 @@ class _XmlReader(ValueReader):
     HEAD = re.compile(r"(<tool_call>)?\s*<function=(?P<name>[^>\s]*)>\s*")
     ARGUMENT = re.compile(r"<parameter=([^>]*)>(.*?)</parameter>\s*", re.DOTALL)
     _BODY_END = re.compile(r"</function>\s*")
-    _CLOSING = "</tool_call>"
 
     def read(self, text: str, final: bool) -> Found:
         tagged = text.startswith("<tool_call>")
-        start = json_span.skip_space(text, len("<tool_call>") if tagged else 0)
+        start = skip_space(text, len("<tool_call>") if tagged else 0)
         if not text.startswith("<function=", start) and not "<function=".startswith(text[start:]):
             raise NoCall(start)
         body = self._BODY_END.search(text, self._from)
@@ -153,49 +134,28 @@ class _XmlReader(ValueReader):
             self._from = max(0, len(text) - len("</function>"))
             return self._cut(text) if final else Found([], None)
         self._from = body.start()
-        end: int | None = body.end()
-        if tagged:
-            end = closed(text, body.end(), self._CLOSING, final)
-            if end is None:
-                return Found([], None)
-        return self._whole(text[: body.start()], end, end or len(text))
+        end = closed(text, body.end(), "</tool_call>", final) if tagged else body.end()
+        return Found([], None) if end is None else self._whole(text[: body.start()], end)
 
     @staticmethod
     def begins(text: str) -> bool:
         return text.startswith("<parameter=") or any(end.startswith(text) for end in ("<parameter=", "</function>"))
 
 
-# Tool calls as pairs of tags, one of a key and one of its value: GLM-4.5 and later.
-
-
-class PairForm:
+class PairForm(CallForm):
     """`<tool_call>name <arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>`, a line each."""
 
-    openings: tuple[str, ...] = ("<tool_call>",)
-    markers: tuple[str, ...] = (
-        "<tool_call>",
-        "</tool_call>",
-        "<arg_key>",
-        "</arg_key>",
-        "<arg_value>",
-        "</arg_value>",
-    )
-    first_only = False
+    openings = ("<tool_call>",)
+    markers = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 
     def reader(self, tools: Sequence[Tool]) -> CallReader:
-        """A reader for one call."""
-        return _PairReader({tool.name: tool.parameters for tool in tools})
+        return _PairReader(tools)
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        """Rules of a Lark grammar: one call of these tools, or `many`."""
         opening, closing, key_opening, key_closing, value_opening, value_closing = map(mark, self.markers)
         rules = ["calls: call (/\\n?/ call)*" if many else "calls: call"]
-        functions = " | ".join(f"function_{index}" for index in range(len(tools)))
-        rules.append(f"call: {opening} ({functions}) {closing}")
-        if value_closing.startswith("<"):
-            rules.append(f"value: {value_opening} /(?s:.*)/ {value_closing}")
-        else:
-            rules.append(f"value: {value_opening} text\ntext[suffix={value_closing}]: /(?s:.*)/")
+        rules.append(f"call: {opening} ({alternatives('function', tools)}) {closing}")
+        rules.append(text_rule("value", "text", value_opening, value_closing))
         for index, tool in enumerate(tools):
             required = tool.parameters.get("required", ())
             pairs = []
@@ -211,6 +171,7 @@ class PairForm:
 class _PairReader(ValueReader):
     HEAD = re.compile(r"<tool_call>\s*(?P<name>[^\s<]+)\s*")
     ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+    KEY_IN_SPACE = True
     _CLOSING = "</tool_call>"
 
     def read(self, text: str, final: bool) -> Found:
@@ -222,11 +183,7 @@ class _PairReader(ValueReader):
             self._from = max(0, len(text) - len(self._CLOSING))
             return self._cut(text) if final else Found([], None)
         end = at + len(self._CLOSING)
-        return self._whole(text[:at], end, end)
-
-    @staticmethod
-    def key(text: str) -> str:
-        return text.strip()
+        return self._whole(text[:at], end)
 
     @staticmethod
     def begins(text: str) -> bool:
