@@ -1,15 +1,14 @@
-"""What an answer must look like: a JSON schema, a grammar, a regular expression. Checked by `matcher.Compiler`.
-
-JSON schemas as they are kept to: objects have the members that are named, and unknown formats are notes.
-"""
+"""What an answer must look like: a JSON schema, a grammar, a regular expression; and whether a value fits a schema."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote
 
 from localspec.errors import UsageError
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 
+LARGE = 16 * 1024
+"""Characters from which on a grammar is tried first, in another process."""
+_Result = TypeVar("_Result")
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 """Those that llguidance keeps to."""
 _ONE = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "contains")
@@ -128,13 +130,36 @@ writing it for ever. llama.cpp allows the same."""
 
 
 @dataclass(frozen=True, slots=True)
+class Trigger:
+    """Where a grammar begins and ends to hold."""
+
+    opening: int
+    """Token at which it begins to hold, and which is the first it takes."""
+    thought: tuple[int, int] = (-1, -1)
+    """Tokens around a thought, in which the opening means nothing; -1 = there is none."""
+    thinking: bool = False
+    """The answer begins within a thought."""
+    again: bool = False
+    """What comes after the grammar is complete is free until the next opening; else the answer is over there."""
+    said: tuple[int, ...] = ()
+    """Tokens of the prompt that the grammar takes first, the opening among them; () = the answer begins free."""
+
+
+Kind = Literal["schema", "gbnf", "regex", "lark", "read"]
+
+
+@dataclass(frozen=True, slots=True)
 class Grammar:
     """What an answer must look like; hashable, and tied to no model."""
 
-    kind: str
-    """In words, for messages: "JSON schema", "GBNF grammar", ..."""
+    kind: Kind
+    """Notation of the source; `read` = that of llguidance."""
     source: str
-    """In the form that llguidance takes."""
+    """As it was written; a schema is the text of a JSON object."""
+    name: str = ""
+    """What whoever wrote it knows it as, for messages: "JSON schema", "GBNF grammar", ...; "" = by its kind."""
+    trigger: Trigger | None = None
+    """Where it begins to hold; None = at once."""
 
     @classmethod
     def json_object(cls) -> Grammar:
@@ -146,30 +171,15 @@ class Grammar:
         """JSON values that a schema admits.
 
         Raises:
-            UsageError: the schema is no JSON object.
+            UsageError: a mistake in the schema.
         """
         if not isinstance(schema, Mapping | bool):
             raise UsageError(f"A JSON schema is an object, and this is {json.dumps(schema, default=str)[:80]}.")
         try:
             text = json.dumps({} if schema is True else {"not": {}} if schema is False else dict(schema))
         except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"The JSON schema cannot be read: {words(str(error) or type(error).__name__)}.") from error
-        return cls.schema_text(text)
-
-    @classmethod
-    def schema_text(cls, text: str) -> Grammar:
-        """JSON values that a schema admits, which is itself JSON text; see `schema.bound`.
-
-        Raises:
-            UsageError: a mistake in the schema.
-        """
-        from llguidance import LLMatcher
-
-        try:
-            made = json.dumps(bound(json.loads(text)))
-            return cls("JSON schema", LLMatcher.grammar_from_json_schema(made, overrides=JSON_OPTIONS))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"The JSON schema cannot be read: {words(str(error) or type(error).__name__)}.") from error
+            raise _unreadable("JSON schema", error) from error
+        return cls("schema", text).read()
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
@@ -178,28 +188,48 @@ class Grammar:
         Raises:
             UsageError: a mistake in the grammar.
         """
-        from llguidance.gbnf_to_lark import gbnf_to_lark
-
-        try:
-            return cls("GBNF grammar", gbnf_to_lark(text))
-        except Exception as error:
-            raise UsageError(
-                f"The GBNF grammar cannot be read: {words(str(error) or type(error).__name__)}."
-            ) from error
+        return cls("gbnf", text).read()
 
     @classmethod
     def regex(cls, text: str) -> Grammar:
         """Answers that a regular expression matches as a whole (Rust's syntax, without look-around)."""
-        from llguidance import LLMatcher
-
-        return cls("regular expression", LLMatcher.grammar_from_regex(text))
+        return cls("regex", text).read()
 
     @classmethod
     def lark(cls, text: str) -> Grammar:
         """A grammar in Lark's notation as llguidance knows it, with a rule `start`."""
+        return cls("lark", text).read()
+
+    def read(self) -> Grammar:
+        """The same in llguidance's notation; of a schema what `bound` makes of it.
+
+        Raises:
+            UsageError: a mistake in the grammar.
+        """
+        if self.kind == "read":
+            return self
         from llguidance import LLMatcher
 
-        return cls("Lark grammar", LLMatcher.grammar_from_lark(text))
+        name, source = _NAMES[self.kind], self.source
+        try:
+            if self.kind == "schema":
+                made = LLMatcher.grammar_from_json_schema(json.dumps(bound(json.loads(source))), overrides=JSON_OPTIONS)
+            elif self.kind == "gbnf":
+                from llguidance.gbnf_to_lark import gbnf_to_lark
+
+                made = gbnf_to_lark(source)
+            else:
+                made = (LLMatcher.grammar_from_regex if self.kind == "regex" else LLMatcher.grammar_from_lark)(source)
+        except Exception as error:
+            raise _unreadable(name, error) from error
+        return Grammar("read", made, self.name or name, self.trigger)
+
+
+_NAMES = {"schema": "JSON schema", "gbnf": "GBNF grammar", "regex": "regular expression", "lark": "Lark grammar"}
+
+
+def _unreadable(name: str, error: Exception) -> UsageError:
+    return UsageError(f"The {name} cannot be read: {words(str(error) or type(error).__name__)}.")
 
 
 # What is wrong with a grammar, in the words of the person who wrote it: without names, places and copies
@@ -239,3 +269,101 @@ def words(text: str) -> str:
     if found := _FOREIGN.search(said):
         said = f"the reference {found['name']!r} is not to a part of the schema, and nothing is fetched"
     return said.rstrip(" ^.") or "it gives no reason"
+
+
+# Whether a JSON value is one that a schema admits. llguidance, which forces such values, says so; no pattern of a
+# schema can keep it busy.
+
+
+def admits(schema: Mapping[str, Any], value: Any) -> bool:
+    """Whether a schema admits a value; False for a schema that is large or cannot be read.
+
+    Args:
+        schema: a JSON schema.
+        value: what `json.loads` makes of a text.
+    """
+    try:
+        text = json.dumps(schema)
+        said = json.dumps(_ordered(value, schema), ensure_ascii=False)
+        return len(text) <= LARGE and deeply(lambda: _matches(Grammar("schema", text).read(), said))
+    except (UsageError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def fault(schema: Mapping[str, Any]) -> str:
+    """Why answers cannot be held to a schema, as a sentence without its end; "" = they can, or it is large: then that
+    is tried in another process.
+    """
+    text = json.dumps(schema)
+    return _fault(text) if len(text) <= LARGE else ""
+
+
+@lru_cache(maxsize=256)  # a program sends the same tools with every request
+def _fault(text: str) -> str:
+    from llguidance import LLMatcher, LLTokenizer
+
+    try:
+        source = Grammar("schema", text).read().source
+    except UsageError as error:
+        return error.message.partition(": ")[2].rstrip(".")
+    matcher = deeply(lambda: LLMatcher(LLTokenizer("byte"), source, log_level=0))
+    return words(matcher.get_error()) if matcher.is_error() else ""
+
+
+def _matches(grammar: Grammar, text: str) -> bool:
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
+    said = list(text.encode("utf-8", "replace"))
+    return not matcher.is_error() and matcher.validate_tokens(said) == len(said) and _ends(matcher, said)
+
+
+def _ends(matcher: Any, said: list[int]) -> bool:
+    return bool(matcher.consume_tokens(said)) and bool(matcher.is_stopped() or matcher.is_accepting())
+
+
+def _ordered(value: Any, schema: Any) -> Any:
+    """The same with the members of objects as the schema has them: llguidance takes them in this order only."""
+    if not isinstance(schema, Mapping):
+        return value
+    if isinstance(value, list):
+        return [_ordered(one, schema.get("items")) for one in value]
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or not isinstance(properties, Mapping):
+        return value
+    names = [*(name for name in properties if name in value), *(name for name in value if name not in properties)]
+    return {name: _ordered(value[name], properties.get(name)) for name in names}
+
+
+# A stack for work that recurses as deep as its input says: llguidance ends the whole process where its stack ends.
+
+COMPILING = 64 << 20
+"""Bytes of stack for compiling grammars; only what is used of it takes memory. A chain of references in a schema takes
+about 10 KB a link, so that 16 KB of schema need less than 10 MB."""
+TRYING = 16 << 20
+"""Bytes of stack for trying them: what passes there has room for four times as much."""
+_SIZE = threading.Lock()
+
+
+def deeply(work: Callable[[], _Result], stack: int = COMPILING) -> _Result:
+    """What `work` returns or raises, run on a thread of its own with `stack` bytes of stack."""
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="localspec-grammar", daemon=True)
+    with _SIZE:  # the size holds for all threads that start meanwhile
+        before = threading.stack_size(stack)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -6,17 +6,18 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from localspec.engine.interfaces import Constraint
 from localspec.errors import GrammarError, KernelError, LocalspecError, UsageError
-from localspec.grammar.deep_stack import deeply
-from localspec.grammar.grammar import ENDLESS, Grammar, words
+from localspec.grammar.grammar import ENDLESS, Grammar, Trigger, deeply, words
 from localspec.llama.library import lib
 from localspec.llama.model import Model
-from localspec.types import Tokens
+from localspec.types import NO_TOKENS, Tokens
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -47,12 +48,17 @@ class Compiler:
         with self._compiling:
             found = self._known(grammar)
             if found is None:
-                found = deeply(lambda: self._compile(grammar))
+                found = deeply(lambda: self._compile(grammar.read()))
                 with self._lock:
                     self._compiled[grammar] = found
                     while len(self._compiled) > _KEPT:
                         self._compiled.popitem(last=False)
             return found
+
+    def constraint(self, grammar: Grammar) -> Constraint:
+        """The same, which holds from where the grammar's trigger says."""
+        matcher = self.compile(replace(grammar, trigger=None))
+        return matcher if grammar.trigger is None else Lazy(matcher, grammar.trigger, matcher.n_vocab)
 
     def _known(self, grammar: Grammar) -> Matcher | None:
         with self._lock:
@@ -70,16 +76,16 @@ class Compiler:
             self._tokenizer = _tokenizer(self._model)
         matcher = LLMatcher(self._tokenizer, grammar.source, log_level=0)
         if matcher.is_error():
-            raise UsageError(f"The {grammar.kind} cannot be used: {_reason(matcher)}.")
+            raise UsageError(f"The {grammar.name} cannot be used: {_reason(matcher)}.")
         first = Matcher(matcher, self._tokenizer.eos_token, self._model.end_tokens, self._model.n_vocab, grammar)
         try:
             mask = first.mask(())
         except GrammarError as error:
             why = _reason(matcher)
             hint = "Let it end somewhere." if why == ENDLESS else error.hint
-            raise UsageError(f"The {grammar.kind} cannot be used: {why}.", hint) from error
+            raise UsageError(f"The {grammar.name} cannot be used: {why}.", hint) from error
         if mask is not None and not mask.any():
-            raise UsageError(f"The {grammar.kind} admits no answer.")
+            raise UsageError(f"The {grammar.name} admits no answer.")
         return first
 
     def close(self) -> None:
@@ -114,7 +120,7 @@ class Matcher:
         self._first = first
         self._said: list[int] = []
         """Tokens that `matcher` has taken since it was at the beginning."""
-        self._matcher, self._end, self._end_tokens, self._n_vocab = matcher, end, end_tokens, n_vocab
+        self._matcher, self._end, self._end_tokens, self.n_vocab = matcher, end, end_tokens, n_vocab
         self._ends = np.array(sorted(end_tokens), dtype=np.int64)
         self._masks: dict[tuple[int, ...], Mask | None] = {}
         """By path, since the last token: draft model and target ask for the same ones."""
@@ -123,7 +129,7 @@ class Matcher:
         """The same grammar at the beginning of an answer."""
         copy = self._matcher.deep_copy()
         copy.reset()
-        return Matcher(copy, self._end, self._end_tokens, self._n_vocab, self.grammar, self._first or self._matcher)
+        return Matcher(copy, self._end, self._end_tokens, self.n_vocab, self.grammar, self._first or self._matcher)
 
     @property
     def complete(self) -> bool:
@@ -157,7 +163,7 @@ class Matcher:
         finally:
             if path:
                 matcher.rollback(len(path))
-        mask = np.unpackbits(packed, count=self._n_vocab, bitorder="little").view(np.bool_)
+        mask = np.unpackbits(packed, count=self.n_vocab, bitorder="little").view(np.bool_)
         mask[self._ends] = mask[self._end]
         return mask
 
@@ -172,13 +178,13 @@ class Matcher:
     def _too_complex(self) -> GrammarError:
         why = _reason(self._matcher).partition(";")[0]
         return GrammarError(
-            f"The {self.grammar.kind} became too complex while the answer was written: {why}.",
+            f"The {self.grammar.name} became too complex while the answer was written: {why}.",
             "Give it fewer alternatives that begin alike, and smaller bounds.",
         )
 
     def forced(self) -> Tokens:
         if self._matcher.is_stopped() or self._matcher.is_error():
-            return np.empty(0, dtype=np.int32)
+            return NO_TOKENS
         return np.array(self._matcher.compute_ff_tokens(), dtype=np.int32)
 
     def advance(self, token: int) -> None:
@@ -221,3 +227,82 @@ def _tokenizer(model: Model) -> LLTokenizer:
 def _reason(matcher: LLMatcher) -> str:
     """llguidance's message in other words."""
     return words(matcher.get_error())
+
+
+class Lazy:
+    """A grammar that holds only from a mark on: what comes before the mark is free, and costs nothing."""
+
+    def __init__(self, grammar: Constraint, trigger: Trigger, n_vocab: int) -> None:
+        """
+        Args:
+            grammar: what must follow the mark, the mark included.
+            trigger: where it holds.
+            n_vocab: entries of a logits row.
+        """
+        self.grammar, self.trigger = grammar, trigger
+        self._free = np.ones(n_vocab, dtype=np.bool_)
+        self._free.flags.writeable = False
+        self._thinking = trigger.thinking
+        self._held: Constraint | None = None  # the grammar where it holds
+        for token in trigger.said:
+            self.advance(token)
+
+    def fresh(self) -> Lazy:
+        """The same at the beginning of an answer."""
+        return Lazy(self.grammar, self.trigger, len(self._free))
+
+    @property
+    def complete(self) -> bool:
+        return self._held is not None and self._held.complete
+
+    def fits(self, path: Sequence[int]) -> int:
+        return self._follow(path)[0]
+
+    def mask(self, path: Sequence[int]) -> Mask | None:
+        _, held, rest = self._follow(path)
+        return self._free if held is None else held.mask(rest)
+
+    def forced(self) -> Tokens:
+        return NO_TOKENS if self._held is None else self._held.forced()
+
+    def advance(self, token: int) -> None:
+        if self._held is None:
+            self._thinking = self._thinks(token, self._thinking)
+            if self._thinking or token != self.trigger.opening:
+                return
+            self._held = self.grammar.fresh()
+        self._held.advance(token)
+        if self.trigger.again and self._held.complete:
+            self._held = None
+
+    def _thinks(self, token: int, before: bool) -> bool:
+        """Whether a thought is open after a token."""
+        opening, closing = self.trigger.thought
+        return token != closing if before else token == opening
+
+    def _follow(self, path: Sequence[int]) -> tuple[int, Constraint | None, list[int]]:
+        """How many tokens of a path fit, the grammar that holds after them, and those of them that it takes."""
+        held, at, thinking = self._held, 0, self._thinking
+        while True:
+            if held is None:
+                while at < len(path):
+                    thinking = self._thinks(path[at], thinking)
+                    if not thinking and path[at] == self.trigger.opening:
+                        held = self.grammar.fresh()
+                        break
+                    at += 1
+                else:
+                    return at, None, []
+            rest = list(path[at:])
+            taken = rest[: held.fits(rest)]
+            if not self.trigger.again or not _over(held, taken):
+                return at + len(taken), held, taken
+            at, held = at + len(taken), None
+
+
+def _over(grammar: Constraint, path: list[int]) -> bool:
+    """Whether a grammar is complete after a path that it takes."""
+    try:
+        return grammar.mask(path) is None
+    except KernelError:  # asking for the mask raises it again
+        return False

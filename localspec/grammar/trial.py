@@ -13,15 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Literal
 
 from localspec.errors import Cancelled, LocalspecError, UsageError
-from localspec.grammar.deep_stack import TRYING, deeply
-from localspec.grammar.grammar import Grammar
+from localspec.grammar.grammar import LARGE, TRYING, Grammar, deeply
 
-Notation = Literal["schema", "gbnf", "regex", "lark"]
-LARGE = 16 * 1024
-"""Characters from which on a grammar is tried first."""
 SECONDS = 8.0
 """Time for a trial, the start of its process included: 4,000 rules of GBNF take 8 s, 1,000 take 0.6 s."""
 MEMORY = 1 << 30
@@ -33,15 +28,6 @@ _LOOK = 0.05
 """Seconds between two looks at whether the result is wanted any more."""
 
 
-def read(notation: Notation, text: str) -> Grammar:
-    """A grammar of any notation; a schema is the text of a JSON object."""
-    if notation == "gbnf":
-        return Grammar.gbnf(text)
-    if notation == "regex":
-        return Grammar.regex(text)
-    return Grammar.schema_text(text) if notation == "schema" else Grammar.lark(text)
-
-
 class Trials:
     """Reads grammars, large ones after they passed a trial. Thread-safe."""
 
@@ -51,37 +37,34 @@ class Trials:
         self._passed: OrderedDict[str, Grammar] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(
-        self, notation: Notation, text: str, cancel: Callable[[], bool] = lambda: False, called: str = ""
-    ) -> Grammar:
-        """The grammar; a large one has been compiled elsewhere, with a vocabulary of bytes, before it is returned.
+    def read(self, grammar: Grammar, cancel: Callable[[], bool] = lambda: False) -> Grammar:
+        """What `Grammar.read` makes of it; a large one has been compiled elsewhere, with a vocabulary of bytes, before.
 
         Args:
-            notation: of the text.
-            text: the grammar.
+            grammar: as it was written.
             cancel: whether it is not wanted any more.
-            called: what it is to whoever sent it; "" = what its notation is called.
         """
-        if len(text) <= LARGE:
-            return _renamed(read(notation, text), called)
-        key = hashlib.sha256(f"{notation}:{text}".encode("utf-8", "replace")).hexdigest()
+        if len(grammar.source) <= LARGE:
+            return grammar.read()
+        key = hashlib.sha256(f"{grammar.kind}:{grammar.source}".encode("utf-8", "replace")).hexdigest()
         with self._lock:
             found = self._passed.get(key)
         if found is None:
-            found = self._try(notation, text, cancel, called or "grammar")
+            found = self._try(grammar, cancel)
         with self._lock:
             self._passed[key] = found
             self._passed.move_to_end(key)
             while len(self._passed) > _KEPT:
                 self._passed.popitem(last=False)
-        return _renamed(found, called)
+        return replace(found, name=grammar.name or found.name, trigger=grammar.trigger)
 
-    def _try(self, notation: Notation, text: str, cancel: Callable[[], bool], called: str) -> Grammar:
+    def _try(self, grammar: Grammar, cancel: Callable[[], bool]) -> Grammar:
         if cancel():
             raise Cancelled(_UNWANTED)
+        called, plain = grammar.name or "grammar", Grammar(grammar.kind, grammar.source)
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(sender, notation, text, self._seconds), daemon=True)
+        process = context.Process(target=_child, args=(sender, plain, self._seconds), daemon=True)
         process.start()
         sender.close()
         until = time.monotonic() + self._seconds
@@ -91,7 +74,7 @@ class Trials:
                     raise Cancelled(_UNWANTED)
                 if time.monotonic() > until:
                     raise UsageError(f"The {called} takes more than {self._seconds:g} s to read. Make it smaller.")
-            kind, told = receiver.recv()
+            found: Grammar | str = receiver.recv()
         except (EOFError, OSError):
             raise UsageError(f"The {called} takes too much memory or nests too deeply. Make it smaller.") from None
         finally:
@@ -99,17 +82,13 @@ class Trials:
             process.join()
             process.close()
             receiver.close()
-        if not kind:
-            raise UsageError(told)
-        return Grammar(kind, told)
+        if isinstance(found, str):
+            raise UsageError(found)
+        return found
 
 
-def _renamed(grammar: Grammar, called: str) -> Grammar:
-    return replace(grammar, kind=called) if called else grammar
-
-
-def _child(sender: Connection, notation: Notation, text: str, seconds: float) -> None:
-    """Sends (kind, source) of the grammar, or ("", what is wrong with it)."""
+def _child(sender: Connection, grammar: Grammar, seconds: float) -> None:
+    """Sends the grammar as it was read, or what is wrong with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this
     nowhere = os.open(os.devnull, os.O_WRONLY)  # what a crash says is of no use to a reader of the log
     os.dup2(nowhere, 1)
@@ -117,10 +96,9 @@ def _child(sender: Connection, notation: Notation, text: str, seconds: float) ->
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     _limit(seconds)
     try:
-        grammar = deeply(lambda: _compiled(read(notation, text)), TRYING)
-        sender.send((grammar.kind, grammar.source))
+        sender.send(deeply(lambda: _compiled(grammar.read()), TRYING))
     except LocalspecError as error:
-        sender.send(("", error.message))
+        sender.send(error.message)
 
 
 def _end_with_the_server() -> None:

@@ -260,7 +260,7 @@ class Engine:
         Raises:
             UsageError: the grammar has a mistake, or is too large.
         """
-        return self._compiler.compile(grammar)
+        return self._compiler.constraint(grammar)
 
     @property
     def drafters(self) -> tuple[str, ...]:

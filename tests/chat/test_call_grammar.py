@@ -15,8 +15,7 @@ from localspec.chat.reply.tool import AUTO, CallArguments, CallBegun, CallEnded,
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.grammar.grammar import Grammar
-from localspec.grammar.lazy import Lazy
-from localspec.grammar.matcher import Compiler
+from localspec.grammar.matcher import Compiler, Lazy
 from localspec.llama.model import Model
 from localspec.types import Prompt, Tokens
 

@@ -18,8 +18,7 @@ from localspec.chat.reply.reply import Content, Part
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
-from localspec.grammar.lazy import Lazy
-from localspec.grammar.matcher import Compiler
+from localspec.grammar.matcher import Compiler, Lazy
 from localspec.llama.model import Model
 from tests.chat.marked_file import CONTROL, USER_DEFINED, write_marked
 from tests.chat.test_call_grammar import PROMPT, Disguised

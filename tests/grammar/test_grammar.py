@@ -58,7 +58,7 @@ def begun(compiler: Compiler, grammar: Grammar, model: Model, text: str = "") ->
         (Grammar.regex(r"[0-9]{3}-[a-f]+;"), ["123-abc;"], ["12-a;", "123-x;"]),
         (Grammar.lark('start: "a" INT "z"\nINT: /[0-9]+/'), ["a12z"], ["az", "b1z"]),
     ],
-    ids=lambda value: value.kind if isinstance(value, Grammar) else "",
+    ids=lambda value: value.name if isinstance(value, Grammar) else "",
 )
 def test_it_takes_what_it_should_and_nothing_else(
     grammar: Grammar, good: list[str], bad: list[str], compiler: Compiler, model: Model

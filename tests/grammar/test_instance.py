@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localspec.grammar.instance import admits
+from localspec.grammar.grammar import admits
 
 CITY: dict[str, Any] = {
     "type": "object",

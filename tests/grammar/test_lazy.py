@@ -10,7 +10,8 @@ import pytest
 
 from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
-from localspec.grammar.lazy import Lazy, Trigger
+from localspec.grammar.grammar import Trigger
+from localspec.grammar.matcher import Lazy
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Rule
 from tests.engine.test_constraint import END, MODEL, NAMES, SIZE, VOCABULARY, Counting, drafters_of, plain, request_for

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from localspec.grammar.grammar import FORMATS, bound, loosened
-from localspec.grammar.instance import admits, fault
+from localspec.grammar.grammar import FORMATS, admits, bound, fault, loosened
 
 TEXT = {"type": "string"}
 A, B = {"properties": {"a": TEXT}}, {"properties": {"b": TEXT}}

@@ -17,9 +17,7 @@ from localspec.chat.prompt.sealed import json_text
 from localspec.chat.reply.call_json import Arguments, Array, NoCall, Object, begins_name
 from localspec.chat.reply.tool import CallBegun, CallEnded, CallPart, Tool, ToolCall, new_call_id, skip_space
 from localspec.errors import UsageError
-from localspec.grammar.grammar import JSON_OPTIONS, bound, loosened
-from localspec.grammar.instance import fault
-from localspec.grammar.trial import LARGE
+from localspec.grammar.grammar import JSON_OPTIONS, LARGE, bound, fault, loosened
 
 _GAP = r"( |\n{1,2}[ \t]{0,20})?"
 """White space that may stand around a call's name, as in `JSON_OPTIONS`: no more, so that it ends."""

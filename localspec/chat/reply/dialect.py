@@ -20,7 +20,7 @@ from localspec.chat.reply.reply import THOUGHTS, Parser, ReplyParser, Thought
 from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
-from localspec.grammar.lazy import Trigger
+from localspec.grammar.grammar import Trigger
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import NO_TOKENS, Prompt, Tokens
 

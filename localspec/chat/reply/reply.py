@@ -33,7 +33,7 @@ from localspec.chat.reply.tool import (
     parts_of,
 )
 from localspec.engine.slot import overlap
-from localspec.grammar.instance import admits
+from localspec.grammar.grammar import admits
 
 _SPACE = " \t\r\n"
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
-from localspec.grammar.lazy import Trigger
+from localspec.grammar.grammar import Grammar
 from localspec.server.chat.fields import (
     MOST_CHOICES,
     MOST_ITEMS,
@@ -70,67 +69,38 @@ class FormFields(Body):
     guided_choice: Ways | None = None
     guided_grammar: str | None = Field(default=None, description="GBNF text.")
 
-    def form(self) -> Form | None:
-        """What is asked for; None = nothing.
+    def answer_grammar(self) -> tuple[Grammar, str] | None:
+        """What is asked for, as it is written, and the field that asks; None = nothing.
 
         Raises:
-            ApiError: 400, several fields ask for a form, or no schema is given.
+            ApiError: 400, several fields ask, or no schema is given.
         """
-        forms = self._forms()
-        if len(forms) > 1:
-            names = " and ".join(form.field for form in forms)
-            raise invalid(f"{names} exclude each other.", forms[0].field, "invalid_value")
-        return forms[0] if forms else None
-
-    def _forms(self) -> list[Form]:
-        forms = []
-        for name in ("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar"):
-            value = getattr(self, name)
-            if value is not None:
-                forms.append(_form(name, name.removeprefix("guided_"), value))
-        if self.structured_outputs is not None:
-            where = "structured_outputs"
-            if self.structured_outputs.json_object:
-                forms.append(Form("schema", {"type": "object"}, f"{where}.json_object"))
-            for name, own in (("json", "json_"), ("regex", "regex"), ("choice", "choice"), ("grammar", "grammar")):
-                value = getattr(self.structured_outputs, own)
-                if value is not None:
-                    forms.append(_form(f"{where}.{name}", name, value))
+        given: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+        }
+        if (own := self.structured_outputs) is not None:
+            several = {"json": own.json_, "regex": own.regex, "choice": own.choice, "grammar": own.grammar}
+            several["json_object"] = {"type": "object"} if own.json_object else None
+            given |= {f"structured_outputs.{name}": value for name, value in several.items()}
         if self.response_format is not None and self.response_format.type != "text":
-            forms.append(Form("schema", _schema_of(self.response_format), "response_format"))
-        return forms
+            given["response_format"] = _schema_of(self.response_format)
+        asked = [field for field, value in given.items() if value is not None]
+        if len(asked) > 1:
+            raise invalid(f"{' and '.join(asked)} exclude each other.", asked[0], "invalid_value")
+        return (_grammar(asked[0], given[asked[0]]), asked[0]) if asked else None
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One form that is asked for."""
-
-    kind: Literal["schema", "gbnf", "regex", "lark"]
-    value: Any
-    """A JSON schema as an object, or the text of the others."""
-    field: str
-    """Which field asks."""
-    trigger: Trigger | None = None
-    """Where it begins to hold; None = at once."""
-    called: str = ""
-    """What the client knows it as, for messages; "" = by the name of its kind."""
-
-    @property
-    def schema(self) -> Schema | None:
-        """The JSON schema; None = it is none."""
-        return self.value if self.kind == "schema" else None
-
-
-def _form(field: str, kind: str, value: Any) -> Form:
-    if kind == "grammar":
-        return Form("gbnf", value, field)
-    if kind == "regex":
-        return Form("regex", value, field)
-    if kind == "choice":
-        return Form(
-            "lark", "start: " + " | ".join(json.dumps(way, ensure_ascii=False) for way in value), field, called="choice"
-        )
-    return Form("schema", _parsed(field, value) if isinstance(value, str) else value, field)
+def _grammar(field: str, value: Any) -> Grammar:
+    name = field.rpartition(".")[2].removeprefix("guided_")
+    if name == "grammar":
+        return Grammar("gbnf", value)
+    if name == "regex":
+        return Grammar("regex", value)
+    if name == "choice":
+        lark = "start: " + " | ".join(json.dumps(way, ensure_ascii=False) for way in value)
+        return Grammar("lark", lark, "choice")
+    return Grammar("schema", json.dumps(_parsed(field, value) if isinstance(value, str) else value))
 
 
 def _parsed(field: str, text: str) -> Schema:

@@ -39,8 +39,7 @@ class Exchange:
     def _parser(self, turn: Turn | None) -> Parser | None:
         if turn is None:
             return None
-        grammar = self.asked[0].form
-        return turn.parser(self.asked[0].prompt, lone=grammar is None or grammar.field == TOOLS)
+        return turn.parser(self.asked[0].prompt, lone=self.asked[0].field == TOOLS)
 
     @classmethod
     async def chat(

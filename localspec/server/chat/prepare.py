@@ -21,12 +21,12 @@ from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import UsageError
-from localspec.grammar.lazy import Lazy
+from localspec.grammar.grammar import Grammar
 from localspec.llama.model import Model
 from localspec.options import LIMITS, Options
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
-from localspec.server.chat.chat_fields import ChatFields, CompletionFields, Form, GenerationFields, Prompts, tool_of
+from localspec.server.chat.chat_fields import ChatFields, CompletionFields, GenerationFields, Prompts, tool_of
 from localspec.server.chat.fields import LogitBias, joined
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import ApiError, context_exceeded, invalid
@@ -150,7 +150,7 @@ def _bad_bias(what: str) -> ApiError:
 
 _Result = TypeVar("_Result")
 TOOLS = "tools"
-"""The field of a form that no other field asks for: that of calls."""
+"""The field of a grammar that no other field asks for: that of calls."""
 _SAID = "localspec-answer"
 """Stands for the last answer of a conversation whose tokens are given: what a template writes after it comes next."""
 
@@ -161,9 +161,11 @@ class Asked:
 
     prompt: Tokens
     options: Options
-    """But for the form."""
-    form: Form | None = None
-    """What the answer must look like."""
+    """But for the grammar."""
+    grammar: Grammar | None = None
+    """What the answer must look like, as it is written."""
+    field: str = TOOLS
+    """Which field asks for it."""
 
     def starts(self, engine: Engine, choices: int) -> list[Callable[[], Generation]]:
         """What submits each choice; they share the seed and differ in the stream of random numbers."""
@@ -246,31 +248,30 @@ def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> 
         raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     top = (fields.top_logprobs or 0) if fields.logprobs else None
     options = options_of(fields, engine, fields.limit(), preserved=turn.preserved, top_log_probs=top)
-    form = fields.form()
+    wanted, field = fields.answer_grammar() or (None, TOOLS)
     headed = turn.dialect.has_channels and not turn.dialect.begins_answer(prompt)
-    if form is not None and form.schema is None and headed:
+    if wanted is not None and wanted.kind != "schema" and headed:
         prompt = turn.resume(prompt, "", "", thought_out=True)[0]  # a grammar knows of no header
-    return turn, Asked(prompt, options, _joined(turn, prompt, form))
+    return turn, Asked(prompt, options, _joined(turn, prompt, wanted, field), field)
 
 
-def _joined(turn: Turn, prompt: Tokens, form: Form | None) -> Form | None:
-    """The form that the answer must have, joined with the form of tool calls and thoughts."""
-    if form is not None and form.schema is None:
+def _joined(turn: Turn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
+    """The grammar of the answer, joined with that of tool calls and thoughts."""
+    if wanted is not None and wanted.kind != "schema":
         if turn.tools:
-            raise invalid(f"{form.field} and tools exclude each other.", form.field, "invalid_value")
-        return form
-    if form is not None and not turn.tools and turn.dialect.begins_answer(prompt):
-        return form
-    lark = turn.lark(prompt, form.schema if form is not None else None)
-    if lark is None and (lazy := turn.lazily(prompt)) is not None:
-        return Form("lark", lazy[0], TOOLS, lazy[1], _called(turn.tools, None))
-    field = TOOLS if form is None else form.field
-    return None if lark is None else Form("lark", lark, field, called=_called(turn.tools, form))
+            raise invalid(f"{field} and tools exclude each other.", field, "invalid_value")
+        return wanted
+    if wanted is not None and not turn.tools and turn.dialect.begins_answer(prompt):
+        return wanted
+    lark, trigger = turn.lark(prompt, None if wanted is None else json.loads(wanted.source)), None
+    if lark is None:
+        lark, trigger = turn.lazily(prompt) or (None, None)
+    return None if lark is None else Grammar("lark", lark, _name(turn.tools, wanted), trigger)
 
 
-def _called(tools: Sequence[Tool], form: Form | None) -> str:
-    """What a client knows a form of calls as: the tool that says most of it, and a schema beside it."""
-    found = [] if form is None else ["JSON schema"]
+def _name(tools: Sequence[Tool], schema: Grammar | None) -> str:
+    """What a client knows a grammar of calls as: the tool that says most of it, and a schema beside it."""
+    found = [] if schema is None else ["JSON schema"]
     if tools:
         sizes = {tool.name: len(json.dumps(tool.parameters)) for tool in tools}
         name = max(sizes, key=sizes.__getitem__)
@@ -293,9 +294,10 @@ def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> li
     service.check_count(engine, len(each_prompt(fields.prompt)) * fields.choices)
     scores = {"top_log_probs": fields.logprobs, "drawn_log_probs": fields.drawn_log_probs}
     options = options_of(fields, engine, -1 if fields.only_echo else None, **scores)
-    form = fields.form()
+    wanted, field = fields.answer_grammar() or (None, TOOLS)
     asked = [
-        Asked(_prompt_tokens(prompt, fields.suffix, engine), options, form) for prompt in each_prompt(fields.prompt)
+        Asked(_prompt_tokens(prompt, fields.suffix, engine), options, wanted, field)
+        for prompt in each_prompt(fields.prompt)
     ]
     for one in asked:
         check_length(one.prompt, engine, "prompt")
@@ -385,8 +387,6 @@ def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
         raise context_exceeded(len(prompt), n_ctx, param)
 
 
-# From the form that an answer must have to a compiled grammar, off the event loop, and with an end.
-
 LONGEST = 512 * 1024
 """Characters of a grammar, a schema, or the schemas of all tools together."""
 DEEPEST = 64
@@ -395,38 +395,34 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 
 
 async def bound(service: Service, lease: Lease, asked: Sequence[Asked]) -> list[Asked]:
-    """With the form of a request's prompts compiled, which all have the same; the lease is released if that fails.
+    """With the grammar of a request's prompts compiled, which all have the same; the lease is released if that fails.
 
     Raises:
         ApiError: 400, the grammar is too large; 503, too many wait to be tried.
         UsageError: a mistake in the grammar, or it takes too long.
     """
-    form = asked[0].form
-    if form is None:
+    grammar = asked[0].grammar
+    if grammar is None:
         return list(asked)
     try:
-        text = await to_thread.run_sync(_text, form)
-        constraint = await service.grammar(lease.engine, form.kind, text, form.called)
+        await to_thread.run_sync(_check_size, grammar, asked[0].field)
+        constraint = await service.grammar(lease.engine, grammar)
     except BaseException:
         lease.release()
         raise
-    if form.trigger is not None:
-        constraint = Lazy(constraint, form.trigger, lease.engine.loaded.model.n_vocab)
     options = replace(asked[0].options, grammar=constraint)  # which they share, too
     return [replace(one, options=options) for one in asked]
 
 
-def _text(form: Form) -> str:
-    value: Any = form.value
-    text = json.dumps(value) if form.kind == "schema" else str(value)
-    if len(text) > LONGEST:
-        of = f" (the {form.called})" if form.called else ""
-        what = f"{form.field}{of} has {len(text)} characters as the form of an answer; at most {LONGEST} are read."
-        raise invalid(what, form.field, "invalid_value")
-    if form.kind == "gbnf" and _depth(text) > DEEPEST:
-        what = f"{form.field} has more than {DEEPEST} brackets within brackets."
-        raise invalid(what, form.field, "invalid_value")
-    return text
+def _check_size(grammar: Grammar, field: str) -> None:
+    if len(grammar.source) > LONGEST:
+        of = f" (the {grammar.name})" if grammar.name else ""
+        size = len(grammar.source)
+        what = f"{field}{of} has {size} characters as the form of an answer; at most {LONGEST} are read."
+        raise invalid(what, field, "invalid_value")
+    if grammar.kind == "gbnf" and _depth(grammar.source) > DEEPEST:
+        what = f"{field} has more than {DEEPEST} brackets within brackets."
+        raise invalid(what, field, "invalid_value")
 
 
 def _depth(text: str) -> int:

@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from localspec.engine.interfaces import Constraint
 from localspec.errors import Cancelled, LocalspecError
-from localspec.grammar.trial import LARGE, Notation, Trials
+from localspec.grammar.grammar import LARGE, Grammar
+from localspec.grammar.trial import Trials
 from localspec.llama.exact.choice import Progress
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease, Pool
@@ -262,28 +263,21 @@ class Service:
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
 
-    async def grammar(self, engine: Engine, notation: Notation, text: str, called: str = "") -> Constraint:
+    async def grammar(self, engine: Engine, grammar: Grammar) -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried.
-
-        Args:
-            engine: that keeps to it.
-            notation: of the text.
-            text: the grammar.
-            called: what it is to the client, for messages; "" = what its notation is called.
 
         Raises:
             ApiError: 503, too many large grammars wait already.
             UsageError: a mistake in the grammar, or it is too large.
         """
         limiter = self.compiling
-        if len(text) > LARGE:
+        if len(grammar.source) > LARGE:
             limiter = self.trying
             waiting = limiter.statistics().tasks_waiting
             if waiting >= _WAITING_GRAMMARS:
                 raise overloaded(f"{waiting} large grammars wait to be tried already.")
-        read = partial(self.trials.read, notation, text, lambda: self.stopped, called)
-        grammar = await to_thread.run_sync(read, limiter=limiter)
-        return await to_thread.run_sync(engine.compiled, grammar, limiter=self.compiling)
+        read = await to_thread.run_sync(self.trials.read, grammar, lambda: self.stopped, limiter=limiter)
+        return await to_thread.run_sync(engine.compiled, read, limiter=self.compiling)
 
     # -- texts that are read only ------------------------------------------------------------------------------
 
