@@ -18,7 +18,7 @@ from localspec.models.hub.offer import OFFER_ORDER, offers
 from localspec.models.installed.catalog import Catalog
 from localspec.runtime.memory.estimate import Rates
 from localspec.runtime.offered import HEADING, TINY, Pace, is_bundled, offered, recommended_names, words
-from localspec.tui.screens.shelf import Item, judged
+from localspec.tui.screens.models import Item, judged
 from tests.fake_gpus import CARD, list_gpus
 
 GB = 10**9

@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from localspec.chat.archive.message import Attachment
 from localspec.errors import UsageError
-from localspec.tui.talk.attach import LARGEST, attached, files, matching
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.files import LARGEST, attached, files, matching
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.composer import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
 

@@ -14,10 +14,9 @@ from textual.message import Message as TextualMessage
 
 from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
-from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
+from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink, Told
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk import posts
-from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.text.typesetting import Line, Typesetter
 from tests.tui.conftest import MakeApp, front, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswer, ReplayAnswerer
@@ -32,12 +31,13 @@ class Screen:
 
     def __init__(self, cost: float) -> None:
         self.now, self.cost = 0.0, cost
-        self.drawn: list[tuple[float, TextualMessage]] = []
+        self.drawn: list[tuple[float, Told]] = []
         self._due: list[tuple[float, int, Callable[[], Any]]] = []
         self._number = count()
 
     def post_message(self, message: TextualMessage) -> bool:
-        self.drawn.append((self.now, message))
+        assert isinstance(message, Posted)
+        self.drawn.append((self.now, message.told))
         return True
 
     def call_later(self, callback: Callable[..., Any]) -> bool:
@@ -142,10 +142,10 @@ class Counted:
         self._hear = app.chat_screen._hear
         app.chat_screen._hear = self._note  # type: ignore[method-assign]
 
-    def _note(self, event: posts.AnswerPart | posts.AnswerEnded | posts.Prefilled) -> None:
-        if isinstance(event, AnswerPart):
-            self.parts.append(event)
-        self._hear(event)
+    def _note(self, told: AnswerPart | AnswerEnded | Prefilled) -> None:
+        if isinstance(told, AnswerPart):
+            self.parts.append(told)
+        self._hear(told)
 
 
 @pytest.mark.asyncio

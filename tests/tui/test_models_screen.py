@@ -18,13 +18,11 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.other_programs import find_kept
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import offered
-from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
-from localspec.tui.screens.pull import FindModelScreen, PullScreen
-from localspec.tui.screens.shelf import Item, Speeds, judged, shelf, timed
+from localspec.tui.screens.models import Item, ModelsScreen, Speeds, cells, detail, judged, shelf, speeds_of, timed
+from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PathInput, PullScreen, dropped
+from localspec.tui.screens.settings import Tick
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.form import PathInput, Tick, dropped
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
@@ -219,7 +217,7 @@ async def test_an_empty_name_is_asked_for(make_app: MakeApp, client: Hub, store:
 async def test_a_model_of_another_program_is_chosen_from_a_list(
     make_app: MakeApp, client: Hub, store: Store, tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.tui.screens.import_file.find_kept", find_kept)
+    monkeypatch.setattr("localspec.tui.screens.pull.find_kept", find_kept)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "kept"))
     (tmp_path / "kept").mkdir()

@@ -12,7 +12,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.chat_tabs import OpenTabs
 from tests.tui.conftest import MakeApp, front, here, say, until
 

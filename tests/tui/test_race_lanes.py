@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.tui.screens.race import Heat, Lane, likeness, summary
-from localspec.tui.screens.steps import headline, so_far, timeline, timing, verdict
+from localspec.tui.screens.stats import headline, so_far, timeline, timing, verdict
 from localspec.tui.text.origin_lines import Emitted, Guess, Pass
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
-from localspec.tui.screens.doctor import examine
+from localspec.tui.screens.help import examine
 from localspec.tui.screens.race import PLAIN, SPECULATIVE, RaceScreen
-from localspec.tui.screens.steps import StepsScreen
+from localspec.tui.screens.stats import StepsScreen
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import MakeApp, front, say, until
 

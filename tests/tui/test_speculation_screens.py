@@ -12,10 +12,9 @@ from textual.widgets import Input, OptionList, Static
 from localspec.checks.doctor import Finding
 from localspec.engine.slot import PassRecord
 from localspec.remote.answerer import Facts
-from localspec.tui.screens.doctor import DoctorScreen, content_of, ordered, verdict
+from localspec.tui.screens.help import DoctorScreen, content_of, ordered, verdict
 from localspec.tui.screens.race import HELP, PLAIN, SPECULATIVE, LaneView, RaceScreen
-from localspec.tui.screens.stats import StatsScreen
-from localspec.tui.screens.steps import SPEEDS, StepsScreen
+from localspec.tui.screens.stats import SPEEDS, StatsScreen, StepsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.origin_view import OriginView
@@ -44,11 +43,11 @@ async def test_the_meter_shows_the_last_answer(make_app: MakeApp) -> None:
         assert "tok/s" in str(meter.content)
 
 
-async def test_statistics_of_this_chat_and_all(make_app: MakeApp) -> None:
+async def test_statistics_of_this_chat_and_all(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     app = make_app()
     async with app.run_test(size=(100, 50)) as pilot:
-        app.copy = lambda text, what: copied.append(text)  # type: ignore[method-assign]
+        monkeypatch.setattr("localspec.tui.screens.stats.copy", lambda app, text, what: copied.append(text))
         await say(pilot, "one")
         await pilot.press("ctrl+n")
         await until(pilot, lambda: len(app.chat_screen.panes) == 2)
@@ -303,13 +302,13 @@ async def test_the_race_leaves_no_answer_behind(make_app: MakeApp) -> None:
         assert app.screen is app.chat_screen
 
 
-async def test_the_doctor_examines_and_copies(make_app: MakeApp) -> None:
+async def test_the_doctor_examines_and_copies(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
-        app.copy = lambda text, what: copied.append(text)  # type: ignore[method-assign]
+        monkeypatch.setattr("localspec.tui.screens.help.copy", lambda app, text, what: copied.append(text))
         await say(pilot, "hi")
-        app.open("doctor")
+        app.chat_screen.open("doctor")
         await until(pilot, lambda: isinstance(app.screen, DoctorScreen) and app.screen.findings)
         screen = app.screen
         assert isinstance(screen, DoctorScreen)

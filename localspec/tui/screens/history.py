@@ -17,9 +17,8 @@ from textual.widgets.option_list import Option
 from localspec.chat.archive.message import Chat, Hit
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.page import Page
-from localspec.tui.talk import exchange
+from localspec.tui.screens.chat import ChatScreen, Page
+from localspec.tui.talk import files
 from localspec.tui.widgets.dialogs import Line, say
 from localspec.tui.widgets.hints import short
 from localspec.tui.widgets.registry import CLOSE, bind
@@ -150,11 +149,11 @@ class HistoryScreen(Page):
         chat = self.marked_chat
         if chat is None:
             return
-        path, _ = exchange.target(chat.title or "chat", "")
+        path, _ = files.target(chat.title or "chat", "")
         file = await self.app.push_screen_wait(Line("Write to (.md, .json or .html)", str(path)))
         if file:
             try:
-                self.chats.tell(exchange.export(self.session.archive, chat, file))
+                self.chats.tell(files.export(self.session.archive, chat, file))
             except LocalspecError as error:
                 say(self, str(error), problem=True)
 

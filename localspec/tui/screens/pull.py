@@ -1,42 +1,47 @@
-"""Pull inside the app: planned from headers, asked, fetched with progress; Esc stops, and what came is kept.
-
-Search on the hub: pairs and models of the catalogue and GGUF repositories by words; the one chosen is pulled.
-"""
+"""Models taken in: pulled from the hub, as planned from headers; searched for there; or a GGUF file of this machine."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
 
+from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.plain_text import one_line
-from localspec.errors import Cancelled, LocalspecError
-from localspec.models.hub.hub import Hub
+from localspec.chat.plain_text import one_line, pictured
+from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.hub.pull import Plan
 from localspec.models.hub.sidecar import Part
+from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
+from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
+from localspec.paths import typed
 from localspec.runtime.memory import places
+from localspec.tui.screens.settings import Tick
 from localspec.tui.text.plots import amount, bar, duration
-from localspec.tui.widgets.dialogs import Dialog
-from localspec.tui.widgets.errands import Errands, Tell
+from localspec.tui.widgets.dialogs import Dialog, Errands, Tell, call_while_running
 from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
-    from localspec.models.hub.hub import Found
-
+    from localspec.models.hub.hub import Found, Hub
 
 Listed = PairEntry | ModelEntry
 """What the catalogue lists by name: pairs, and targets that are in none."""
@@ -407,5 +412,180 @@ class PullScreen(Dialog[str | None]):
         if self._busy and self._timer is not None:
             self._stop.set()
             self.say("Stopping ...")
+        else:
+            self.dismiss(None)
+
+
+def dropped(text: str) -> str:
+    """The path that is meant: terminals put quotes around it, backslashes before blanks, or file:// in front."""
+    text = text.strip().split("\n")[0].strip()
+    if text.startswith("file://"):
+        return unquote("/" + text.removeprefix("file://").partition("/")[2])
+    if os.path.exists(typed(text)):
+        return text
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    return words[0] if len(words) == 1 else text
+
+
+def completed(text: str, ending: str) -> str | None:
+    """The first file with this ending, or folder, whose path begins as typed; None = there is none, or nothing to add.
+
+    Takes a moment in a large folder: call it from a thread.
+    """
+    start, slash, name = text.rpartition("/")
+    if not text or (not slash and text != "~"):
+        start, name = "", text
+    try:
+        with os.scandir(typed(start + slash or ".")) as entries:
+            found = sorted(
+                entry.name + "/" * os.path.isdir(entry)
+                for entry in entries
+                if entry.name.startswith(name)
+                and (name or not entry.name.startswith("."))
+                and (os.path.isdir(entry) or entry.name.lower().endswith(ending))
+            )
+    except OSError:
+        return None
+    return next((start + slash + one for one in found if one != name), None)
+
+
+class _Paths(Suggester):
+    def __init__(self, ending: str) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._ending = ending
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return await asyncio.to_thread(completed, value, self._ending)
+
+
+class PathInput(Input):
+    """A line for a path, also as terminals paste a file that is dropped on them.
+
+    Tab takes what is suggested; without a suggestion it goes to the next field.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested"),
+    ]
+
+    def __init__(self, placeholder: str, ending: str, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(placeholder=placeholder, suggester=_Paths(ending), id=id)
+
+    def action_complete(self) -> None:
+        if self._suggestion and self._suggestion != self.value:
+            self.value = self._suggestion
+            self.cursor_position = len(self.value)
+        else:
+            self.screen.focus_next()
+
+    def _on_paste(self, event: events.Paste) -> None:
+        """A dropped file stands for itself: it replaces what was there."""
+        path = dropped(event.text)
+        if path != event.text or path.startswith("/"):
+            event.prevent_default()  # Input's own handler, which Textual calls as well
+            event.stop()
+            self.value = path
+            self.cursor_position = len(path)
+
+
+class ImportScreen(Dialog[str | None]):
+    """The result is the new entry's name, None = nothing was imported."""
+
+    CSS_PATH = "import_file.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("import.go", "ctrl+s", "take", "Import", "Take the file into the list", show=True),
+    ]
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._stop = threading.Event()
+        self._busy = False
+        self._found: list[Kept] = []
+        """Models that other programs keep, as they are listed."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Import a GGUF file of this machine", classes="question", markup=False)
+            yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
+            yield OptionList(id="found")
+            yield Input(placeholder="name (else the file's)", id="name")
+            yield Tick("It is a draft model", id="draft")
+            yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
+            yield Static("", id="note", markup=False)
+            yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one("#file").focus()
+        self._find()
+
+    @work(thread=True, exclusive=True, group="find")
+    def _find(self) -> None:
+        """Looks where other programs keep models."""
+        found = [one for one in find_kept(self._store) if not one.installed]
+        call_while_running(self, self._offer, found)
+
+    def _offer(self, found: list[Kept]) -> None:
+        self._found = found
+        options = self.query_one(OptionList)
+        options.add_options([pictured(f"{one.name}  {amount(one.bytes)}  {one.program}") for one in found])
+        options.display = bool(found)
+        options.highlighted = 0 if found else None
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Fills in what was chosen; a second Enter imports."""
+        event.stop()
+        one = self._found[event.option_index]
+        self.query_one("#file", Input).value = str(one.path)
+        self.query_one("#name", Input).value = one.name
+        self.query_one("#draft", Tick).value = one.is_head
+        self.query_one("#file").focus()
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Reads, checks and lists the file."""
+        path = dropped(self.query_one("#file", Input).value)
+        if self._busy or not path:
+            return
+        self._busy = True
+        self._stop.clear()
+        role = "draft" if self.query_one("#draft", Tick).value else "target"
+        name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
+        self.say("Reading the file ...")
+        self._adopt(typed(path), name, role, copy)
+
+    @work(thread=True, exclusive=True, group="import")
+    def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:
+        try:
+            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
+        except (LocalspecError, OSError) as error:
+            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
+            call_while_running(self, self._failed, text)
+        else:
+            call_while_running(self, self.dismiss, entry.name)
+
+    def _progress(self, file: str, done: int, size: int) -> None:
+        if self._stop.is_set():
+            raise Cancelled("The import was stopped; nothing was changed.")
+        text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
+        call_while_running(self, self.say, text)
+
+    def _failed(self, text: str) -> None:
+        self._busy = False
+        self.say(text, bad=True)
+
+    def action_close(self) -> None:
+        """Stops what is being read; closes otherwise."""
+        if self._busy:
+            self._stop.set()
         else:
             self.dismiss(None)

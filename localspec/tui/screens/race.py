@@ -28,11 +28,9 @@ from textual.widgets import Input, Static
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
-from localspec.remote.answerer import Answer, Question
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.page import Page
-from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
+from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Question
+from localspec.tui.screens.chat import ChatScreen, Page
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.text.origin_lines import Pass, PassReader
 from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.origin_view import OriginView
@@ -342,22 +340,18 @@ class RaceScreen(Page):
         drafter = "none" if name == PLAIN else self._question.drafter
         self._ask(drafter, self._question.max_tokens or MOST_TOKENS)
 
-    def on_prefilled(self, message: Prefilled) -> None:
-        message.stop()
+    def on_posted(self, event: Posted) -> None:
+        event.stop()
+        told = event.told
+        if isinstance(told, AnswerEnded) and told.answer is self._answer:
+            self._ended(told)
+        elif isinstance(told, AnswerPart) and told.answer is self._answer and not self._warming and self._reader:
+            lane = self.lanes[self._waiting[0]]
+            lane.add(self._reader.read_all(told.records, len(told.tokens)), told.tokens)
+            self.query_one(f"#{lane.name}", LaneView).show()
+            self._compare()
 
-    def on_answer_part(self, message: AnswerPart) -> None:
-        message.stop()
-        if message.answer is not self._answer or self._warming or self._reader is None:
-            return
-        lane = self.lanes[self._waiting[0]]
-        lane.add(self._reader.read_all(message.records, len(message.tokens)), message.tokens)
-        self.query_one(f"#{lane.name}", LaneView).show()
-        self._compare()
-
-    def on_answer_ended(self, message: AnswerEnded) -> None:
-        message.stop()
-        if message.answer is not self._answer:
-            return
+    def _ended(self, message: AnswerEnded) -> None:
         self._answer = None
         if message.error is not None:
             self._note(str(message.error))

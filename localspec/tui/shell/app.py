@@ -1,14 +1,19 @@
-"""The terminal chat: what all screens share, and the way between them."""
+"""The terminal chat: what all screens share, the way between them, and the net below them: an error that nobody
+expected is said in a line and logged, and the chat goes on."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -17,24 +22,26 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
+from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.timer import Timer
+from textual.worker import WorkerFailed
 
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import note
 from localspec.errors import LocalspecError
+from localspec.paths import data_dir
+from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.slash import SlashCommands
-from localspec.tui.shell.net import Net, handlers_caught
-from localspec.tui.talk.posts import AnswerEnded, LoadFailed, Loading, ModelReady, Posts
+from localspec.tui.talk.inbox import Posted, Posts
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets import registry
-from localspec.tui.widgets.dialogs import say
-from localspec.tui.widgets.errands import call_soon
+from localspec.tui.widgets.dialogs import call_soon, say
 from localspec.tui.widgets.hints import does_not_last, may_leave
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
-from localspec.tui.widgets.themes import DARK, THEMES
 
 _HERE = Path(__file__).parent
 _GARBAGE = (5_000, 5, 1_000_000)
@@ -48,6 +55,113 @@ _QUIET_SECONDS = 2.0
 _SWITCH_SECONDS = 0.0005
 """How long the engine's thread waits for the interpreter while the screen draws, instead of Python's 0.005: a pass of a
 small model takes 0.001 and needs the interpreter several times."""
+_MOST, _SPAN_SECONDS = 100, 10.0
+"""So many errors in so short a time: nothing works any more, and the chat ends."""
+_AGAIN_SECONDS = 8.0
+"""After which the same error is said and logged again: so long the note of it stands in the corner."""
+_LARGEST = 1024 * 1024
+"""Bytes of a log; a fuller one is put aside, in place of the one before."""
+# Two calm themes: one accent, readable contrast; all of Textual's can be chosen, too.
+DARK = Theme(
+    name="localspec-dark",
+    dark=True,
+    primary="#7aa7d9",
+    secondary="#6d8299",
+    accent="#e0a458",
+    foreground="#d7dae0",
+    background="#14171c",
+    surface="#191d23",
+    panel="#222831",
+    success="#7fb685",
+    warning="#d9a441",
+    error="#d9706c",
+)
+LIGHT = Theme(
+    name="localspec-light",
+    dark=False,
+    primary="#2b5f96",
+    secondary="#5a6b7d",
+    accent="#9a5b00",
+    foreground="#1f242b",
+    background="#f7f7f4",
+    surface="#efefea",
+    panel="#e3e4df",
+    success="#2f6b3a",
+    warning="#8a5a00",
+    error="#a1312d",
+)
+
+
+class Net:
+    """What errors fall into. Called on the app's own thread."""
+
+    def __init__(self, say: Callable[[str], object], end: Callable[[str], object], stands: Callable[[], bool]) -> None:
+        """`say`: in a line. `end`: leaves the chat, with the sentence of why. `stands`: it can go on."""
+        self._say, self._end, self._stands = say, end, stands
+        self._times = deque[float](maxlen=_MOST)
+        self._said: dict[tuple[object, ...], float] = {}
+        """When each error was said last, by its kind and place; seconds of the monotonic clock."""
+
+    def catch(self, error: BaseException) -> None:
+        """Says and logs an error; ends the chat if it cannot go on."""
+        if isinstance(error, WorkerFailed):
+            error = error.error
+        now = monotonic()
+        self._times.append(now)
+        dense = len(self._times) == _MOST and now - self._times[0] < _SPAN_SECONDS
+        over = dense or not self._stands()
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        kind = (type(error), *((frame.filename, frame.lineno) for frame in last))
+        if not over and now - self._said.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+            return
+        self._said[kind] = now
+        where = f"{log_file()} says where" if write(error) else "LOCALSPEC_DEBUG=1 shows where"
+        what = shorten(repr(error), 120)
+        if over:
+            self._end(f"The chat ended by an internal error: {what}. {where}; please report it.")
+        else:
+            self._say(f"The chat goes on after an internal error: {what}. {where}; please report it.")
+
+
+def log_file() -> Path:
+    """Where tracebacks are kept."""
+    return data_dir() / "errors.log"
+
+
+def write(error: BaseException) -> bool:
+    """Adds an error with its traceback to the log; False = it cannot be written."""
+    path = log_file()
+    text = f"{datetime.now():%Y-%m-%d %H:%M:%S}\n{''.join(traceback.format_exception(error))}\n"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > _LARGEST:
+            path.replace(path.with_suffix(".old.log"))
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def handlers_caught(catch: Callable[[Exception], object]) -> Iterator[None]:
+    """An error in a handler is caught where it is called, and the widget goes on with its next message.
+
+    Textual ends the widget, and with the app the program. It has no public place to say otherwise.
+    """
+    dispatch = MessagePump._dispatch_message
+
+    async def caught(self: MessagePump, message: Message) -> None:
+        try:
+            await dispatch(self, message)
+        except Exception as error:  # noqa: BLE001 - the worker's edge
+            catch(error)
+
+    MessagePump._dispatch_message = caught  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MessagePump._dispatch_message = dispatch  # type: ignore[method-assign]
 
 
 class ChatApp(App[int]):
@@ -112,18 +226,18 @@ class ChatApp(App[int]):
                 pane.leave()
 
     def get_default_screen(self) -> Screen[Any]:
-        return ChatScreen(self.session, self)
+        return ChatScreen(self.session)
 
     def get_driver_class(self) -> type[Driver]:
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # Windows, or another by the environment
             return found
-        from localspec.tui.shell.net import Terminal
+        from localspec.tui.shell.terminal import Terminal
 
         return Terminal
 
     def on_mount(self) -> None:
-        for theme in THEMES:
+        for theme in (DARK, LIGHT):
             self.register_theme(theme)
         liked = self.session.preferences.theme
         self.theme = liked if liked in self.available_themes else DARK.name
@@ -141,11 +255,16 @@ class ChatApp(App[int]):
 
     async def action_quit(self) -> None:
         """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""
+
+        async def ask() -> None:
+            if await may_leave(self, self.session.archive):
+                self._leave()
+
         written = any(pane.path for pane in self.chat_screen.panes)
         if not (written and does_not_last(self.session.archive)):
             self._leave()
         elif not any(worker.group == "quit" for worker in self.workers):  # else it is being asked
-            self.run_worker(self._ask_and_leave(), group="quit")
+            self.run_worker(ask(), group="quit")
 
     async def action_interrupt(self) -> None:
         """Stops the answer in front; a second time soon after, it leaves."""
@@ -157,10 +276,6 @@ class ChatApp(App[int]):
         if pane is not None and pane.answer is not None:
             pane.stop()
         say(self, "Ctrl+C again leaves.")
-
-    async def _ask_and_leave(self) -> None:
-        if await may_leave(self, self.session.archive):
-            self._leave()
 
     def _leave(self) -> None:
         for pane in self.chat_screen.panes:
@@ -181,16 +296,23 @@ class ChatApp(App[int]):
 
     # ---- models and answers
 
-    def on_loading(self, message: Loading) -> None:
-        self.session.loading = message
-        self.chat_screen.show_status()
-
-    def on_model_ready(self, message: ModelReady) -> None:
-        self.session.loading, self.session.facts = None, message.facts
-        self.chat_screen.learn_anew()
-        if message.facts.completes:
-            say(self, note(message.facts.name), problem=True)
-        self._import_screens()
+    def on_posted(self, event: Posted) -> None:
+        told, session = event.told, self.session
+        if isinstance(told, Loading):
+            session.loading = told
+            self.chat_screen.show_status()
+        elif isinstance(told, ModelReady):
+            session.loading, session.facts = None, told.facts
+            self.chat_screen.learn_anew()
+            if told.facts.completes:
+                say(self, note(told.facts.name), problem=True)
+            self._import_screens()
+        elif isinstance(told, LoadFailed):
+            session.loading, session.failure = None, told.error.message
+            self.chat_screen.learn_anew()
+            say(self, str(told.error), problem=True)
+        elif isinstance(told, AnswerEnded):
+            self._stir()
 
     @work(thread=True, exclusive=True, group="import")
     def _import_screens(self) -> None:
@@ -207,14 +329,6 @@ class ChatApp(App[int]):
             if not gc.get_freeze_count():
                 memory.settle()
             gc.set_threshold(*_GARBAGE)
-
-    def on_load_failed(self, message: LoadFailed) -> None:
-        self.session.loading, self.session.failure = None, message.error.message
-        self.chat_screen.learn_anew()
-        say(self, str(message.error), problem=True)
-
-    def on_answer_ended(self, message: AnswerEnded) -> None:
-        self._stir()
 
     def on_chat_pane_long_answered(self, event: ChatPane.LongAnswered) -> None:
         """Nobody need look for it: the terminal is told."""
@@ -244,54 +358,21 @@ class ChatApp(App[int]):
         """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
         text = plain_text(text)
         self.unseen.append(text)
-        call_soon(self, self._show_warning, text)
 
-    def _show_warning(self, text: str) -> None:
-        if not self._exit:
-            say(self, text, problem=True)
-            self.unseen.remove(text)
+        def show() -> None:
+            if not self._exit:
+                say(self, text, problem=True)
+                self.unseen.remove(text)
 
-    def open(self, name: str, *words: str) -> None:
-        """Opens a screen of the registry; a second call while it is open does nothing."""
-        row = next(row for row in SCREENS if row.name == name)
-        kind = load(row.home)
-        if not any(isinstance(screen, kind) for screen in self.screen_stack):
-            self.push_screen(kind(self.chat_screen, *words))
+        call_soon(self, show)
 
     def action_open(self, name: str) -> None:
-        self.open(name)
-
-    async def command(self, name: str, rest: str) -> None:
-        """Runs a slash command of `registry.OWN`. Raises: LocalspecError if something is wrong with it."""
-        await SlashCommands(self.chat_screen).run(name, rest)
-
-    def copy(self, text: str, what: str) -> None:
-        """Copies to the clipboard, by the best way there is, and says which."""
-        self._copy(text, what)
-
-    @work(thread=True, group="clipboard")
-    def _copy(self, text: str, what: str) -> None:
-        from localspec.tui.shell.clipboard import copy
-
-        try:
-            way = copy(text, self._write_to_terminal)
-        except LocalspecError as error:
-            self.call_from_thread(say, self, str(error), True)
-        else:
-            self.call_from_thread(say, self, f"{what} copied {way}.")
-
-    def _write_to_terminal(self, sequence: str) -> bool:
-        """Writes an escape sequence to the terminal; False = there is none."""
-        driver = self._driver
-        if driver is None or self.is_headless:
-            return False
-        self.call_from_thread(driver.write, sequence)
-        return True
+        self.chat_screen.open(name)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
         for row in SCREENS:
-            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.open, row.name))
+            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.chat_screen.open, row.name))
         yield from self.chat_screen.palette()
 
     # ---- looks and keys

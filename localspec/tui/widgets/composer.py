@@ -23,7 +23,7 @@ from localspec.chat.archive.message import Attachment
 from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.errors import LocalspecError
 from localspec.models.installed import installed
-from localspec.tui.talk import attach
+from localspec.tui.talk import files
 from localspec.tui.widgets.registry import bind, commands
 
 _FOLD_CHARACTERS = 2_000
@@ -356,8 +356,8 @@ class Completion:
 
     async def _offer_files(self, word: str) -> None:
         if self._files is None:
-            self._files = await asyncio.to_thread(attach.files, Path.cwd())
-        paths = await asyncio.to_thread(attach.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
+            self._files = await asyncio.to_thread(files.files, Path.cwd())
+        paths = await asyncio.to_thread(files.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
         if self._composer.word_before_cursor() == word:
             self._suggestions.offer([_file(path) for path in paths])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App
@@ -27,16 +27,12 @@ from localspec.chat.plain_text import one_line, plain_text
 from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
-from localspec.remote.answerer import Answer, Answerer, Question
+from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
 from localspec.tui.talk.conversation import Fit
-from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.widgets.composer import Prompt
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.registry import bind
-
-if TYPE_CHECKING:
-    from localspec.remote.answerer import Facts
 
 
 def own_model(model: str, facts: Facts | None) -> str:
@@ -160,22 +156,19 @@ class Compactor(Hint):
         if not self.writing:
             await self.run_action("screen.compact")
 
-    def on_prefilled(self, event: Prefilled) -> None:
+    def on_posted(self, event: Posted) -> None:
         event.stop()
-        if self.writing and event.total is not None and event.done < event.total:
-            self.tell(f"Esc stops the summary: {event.done:,} of {event.total:,} tokens are read")
-
-    def on_answer_part(self, event: AnswerPart) -> None:
-        event.stop()
-        if self.writing:
-            self._parts.append(event.text)
+        told, done = event.told, self._done
+        if done is None:
+            return
+        if isinstance(told, Prefilled) and told.total is not None and told.done < told.total:
+            self.tell(f"Esc stops the summary: {told.done:,} of {told.total:,} tokens are read")
+        elif isinstance(told, AnswerPart):
+            self._parts.append(told.text)
             self.tell(f"Esc stops the summary: {len(''.join(self._parts).split())} words so far")
-
-    def on_answer_ended(self, event: AnswerEnded) -> None:
-        event.stop()
-        if event.answer is self._answer and self._done is not None and not self._stopped:
-            self._error = event.error if event.finish is FinishReason.ERROR else None
-            self._done.set()
+        elif isinstance(told, AnswerEnded) and told.answer is self._answer and not self._stopped:
+            self._error = told.error if told.finish is FinishReason.ERROR else None
+            done.set()
 
 
 class Queue(OptionList):

@@ -22,11 +22,10 @@ from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
-from localspec.remote.answerer import Answer, Question
-from localspec.tui.talk import attach
+from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
+from localspec.tui.talk import files
 from localspec.tui.talk.conversation import Fit, fit, last_turn, question_of, room
-from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled, Taken
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Completion, Composer, Prompt, Suggestions, joined
@@ -258,11 +257,11 @@ class ChatPane(TabPane):
         edited = None if self.editing is None else archive.message(self.editing)
         answer_edited = edited is not None and edited.role == "assistant"
         if not answer_edited:  # in an answer an @path is a word of the model's
-            files = await asyncio.to_thread(attach.attached, prompt.text)
+            named = await asyncio.to_thread(files.attached, prompt.text)
             below = await self._folders(prompt.text)
             if below is None:
                 return
-            attachments = (*attachments, *files, *below)
+            attachments = (*attachments, *named, *below)
         self._end("stopped", "", None)
         if self._sending is not None:
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
@@ -281,24 +280,24 @@ class ChatPane(TabPane):
 
     def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> Iterator[Attachment]:
         """Attachments of a message that its new version mentions and that are not here to be read any more."""
-        names, asked = {one.name for one in attachments}, attach.folders(prompt.text)
+        names, asked = {one.name for one in attachments}, files.folders(prompt.text)
         for one in edited.attachments:
             below = any(one.name.startswith(name.rstrip("/") + "/") for name in asked)
-            if one.name not in names and not below and attach.mentioned(prompt.text, one.name):
+            if one.name not in names and not below and files.mentioned(prompt.text, one.name):
                 yield one
 
     async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
         """The files of the folders that a message mentions, if the user wants them; None = do not send it."""
         found: tuple[Attachment, ...] = ()
-        for name in attach.folders(text):
-            files = await asyncio.to_thread(attach.attached_below, typed(name), name)
-            words = "\n\n".join(f"{one.name}\n{one.content}" for one in files)
+        for name in files.folders(text):
+            inside = await asyncio.to_thread(files.attached_below, typed(name), name)
+            words = "\n\n".join(f"{one.name}\n{one.content}" for one in inside)
             asked = replace(self.question(), messages=[Message("user", words)], prefix="", reasoning="")
             tokens = (await asyncio.to_thread(fit, self.session.answerer, asked)).tokens
             size = f"{tokens:,} tokens" if tokens is not None else f"{len(words):,} characters"
             limit = self.session.facts.context if self.session.facts is not None else None
             room = f"; a chat can hold {limit:,}" if limit is not None else ""
-            what = f"the {len(files)} text files" if len(files) > 1 else "the text file"
+            what = f"the {len(inside)} text files" if len(inside) > 1 else "the text file"
             question = f"Attach {what} of {name}: {size}{room}?"
             answer = await self.app.push_screen_wait(
                 Choice(question, [("yes", "Attach them", "what .gitignore names is left out"),
@@ -307,7 +306,7 @@ class ChatPane(TabPane):
             )  # fmt: skip
             if answer not in ("yes", "no"):
                 return None
-            found += files if answer == "yes" else ()
+            found += inside if answer == "yes" else ()
         return found
 
     def edit(self, message: StoredMessage) -> None:
@@ -317,7 +316,7 @@ class ChatPane(TabPane):
         self.editing = message.id
         self.composer.folds = message.role == "user"
         self.composer.put("")
-        unnamed = tuple(one for one in message.attachments if not attach.mentioned(message.content, one.name))
+        unnamed = tuple(one for one in message.attachments if not files.mentioned(message.content, one.name))
         self.composer.restore([Prompt(message.content, unnamed)])
         self.composer.add_class("editing")
         does = "sends it" if message.role == "user" else "keeps it"
@@ -394,11 +393,26 @@ class ChatPane(TabPane):
         self._ask(replace(question, room=0 if go_on else room(limit)))
         return True
 
-    async def on_taken(self, event: Taken) -> None:
-        event.stop()
-        if event.answer is self.answer and self._asking is not None and not self._stopped:
+    async def on_posted(self, event: Posted) -> None:
+        """What comes of the answer under way goes on to the screen; what comes of one that was stopped does not."""
+        told = event.told
+        if isinstance(told, Taken):
+            event.stop()
+            await self._taken(told)
+        elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
+            event.stop()
+        elif isinstance(told, AnswerEnded):
+            await self._ended(told)
+        elif isinstance(told, AnswerPart):
+            if self._writer is None or self._stopped:
+                event.stop()
+            else:
+                await self._extend(told, self._writer)
+
+    async def _taken(self, told: Taken) -> None:
+        if told.answer is self.answer and self._asking is not None and not self._stopped:
             asked, self._asking = self._asking, None
-            self.context_tokens = event.tokens
+            self.context_tokens = told.tokens
             await self._begin(*asked)
             self.post_message(self.Changed())
 
@@ -463,21 +477,15 @@ class ChatPane(TabPane):
         self.live.begin(self.answer)
         self.post_message(self.Changed())
 
-    async def on_answer_part(self, event: AnswerPart) -> None:
-        if event.answer is not self.answer or self._writer is None or self._stopped:
-            event.stop()  # of an answer that was stopped
-            return
-        self._writer.extend(event.text, reasoning=event.thinking)
-        self._thinks = (self._thinks or bool(event.thinking.strip())) and not event.text.strip()
-        for record in event.records:
-            self._writer.extend(record=record)
+    async def _extend(self, part: AnswerPart, writer: AnswerWriter) -> None:
+        writer.extend(part.text, reasoning=part.thinking)
+        self._thinks = (self._thinks or bool(part.thinking.strip())) and not part.text.strip()
+        for record in part.records:
+            writer.extend(record=record)
         if self._bubble is not None:
-            await self._bubble.extend(event)
+            await self._bubble.extend(part)
 
-    async def on_answer_ended(self, event: AnswerEnded) -> None:
-        if event.answer is not self.answer:
-            event.stop()
-            return
+    async def _ended(self, event: AnswerEnded) -> None:
         if self._asking is not None and isinstance(event.error, RunnerError) and not self._stopped:
             asked, self._asking = self._asking, None
             await self._begin(*asked)  # so that the chat keeps what went wrong
@@ -501,10 +509,6 @@ class ChatPane(TabPane):
         if self.queue.prompts:
             self._sending = self.queue.pop()
             self._send(self._sending)
-
-    def on_prefilled(self, event: Prefilled) -> None:
-        if event.answer is not self.answer:
-            event.stop()
 
     def stop(self) -> None:
         """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment.
