@@ -164,7 +164,7 @@ async def race(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     await pilot.press("f8")
     screen = await opened(app, pilot, RaceScreen)
     await pilot.press("enter")
-    await until(pilot, lambda: screen.heats)
+    await until(pilot, lambda: screen.speedups)
     await pilot.press(*["plus"] * 6)
     await until(pilot, lambda: "Both lanes are done" in str(screen.query_one("#note").content))
 

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from textual.message import Message as TextualMessage
+from textual.message_pump import MessagePump
 
 from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
@@ -63,6 +64,10 @@ class Screen:
         return [(when, message) for when, message in self.drawn if isinstance(message, AnswerPart)]
 
 
+def inbox_of(screen: Screen) -> Inbox:
+    return Inbox(cast("MessagePump", screen), lambda: screen.now)
+
+
 def part(number: int) -> AnswerPart:
     return AnswerPart(ANSWER, f"{number} ", (number,), (Origin("draft", 1),), (), RequestStats(generated=number))
 
@@ -80,7 +85,7 @@ def streamed(screen: Screen, inbox: Inbox, parts: int, rate: float) -> None:
 @pytest.mark.parametrize("cost", [0.0, 0.01, 0.2])
 def test_a_thousand_parts_are_few_draws_and_all_text(cost: float, rate: float) -> None:
     screen = Screen(cost)
-    streamed(screen, Inbox(screen, lambda: screen.now), 1_000, rate)
+    streamed(screen, inbox_of(screen), 1_000, rate)
     times = [when for when, _ in screen.parts]
     for start in times:
         assert sum(start <= when < start + 1.0 - CLOSE for when in times) <= POSTS_PER_SECOND <= 15
@@ -97,14 +102,14 @@ def test_a_thousand_parts_are_few_draws_and_all_text(cost: float, rate: float) -
 
 def test_a_slow_screen_stands_still_for_a_quarter_second_at_most() -> None:
     screen = Screen(1.0)
-    streamed(screen, Inbox(screen, lambda: screen.now), 1_000, 100.0)
+    streamed(screen, inbox_of(screen), 1_000, 100.0)
     times = [when for when, _ in screen.parts]
     assert all(after - before == pytest.approx(1.25) for before, after in pairwise(times))
 
 
 def test_nothing_is_queued_after_a_stop_but_the_end() -> None:
     screen = Screen(0.5)
-    inbox = Inbox(screen, lambda: screen.now)
+    inbox = inbox_of(screen)
     inbox.post_message(Prefilled(ANSWER, 4, 8))
     inbox.post_message(Prefilled(ANSWER, 8, 8))
     for number in range(100):

@@ -168,7 +168,7 @@ async def race(app: ChatApp, pilot: Any) -> RaceScreen:
     await until(pilot, lambda: app.session.facts is not None)
     assert shown(app, "#note") == HELP
     await pilot.press("enter")
-    await until(pilot, lambda: screen.heats)
+    await until(pilot, lambda: screen.speedups)
     return screen
 
 
@@ -178,7 +178,7 @@ async def test_a_race_measures_both_and_ticks(make_app: MakeApp) -> None:
     app = make_app(answerer=answerer)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await race(app, pilot)
-        assert screen.heats[0].speedup == pytest.approx(3.0)
+        assert screen.speedups[0] == pytest.approx(3.0)
         assert "✓ the same 12 tokens" in shown(app, "#result")
         assert "3.00x" in shown(app, "#result")
         warm, plain, speculative = answerer.questions
@@ -207,7 +207,7 @@ async def test_races_in_the_other_order_are_counted_together(make_app: MakeApp) 
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await race(app, pilot)
         await pilot.press("a")
-        await until(pilot, lambda: len(screen.heats) == 2)
+        await until(pilot, lambda: len(screen.speedups) == 2)
         assert [question.drafter for question in answerer.questions[4:]] == [None, "none"]
         assert screen.lanes[PLAIN].count == screen.lanes[SPECULATIVE].count == 12
         assert "of 2 races, 3.00x to 4.00x" in shown(app, "#result")

@@ -16,7 +16,6 @@ from textual.widgets._toast import ToastRack  # has no public name
 
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.plain_text import counted_lines, one_line, plain_text
-from localspec.errors import LocalspecError
 from localspec.models.installed import installed
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.screens import compacting
@@ -26,20 +25,17 @@ from localspec.tui.text.typesetting import code_blocks, code_head
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.dialogs import Choice, say
+from localspec.tui.widgets.dialogs import Choice, errors_said, say
 from localspec.tui.widgets.hints import Unsaved
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
-from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.pane import ChatPane, tab_label
 from localspec.tui.widgets.programs import copy, edited
 from localspec.tui.widgets.registry import CLOSE, COMMANDS, SCREENS, VIEWS, bind, commands, load
 from localspec.tui.widgets.transcript import Welcome
 
-_STATUS_SECONDS = 0.5
-"""Between two renewals of the line at the bottom, so that what is waited for moves."""
-_NOTES_LINES = 5
-"""The least that notes in the corner have: enough for one."""
-_SHOWN_LINES = 3
-"""Of each block of code, where it is asked which one is meant."""
+_STATUS_SECONDS = 0.5  # between two renewals of the line at the bottom, so that what is waited for moves
+_NOTES_LINES = 5  # the least that notes in the corner have: enough for one
+_SHOWN_LINES = 3  # of each block of code, where it is asked which one is meant
 _PRIVATE = "Private: nothing of these chats is kept. /private ends them, and leads back to your others."
 
 
@@ -97,7 +93,6 @@ class ChatScreen(Screen[None]):
         self.screen_layout_refresh_signal.subscribe(self, self._lift_notes)
 
     async def _begin(self) -> None:
-        """Opens the chats of last time, or a new one."""
         chats, front = list[Chat](), None
         session = self.session
         self._private.display = session.private
@@ -142,7 +137,6 @@ class ChatScreen(Screen[None]):
 
     @property
     def front(self) -> ChatPane:
-        """The chat in front, once there is one."""
         pane = self.pane
         assert pane is not None
         return pane
@@ -179,7 +173,6 @@ class ChatScreen(Screen[None]):
         return pane
 
     async def close_chat(self, pane: ChatPane) -> None:
-        """Closes a tab; a new chat takes the place of the last one."""
         pane.leave()
         if len(self.panes) == 1:
             await self.open_chat()
@@ -199,7 +192,6 @@ class ChatScreen(Screen[None]):
     # ---- status
 
     def show_status(self) -> None:
-        """Renews the line at the bottom."""
         session, pane, live = self.session, self.pane, Live()
         note = f"no model: {session.failure}" if session.failure else ""
         if pane is not None:
@@ -216,7 +208,7 @@ class ChatScreen(Screen[None]):
         """Renews the titles of the tabs and of the terminal's window."""
         tabs = self._tabs
         for pane in self.panes:
-            tabs.get_tab(pane).label = pane.label
+            tabs.get_tab(pane).label = tab_label(pane.chat)
         if self.pane is not None:
             self.sub_title = self.pane.chat.title
 
@@ -284,16 +276,12 @@ class ChatScreen(Screen[None]):
 
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
         """Loads models of this machine; says why if that cannot be."""
-        try:
-            made = self.session.made(target, draft, **settings)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return False
-        self.use(made)
-        return True
+        with errors_said(self):
+            self.use(self.session.made(target, draft, **settings))
+            return True
+        return False
 
     def reload(self) -> None:
-        """Loads the models in use again, with the engine settings of the preferences."""
         self.load(*self.session.named)
 
     def choose(self, target: str, draft: str | None = None) -> bool:
@@ -303,10 +291,8 @@ class ChatScreen(Screen[None]):
             return False
         if pane is not None:
             self.session.archive.set_model(pane.chat_id, target)
-        try:
+        with errors_said(self):
             installed.choose(target, draft)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
         return True
 
     # ---- errands
@@ -314,13 +300,10 @@ class ChatScreen(Screen[None]):
     @work(group="exchange")
     async def tell(self, errand: Coroutine[Any, Any, str]) -> None:
         """Says what comes of something that takes a while."""
-        try:
+        with errors_said(self):
             say(self, await errand)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
 
     def forget(self, key: str) -> None:
-        """What was kept of a deleted chat goes, too."""
         self.run_worker(partial(self.session.forget, key), thread=True)
 
     # ---- sending
@@ -347,10 +330,8 @@ class ChatScreen(Screen[None]):
         if any(row.name == name for row in SCREENS):
             self.open(name)
             return
-        try:
+        with errors_said(self):
             await load(COMMANDS)(self).run(name, rest)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
 
     def palette(self) -> Iterable[SystemCommand]:
         """The slash commands that need no words after them."""
@@ -364,7 +345,6 @@ class ChatScreen(Screen[None]):
 
     @property
     def _marked(self) -> StoredMessage | None:
-        """The message that has the focus."""
         return self.focused.message if isinstance(self.focused, Bubble) else None
 
     def _asked(self) -> StoredMessage | None:
@@ -374,8 +354,8 @@ class ChatScreen(Screen[None]):
     def action_stop(self) -> None:
         """Esc: the nearest thing that can end, ends."""
         pane = self.front
-        if pane.completion.shown:
-            pane.completion.close()
+        if pane.suggestions.display:
+            pane.suggestions.close()
         elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:
@@ -439,10 +419,8 @@ class ChatScreen(Screen[None]):
 
     def action_editor(self) -> None:
         composer = self.front.composer
-        try:
+        with errors_said(self):
             composer.put(edited(self.app, composer.text))
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
 
     def action_regenerate(self) -> None:
         """Answers again: the focused answer's question, the focused question, or the last one."""
@@ -532,7 +510,6 @@ class ChatScreen(Screen[None]):
         self.open("history")
 
     async def action_look(self) -> None:
-        """The next way to look at answers, in all tabs."""
         views = [MARKDOWN, *(row.name for row in VIEWS)]
         self._view = views[(views.index(self._view) + 1) % len(views)]
         for pane in self.panes:
@@ -565,5 +542,4 @@ class Page(Screen[None]):
         yield Footer()
 
     def body(self) -> ComposeResult:
-        """What is between title and keys."""
         yield from ()

@@ -18,12 +18,11 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.compacting import set_window
 from localspec.tui.talk import files
 from localspec.tui.talk.inbox import Posts
-from localspec.tui.widgets.dialogs import Choice, Errands, Line, say
+from localspec.tui.widgets.dialogs import Choice, Errands, Line, errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import OWN
 
-_MOST_NAMED = 10
-"""Models that a sentence names at most."""
+_MOST_NAMED = 10  # models that a sentence names at most
 
 
 class SlashCommands:
@@ -174,15 +173,12 @@ async def _offer(screen: ChatScreen, named: Sequence[EndpointEntry]) -> None:
 async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
     """The user has written its address into models.toml, so that nothing is asked before a prompt goes there."""
     pane, answerer = screen.pane, screen.session.answerer
-    try:
+    with errors_said(screen):
         key = await asyncio.to_thread(key_for, entry)  # a keyring may ask for its password
         found = ServedAnswerer(entry.endpoint, entry.model or None, key)
-    except LocalspecError as error:
-        say(screen, str(error), problem=True)
-        return
-    if screen.session.answerer is answerer:
-        screen.use(found)
-        _sign(screen, pane, entry.name)
+        if screen.session.answerer is answerer:
+            screen.use(found)
+            _sign(screen, pane, entry.name)
 
 
 def _list(screen: ChatScreen, answerer: ServedAnswerer, name: str) -> None:
@@ -202,13 +198,11 @@ async def _choose(
     screen: ChatScreen, answerer: ServedAnswerer, name: str, names: Sequence[str], pane: ChatPane | None
 ) -> None:
     if name and name not in names:
-        try:
+        with errors_said(screen):
             if not knows(name):
                 raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
             find(name)
             screen.choose(name)
-        except LocalspecError as error:
-            say(screen, str(error), problem=True)
         return
     chosen = name or await _pick(screen, f"Models of {answerer.base}", names, answerer.model)
     if chosen is not None and screen.session.answerer is answerer:

@@ -1,7 +1,4 @@
-"""F1: every key and every command, the most used first; at the end the names that keys have for `keys.toml`.
-
-Doctor: why is it slow, in plain words with numbers, and the command that mends it.
-"""
+"""Pages that explain: help (F1), with every key and command, and the doctor, who says why it is slow."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ from localspec.tui.widgets.dialogs import say
 from localspec.tui.widgets.programs import copy
 from localspec.tui.widgets.registry import SCREENS, bind, commands, keys_file, known, load, shown
 
-_AROUND = 6
-"""Columns left and right of the text: the margin and the scroll bar."""
+_AROUND = 6  # columns left and right of the text: the margin and the scroll bar
 _GROUPS = {
     "chat": "In the chat",
     "write": "While you write",
@@ -101,8 +97,7 @@ def _slash(width: int) -> list[str | tuple[str, str]]:
     return [*lines, attach, "\n"]
 
 
-_LAST_WORDS = 3
-"""Lines that are shown of what a process wrote before it died."""
+_LAST_WORDS = 3  # lines that are shown of what a process wrote before it died
 _LAST_ANSWERS = 50
 
 
@@ -132,7 +127,6 @@ class DoctorScreen(Page):
         self.action_again()
 
     def action_again(self) -> None:
-        """Examines everything again."""
         self.query_one("#verdict", Static).update("Examining ...")
         pane, use = self.chats.pane, self.chats.context_use
         chat = None if pane is None else pane.chat_id
@@ -157,11 +151,7 @@ class DoctorScreen(Page):
             options.highlighted = 0
         self.query_one("#verdict", Static).update(verdict(findings))
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.action_copy()
-
     def action_copy(self) -> None:
-        """The command of the finding under the cursor."""
         index = self.query_one("#findings", OptionList).highlighted
         if index is None or index >= len(self.findings):
             return
@@ -171,19 +161,15 @@ class DoctorScreen(Page):
         else:
             say(self, "There is no command for this one." if finding.advice else "All is well here.")
 
+    on_option_list_option_selected = action_copy
+
     def action_report(self) -> None:
-        """The whole report."""
         copy(self.app, "\n".join(content_of(finding).plain for finding in self.findings), "Report")
 
 
 def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
-    """Everything there is to say: the last answers, the models in use, the machine, the installation.
-
-    Args:
-        answerer: who has the models, or asks them elsewhere.
-        answers: stats of the last answers of the chat in front.
-        context_use: tokens of that chat.
-    """
+    """Everything there is to say: the last answers of the chat in front, which has `context_use` tokens, the models in
+    use, the machine, the installation."""
     from localspec.checks.doctor import examine_machine, examine_machine_state
     from localspec.checks.speed import examine_answers
 
@@ -203,12 +189,10 @@ def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_us
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings with advice first, else as they came."""
     return sorted(findings, key=lambda finding: not finding.advice)
 
 
 def verdict(findings: Sequence[Finding]) -> Content:
-    """The whole in a sentence."""
     bad = [finding for finding in findings if finding.advice]
     if not bad:
         return Content(f"✓ {len(findings)} things looked at, nothing to mend.")
@@ -218,7 +202,6 @@ def verdict(findings: Sequence[Finding]) -> Content:
 
 
 def content_of(finding: Finding) -> Content:
-    """A finding in up to three lines."""
     mark, style = ("!", "$warning bold") if finding.advice else ("✓", "$success")
     parts: list[Any] = [(mark, style), " ", (pictured(finding.name), "bold"), "  ", pictured(finding.value)]
     if finding.advice:

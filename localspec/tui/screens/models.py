@@ -1,14 +1,12 @@
-"""Models: what is here and what could be, whether it fits, how fast it was; use, pull, import, remove.
-
-What the models screen lists: pairs and models, here or on the hub, with their fit and the speed they had here.
-"""
+"""Models: what is here and what could be, whether it fits, how fast it was; use, pull, import, remove."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import work
 from textual.app import ComposeResult
@@ -20,7 +18,6 @@ from textual.worker import Worker, get_current_worker
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.chat.prompt.prompt import NO_TEMPLATE
-from localspec.engine.stats import kept_comparison
 from localspec.errors import LocalspecError, reason
 from localspec.gguf.split import read_parts
 from localspec.machine.memory import Place, total_ram
@@ -37,6 +34,7 @@ from localspec.runtime.memory import places
 from localspec.runtime.offered import Pace, pace, recommended_names
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen, usual_hub
+from localspec.tui.screens.stats import Figures, decode_seconds
 from localspec.tui.text.plots import amount
 from localspec.tui.widgets.dialogs import Choice, call_while_running, say
 from localspec.tui.widgets.registry import bind
@@ -88,70 +86,28 @@ class Item:
     """What of it would run on which GPU and why not on another, a line for each; none on a machine without a GPU."""
 
 
-@dataclass(slots=True)
-class Speeds:
-    """Speed of the last answers by the model that gave them."""
-
-    tokens: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    plain: dict[str, float] = field(default_factory=dict)
-    compared: dict[str, float] = field(default_factory=dict)
-    drafting: set[str] = field(default_factory=set)
-    """Models with an answer in which something was drafted, or of which that is not known."""
-
-    def add(self, model: str, stats: Mapping[str, Any]) -> None:
-        """Counts an answer."""
-        tokens = stats.get("generated_tokens") or 0
-        seconds = sum(float(stats.get(f"{part}_seconds") or 0) for part in ("draft", "verify", "host"))
-        if not tokens or seconds <= 0:
-            return
-        self.tokens[model] = self.tokens.get(model, 0) + tokens
-        self.seconds[model] = self.seconds.get(model, 0.0) + seconds
-        if stats.get("drafted") != 0:
-            self.drafting.add(model)
-        plain, compared = kept_comparison(stats)
-        self.plain[model] = self.plain.get(model, 0.0) + plain
-        self.compared[model] = self.compared.get(model, 0.0) + compared
-
-    def of(self, names: Iterable[str]) -> tuple[float, float, bool]:
-        """(tokens/s, estimated speedup, whether nothing was drafted) of a model known by any of these names; 0 = not
-        known."""
-        for name in names:
-            if self.seconds.get(name):
-                compared, drafting = self.compared[name], name in self.drafting
-                speedup = self.plain[name] / compared if compared and drafting else 0.0
-                return self.tokens[name] / self.seconds[name], speedup, not drafting
-        return 0.0, 0.0, False
-
-
 def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Item]:
     """Everything there is, without fit and speed: what is here, what is recommended, then the catalogue by size.
 
-    Args:
-        catalog: what is known by name.
-        store: what is installed.
-        first: names that are recommended, best first.
+    `first`: names that are recommended, best first.
     """
     entries = {entry.name: entry for entry in store.entries()}
     items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in FROM_FILES]
-    items += [_alone(model) for model in catalog.alone(FROM_FILES) if not model.bundled and model.name not in entries]
+    for model in catalog.alone(FROM_FILES):
+        if not model.bundled and model.name not in entries:
+            why = f"{model.reference}; pulling it looks for the drafter that its maker published"
+            items.append(Item(model.name, "", "hub", model.bytes, why, model.licence))
     listed = {name for item in items if item.state != "hub" for name in item.removable}
     items += [
         _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
     ]
-    order = {"here": 0, "broken": 1, "hub": 2}
     rank = {name: place for place, name in enumerate(first)}
-    items = [_estimated(replace(item, recommended=item.name in rank), catalog) for item in items]
-    return sorted(
-        items,
-        key=lambda item: (
-            order[item.state],
-            rank.get(item.name, len(rank)) if item.state == "hub" else 0,
-            not item.bytes,
-            item.bytes,
-            item.name,
-        ),
-    )
+
+    def place(item: Item) -> tuple[int, int, bool, int, str]:
+        among = rank.get(item.name, len(rank)) if item.state == "hub" else 0
+        return ("here", "broken", "hub").index(item.state), among, not item.bytes, item.bytes, item.name
+
+    return sorted((_estimated(replace(item, recommended=item.name in rank), catalog) for item in items), key=place)
 
 
 def _estimated(item: Item, catalog: Catalog) -> Item:
@@ -172,7 +128,13 @@ def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> It
     mine = tuple(entries[model.name] for model in models if model.name in entries)
     fault = next((entry.fault for entry in mine if entry.fault), "")
     here = all(model.bundled or model.name in entries for model in models)
-    sizes = [_size(model, entries) for model in models]
+
+    def size(model: ModelEntry) -> int:
+        if model.bundled:
+            return model.path.stat().st_size if model.path.exists() else 0
+        return entries[model.name].bytes if model.name in entries else model.bytes
+
+    sizes = [size(model) for model in models]
     return Item(
         pair.name,
         pair.draft,
@@ -183,17 +145,6 @@ def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> It
         tuple(model.path if model.bundled else entries[model.name].path for model in models) if here else (),
         removable=tuple(entry.name for entry in mine),
     )
-
-
-def _alone(model: ModelEntry) -> Item:
-    why = f"{model.reference}; pulling it looks for the drafter that its maker published"
-    return Item(model.name, "", "hub", model.bytes, why, model.licence)
-
-
-def _size(model: ModelEntry, entries: Mapping[str, Entry]) -> int:
-    if model.bundled:
-        return model.path.stat().st_size if model.path.exists() else 0
-    return entries[model.name].bytes if model.name in entries else model.bytes
 
 
 def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
@@ -254,22 +205,25 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
 
 
-def timed(item: Item, speeds: Speeds, here: Pace | None = None) -> Item:
-    """With the speed it had here, and the one to expect of this machine; None = nothing is known of that."""
+def timed(item: Item, speeds: Mapping[str, Figures], here: Pace | None = None) -> Item:
+    """With the speed it had here, by the names that its answers are signed with, and the one to expect of this machine;
+    None = nothing is known of that."""
     expected = here.words(item.read_bytes) if here is not None and item.read_bytes else ""
     short = item.name.rpartition("/")[2]
     names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
-    if item.files and item.name != DEFAULT_PAIR:
+    if item.name == DEFAULT_PAIR:
+        names.append(BUNDLED)
+    elif item.files:
         names.insert(0, title_of(item.files[0]))
-    rate, speedup, plain = speeds.of([*names, BUNDLED] if item.name == DEFAULT_PAIR else names)
-    return replace(item, rate=rate, speedup=speedup, plain=plain, expected=expected)
+    found = next((speeds[name] for name in names if name in speeds and speeds[name].decode_seconds), Figures())
+    plain = found.answers > 0 and found.plain_answers == found.answers
+    speedup = found.plain_seconds / found.compared_seconds if found.compared_seconds and not plain else 0.0
+    return replace(item, rate=found.tokens_per_second, speedup=speedup, plain=plain, expected=expected)
 
 
 _COLUMNS = (("", 1), ("Name", 20), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 15))
-_WIDTH_OF_COLUMNS = 80
-"""Cells that these columns need."""
-_CHATS = 50
-"""The newest chats, whose answers say how fast models were."""
+_WIDTH_OF_COLUMNS = 80  # cells that these columns need
+_CHATS = 50  # the newest chats, whose answers say how fast models were
 _NO_DRAFT = "-"
 
 
@@ -297,8 +251,7 @@ class ModelsScreen(Page):
         self.items: list[Item] = []
         self._make_hub = make_hub or usual_hub
         self._store = Store() if store is None else store
-        self._wanted = ""
-        """Name of the model that was taken in last, which the cursor goes to; "" = it stays where it is."""
+        self._wanted = ""  # name of the model that was taken in last, which the cursor goes to; "" = it stays
 
     def body(self) -> ComposeResult:
         yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
@@ -309,13 +262,11 @@ class ModelsScreen(Page):
         self.action_again()
 
     def on_resize(self) -> None:
-        """The names take what room there is."""
         self._show(self.items)
 
     # ---- the list
 
     def action_again(self) -> None:
-        """Reads the list again."""
         self._read(self.session.archive)
 
     @work(thread=True, exclusive=True, group="shelf")
@@ -341,25 +292,25 @@ class ModelsScreen(Page):
         table = self.query_one(DataTable)
         row = table.cursor_row
         self.items = items
-        in_use = self._in_use()
         table.clear(columns=True)
         spare = max(0, self.app.size.width - _WIDTH_OF_COLUMNS)  # goes to the names
         for title, width in _COLUMNS:
             wide = {"Name": spare * 2 // 3, "Draft model": spare // 3}.get(title, 0)
             table.add_column(title, width=min(60, width + wide), key=title)
         for item in items:
-            table.add_row(*cells(item, bool(item.files) and item.files[0] == in_use))
+            table.add_row(*cells(item, self._answers(item)))
         at = next((place for place, item in enumerate(items) if item.name == self._wanted), None)
         if at is not None:
             row, self._wanted = at, ""
         table.move_cursor(row=min(row, max(0, len(items) - 1)))
         self._explain()
 
-    def _in_use(self) -> Path | None:
+    def _answers(self, item: Item) -> bool:
+        """Whether it is the model that answers now."""
         facts = self.session.facts
-        return None if facts is None else facts.target
+        return facts is not None and item.files[:1] == (facts.target,)
 
-    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+    def on_data_table_row_highlighted(self) -> None:
         self._explain()
 
     @property
@@ -371,8 +322,7 @@ class ModelsScreen(Page):
     def _explain(self) -> None:
         if self.item is not None:
             facts = self.session.facts
-            used = facts is not None and self.item.files[:1] == (facts.target,)
-            layers = facts.layers if facts is not None and used else ()
+            layers = facts.layers if facts is not None and self._answers(self.item) else ()
             self.query_one("#detail", Static).update(detail(self.item, layers))
 
     def _say(self, text: str) -> None:
@@ -380,11 +330,7 @@ class ModelsScreen(Page):
 
     # ---- keys
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        self.action_use()
-
     def action_use(self) -> None:
-        """Loads it, or pulls it first."""
         item = self.item
         if item is None:
             return
@@ -399,12 +345,12 @@ class ModelsScreen(Page):
         if self.chats.choose(target, draft):
             self.dismiss(None)
 
+    on_data_table_row_selected = action_use
+
     def action_pull(self) -> None:
-        """Any model by its name."""
         self._open_pull("")
 
     def action_search(self) -> None:
-        """Any model of the hub, by words."""
         self.app.push_screen(FindModelScreen(self._make_hub), lambda name: self._open_pull(name) if name else None)
 
     def _open_pull(self, name: str) -> None:
@@ -423,26 +369,23 @@ class ModelsScreen(Page):
         )
 
     def action_import(self) -> None:
-        """A file of this machine."""
-        self.app.push_screen(ImportScreen(self._store), self._imported)
+        def imported(name: str | None) -> None:
+            if name is not None:
+                entries = self._store.entries()
+                twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
+                say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
+                self._wanted = name
+                self.action_again()
 
-    def _imported(self, name: str | None) -> None:
-        if name is not None:
-            entries = self._store.entries()
-            twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
-            say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
-            self._wanted = name
-            self.action_again()
+        self.app.push_screen(ImportScreen(self._store), imported)
 
     # ---- another draft model
 
     def action_draft(self) -> None:
-        """What else could draft for it."""
-        item = self.item
-        if item is None or item.state != "here":
+        if self.item is None or self.item.state != "here":
             self._say("Only a model that is here can be given another draft model.")
-            return
-        self._suggest(item)
+        else:
+            self._suggest(self.item)
 
     @work(thread=True, exclusive=True, group="drafts")
     def _suggest(self, item: Item) -> None:
@@ -475,12 +418,11 @@ class ModelsScreen(Page):
     # ---- removal
 
     def action_remove(self) -> None:
-        """From the disk, after a question."""
         item = self.item
         if item is None or not item.removable:
             self._say("There is nothing of it on this disk that could be removed.")
             return
-        if item.files and item.files[0] == self._in_use():
+        if self._answers(item):
             self._say(f"{item.name} answers now; use another model first.")
             return
         names = " and ".join(item.removable)
@@ -507,18 +449,17 @@ class ModelsScreen(Page):
         call_while_running(self, self.action_again)
 
 
-def speeds_of(archive: Archive) -> Speeds:
-    """What the answers of the newest chats say about the speed of models."""
-    speeds = Speeds()
+def speeds_of(archive: Archive) -> dict[str, Figures]:
+    """What the answers of the newest chats say about the speed of models, by the model that gave them."""
+    speeds = defaultdict[str, Figures](Figures)
     for chat in archive.chats(limit=_CHATS):
         for message in archive.tree(chat.id):
-            if message.role == "assistant" and message.model:
-                speeds.add(message.model, message.stats)
+            if message.role == "assistant" and message.model and decode_seconds(message.stats) > 0:
+                speeds[message.model].add(message.stats)
     return speeds
 
 
 def cells(item: Item, in_use: bool) -> list[Content]:
-    """A row of the table."""
     fits = {True: ("yes", "$success"), False: ("no", "$warning"), None: ("?", "dim")}[item.fits]
     state = {"here": ("●" if in_use else "✓", "$success"), "hub": ("↓", "dim"), "broken": ("!", "$error")}
     speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{item.expected.partition(' ')[2]}" if item.expected else ""
@@ -537,12 +478,7 @@ def cells(item: Item, in_use: bool) -> list[Content]:
 
 
 def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
-    """The row in sentences.
-
-    Args:
-        item: the row.
-        loaded: where its layers are, if it answers now; () = on a machine without a GPU, or it does not.
-    """
+    """The row in sentences. `loaded`: where its layers are, if it answers now on a machine with a GPU."""
     states = {
         "here": "Here. Enter uses it.",
         "hub": "On the hub. Enter pulls it: planned and checked before anything is loaded."

@@ -8,7 +8,6 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -23,7 +22,6 @@ from textual.content import Content
 from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widgets import Footer, Input, OptionList, Static
-from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
@@ -45,8 +43,7 @@ if TYPE_CHECKING:
 
 Listed = PairEntry | ModelEntry
 """What the catalogue lists by name: pairs, and targets that are in none."""
-_LIMIT = 30
-"""Repositories asked for: more words find better than a longer list."""
+_LIMIT = 30  # repositories asked for: more words find better than a longer list
 HELP = (
     "Enter searches; all words must be in the name. Down goes to the list, where Enter takes one: it is planned before "
     "it is pulled."
@@ -94,8 +91,8 @@ class FindModelScreen(Dialog[str | None]):
 
     def _search(self, words: Sequence[str], tell: Tell) -> None:
         catalog = Catalog.load()
-        pairs: list[Listed] = [pair for pair in catalog.pairs.values() if _holds(pair, words)]
-        pairs += [entry for entry in catalog.alone() if _holds(entry, words)]
+        listed: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
+        pairs = [one for one in listed if all(word.lower() in one.name.lower() for word in words)]
         tell(self._show, pairs, [], "Asking the hub ...")
         found = self._make_hub().search(words, _LIMIT)
         nothing = "" if pairs or found else "Nothing was found. "
@@ -105,8 +102,13 @@ class FindModelScreen(Dialog[str | None]):
         self._names = [pair.name for pair in pairs] + [one.repository for one in found]
         entries = self.query_one("#found", OptionList)
         entries.clear_options()
-        entries.add_options(Option(_of_list(one)) for one in pairs)
-        entries.add_options(Option(_of_repository(one)) for one in found)
+        for one in pairs:
+            what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
+            entries.add_option(Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}"))
+        for repository in found:
+            gated = "  gated: its terms must be accepted on the hub" if repository.gated else ""
+            facts = (f"  {repository.downloads:,} downloads{gated}", "$text-muted")
+            entries.add_option(Content.assemble((one_line(repository.repository), "bold"), facts))
         entries.display = bool(self._names)
         self.say(note)
         if found:
@@ -117,30 +119,9 @@ class FindModelScreen(Dialog[str | None]):
         self.dismiss(self._names[event.option_index])
 
 
-def _holds(listed: Listed, words: Sequence[str]) -> bool:
-    return all(word.lower() in listed.name.lower() for word in words)
-
-
-def _of_list(listed: Listed) -> Content:
-    what = f"pair of the list: {listed.target}" if isinstance(listed, PairEntry) else f"of the list: {listed.reference}"
-    return Content.assemble((one_line(listed.name), "bold"), f"  {one_line(what)}")
-
-
-def _of_repository(found: Found) -> Content:
-    gated = "  gated: its terms must be accepted on the hub" if found.gated else ""
-    return Content.assemble(
-        (one_line(found.repository), "bold"), (f"  {found.downloads:,} downloads{gated}", "$text-muted")
-    )
-
-
-# What a pull would do, for people: files, whether they fit each other, memory and disk.
-
-
 def plan_page(plan: Plan, hub: Hub) -> Content:
-    """The plan. Looks at files on disk; a few milliseconds."""
-    lines: list[Content] = []
-    for part in plan.parts:
-        lines += _part_lines(part, hub)
+    """The plan for people: files, whether they fit each other, memory and disk. Looks at files; a few milliseconds."""
+    lines = [line for part in plan.parts for line in _part_lines(part, hub)]
     if plan.match is not None:
         lines.append(_line("pair", plan.match.verdict, "$success" if plan.match.fits else "$error"))
         lines += [_line("", f"note: {warning}") for warning in plan.match.warnings]
@@ -172,27 +153,17 @@ def _line(label: str, text: str, style: str = "") -> Content:
     return Content.assemble(*parts)
 
 
-# How far a pull is: what its threads report, and the lines that show it.
-
-_SPEED_WINDOW_SECONDS = 5.0
-"""Seconds over which the speed is a mean."""
+_SPEED_WINDOW_SECONDS = 5.0  # seconds over which the speed is a mean
 _SPEED_CELLS = 46
 
 
-@dataclass(slots=True)
-class _File:
-    done: int = 0
-    size: int = 0
-    what: str = ""
-
-
 class Transfers:
-    """Told by any thread; read by the screen. What is shown never goes back while bytes come."""
+    """How far a pull is: told by any thread, read by the screen. What is shown never goes back while bytes come."""
 
     def __init__(self, missing_bytes: int = 0) -> None:
+        """`missing_bytes`: that must come, in all."""
         self.missing_bytes = missing_bytes
-        """Bytes that must come, in all."""
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
         self._start: dict[str, int] = {}
         self._most: dict[str, int] = {}
         self._samples: deque[tuple[float, int]] = deque()
@@ -201,11 +172,9 @@ class Transfers:
     def __call__(self, file: str, done: int, size: int, what: str) -> None:
         """A report, as `localspec.models.hub.download.Report`."""
         with self._lock:
-            known = self._files.setdefault(file, _File())
-            known.what = what
             if what == "waiting":
-                return
-            known.done, known.size = done, size
+                done, size, _ = self._files.get(file, (0, 0, ""))
+            self._files[file] = done, size, what
             if what == "loading":
                 self._start.setdefault(file, done)
                 self._most[file] = max(done, self._most.get(file, 0))
@@ -213,11 +182,19 @@ class Transfers:
     def lines(self, width: int, now: float | None = None) -> Content:
         """A bar for each file and one for all, with speed and time left."""
         with self._lock:
-            files = {name: (one.done, one.size, one.what) for name, one in self._files.items()}
+            files = dict(self._files)
             come = sum(most - self._start[file] for file, most in self._most.items())
         rate = self._rate(monotonic() if now is None else now, come)
         cells = max(8, min(40, width - _SPEED_CELLS))
-        lines = [_file_line(name, done, size, what, cells) for name, (done, size, what) in files.items()]
+        doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
+        lines = [
+            Content.assemble(
+                (f"{one_line(name)}\n", "dim"),
+                (bar(done / size if size else 0.0, cells), "$primary"),
+                f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
+            )
+            for name, (done, size, what) in files.items()
+        ]
         if self.missing_bytes:
             left = max(0, self.missing_bytes - come)
             speed = f"  {amount(rate)}/s, {duration(left / rate)} left" if rate and left else ""
@@ -238,21 +215,8 @@ class Transfers:
         return (after - before) / (last - first) if last - first > 0.2 else 0.0
 
 
-def _file_line(name: str, done: int, size: int, what: str, cells: int) -> Content:
-    doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
-    share = done / size if size else 0.0
-    return Content.assemble(
-        (one_line(name), "dim"),
-        "\n",
-        (bar(share, cells), "$primary"),
-        f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
-    )
-
-
-_NO_DRAFT = "-"
-"""What is typed for a draft where none is wanted."""
-_FRAMES_A_SECOND = 8
-"""Progress is drawn so often a second."""
+_NO_DRAFT = "-"  # what is typed for a draft where none is wanted
+_FRAMES_A_SECOND = 8  # progress is drawn so often a second
 
 
 def usual_hub() -> Hub:
@@ -317,7 +281,6 @@ class PullScreen(Dialog[str | None]):
             self._begin_plan()
 
     def action_other(self) -> None:
-        """Back to the name."""
         self.query_one("#name").focus()
 
     def _begin_plan(self) -> None:
@@ -362,7 +325,6 @@ class PullScreen(Dialog[str | None]):
     # ---- loading
 
     def action_load(self) -> None:
-        """Fetches, checks and lists it."""
         if self._plan is None or self._hub is None or self._busy:
             return
         self._busy = True
@@ -384,12 +346,15 @@ class PullScreen(Dialog[str | None]):
         self.query_one("#plan", Static).update(self._transfers.lines(width))
 
     def _installed(self, entries: Sequence[Entry]) -> None:
-        self._end()
         asked = self.query_one("#name", Input).value.strip()
         self.dismiss(asked if "://" not in asked else entries[0].name)
 
     def _failed(self, error: LocalspecError) -> None:
-        self._end()
+        self._busy = False
+        self._stop.clear()
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
         if isinstance(error, Cancelled):
             self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
         else:
@@ -397,13 +362,6 @@ class PullScreen(Dialog[str | None]):
             self.say(str(error), bad=True)
             self.query_one("#name").focus()
         self.refresh_bindings()
-
-    def _end(self) -> None:
-        self._busy = False
-        self._stop.clear()
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
 
     # ---- leaving
 
@@ -468,7 +426,7 @@ class PathInput(Input):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested"),
+        bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested")
     ]
 
     def __init__(self, placeholder: str, ending: str, id: str) -> None:  # noqa: A002 - Textual's word
@@ -496,7 +454,7 @@ class ImportScreen(Dialog[str | None]):
 
     CSS_PATH = "import_file.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("import.go", "ctrl+s", "take", "Import", "Take the file into the list", show=True),
+        bind("import.go", "ctrl+s", "take", "Import", "Take the file into the list", show=True)
     ]
 
     def __init__(self, store: Store) -> None:
@@ -504,8 +462,7 @@ class ImportScreen(Dialog[str | None]):
         self._store = store
         self._stop = threading.Event()
         self._busy = False
-        self._found: list[Kept] = []
-        """Models that other programs keep, as they are listed."""
+        self._found: list[Kept] = []  # models that other programs keep, as they are listed
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -524,7 +481,6 @@ class ImportScreen(Dialog[str | None]):
 
     @work(thread=True, exclusive=True, group="find")
     def _find(self) -> None:
-        """Looks where other programs keep models."""
         found = [one for one in find_kept(self._store) if not one.installed]
         call_while_running(self, self._offer, found)
 
@@ -536,7 +492,6 @@ class ImportScreen(Dialog[str | None]):
         options.highlighted = 0 if found else None
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Fills in what was chosen; a second Enter imports."""
         event.stop()
         one = self._found[event.option_index]
         self.query_one("#file", Input).value = str(one.path)
@@ -552,7 +507,6 @@ class ImportScreen(Dialog[str | None]):
         self.action_take()
 
     def action_take(self) -> None:
-        """Reads, checks and lists the file."""
         path = dropped(self.query_one("#file", Input).value)
         if self._busy or not path:
             return

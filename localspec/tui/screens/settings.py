@@ -23,7 +23,7 @@ from localspec.settings import Setting, settings_of
 from localspec.tui.screens.chat import Page
 from localspec.tui.talk.conversation import checked
 from localspec.tui.talk.session import Preferences
-from localspec.tui.widgets.dialogs import Choice, Line, say
+from localspec.tui.widgets.dialogs import Choice, Line, errors_said, say
 from localspec.tui.widgets.registry import CLOSE, bind
 from localspec.types import SamplingParams
 
@@ -65,14 +65,7 @@ class Pick(Static, can_focus=True):
     def key_right(self) -> None:
         self.step(1)
 
-    def key_enter(self) -> None:
-        self.step(1)
-
-    def key_space(self) -> None:
-        self.step(1)
-
-    def on_click(self) -> None:
-        self.step(1)
+    key_enter = key_space = on_click = key_right
 
 
 _UNSET = "default"
@@ -111,7 +104,6 @@ class Form(Vertical):
             yield Row(setting.label, setting.doc, field)
 
     def values(self) -> dict[str, Any]:
-        """What is set and differs from the default."""
         found: dict[str, Any] = {}
         for setting, field in self._fields:
             value = _read(setting, field)
@@ -120,7 +112,6 @@ class Form(Vertical):
         return found
 
     def show(self, values: Mapping[str, Any]) -> None:
-        """Fills the form."""
         for setting, widget in self._fields:
             value = values.get(setting.name, setting.default)
             if isinstance(widget, Tick):
@@ -239,24 +230,19 @@ class ParametersScreen(Page):
         return None if chosen is None else presets[chosen]
 
     def _read(self) -> tuple[str, dict[str, Any]] | None:
-        try:
+        with errors_said(self):
             return self.query_one("#system", TextArea).text, checked(self.query_one(Form).values())
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return None
+        return None
 
 
-_TEXT = "system"
-"""The preference that gets a text area of its own."""
+_TEXT = "system"  # the preference that gets a text area of its own
 
 
 def looks() -> list[Setting]:
-    """Preferences that fit a row."""
     return [setting for setting in settings_of(Preferences) if setting.name != _TEXT]
 
 
 def loading() -> list[Setting]:
-    """Engine settings that fit a row."""
     return list(settings_of(EngineSettings))
 
 
@@ -306,7 +292,7 @@ class SettingsScreen(Page):
             self.chats.reload()
 
     def _keep(self) -> bool:
-        try:
+        with errors_said(self):
             look_values, new_values, engine = self._look.values(), checked(self._new.values()), self._load.values()
             check_engine(engine)
             theme = look_values.get("theme", Preferences().theme)
@@ -314,19 +300,15 @@ class SettingsScreen(Page):
                 raise LocalspecError(
                     f"There is no theme {theme!r}.", f"There are: {', '.join(self.app.available_themes)}."
                 )
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return False
-        liked = self.session.preferences
-        for row in looks():
-            setattr(liked, row.name, look_values.get(row.name, row.default))
-        liked.system, liked.parameters, liked.engine = self.query_one("#system", TextArea).text, new_values, engine
-        try:
-            liked.save()
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-        self.app.theme = liked.theme
-        return True
+            liked = self.session.preferences
+            for row in looks():
+                setattr(liked, row.name, look_values.get(row.name, row.default))
+            liked.system, liked.parameters, liked.engine = self.query_one("#system", TextArea).text, new_values, engine
+            with errors_said(self):
+                liked.save()
+            self.app.theme = liked.theme
+            return True
+        return False
 
 
 def check_engine(values: dict[str, Any]) -> None:

@@ -1,13 +1,11 @@
-"""Statistics: what drafts brought, in this chat and in all chats.
-
-Step view: an answer again, pass by pass, to see how speculation works.
-"""
+"""Figures of answers: what drafts brought, in this chat and in all chats; and an answer again, pass by pass."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from typing import Any, ClassVar
 
@@ -61,83 +59,66 @@ class StatsScreen(Page):
 
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
-            self._show()
+            self._show(self._figures, self._positions)
 
     def action_scope(self) -> None:
-        """The other of this chat and all chats."""
         self._all = not self._all or self.chats.pane is None
         self._count()
 
     def action_copy(self) -> None:
-        """The page, as plain text."""
         copy(self.app, stats_page(self._figures, self._positions, 80).plain, "Statistics")
 
     def _count(self) -> None:
         pane = self.chats.pane
-        chat = None if self._all or pane is None else pane.chat.id
-        self._read(self.session.archive, chat)
+        self._read(self.session.archive, None if self._all or pane is None else pane.chat_id)
 
     @work(thread=True, exclusive=True, group="stats")
     def _read(self, archive: Archive, chat: int | None) -> None:
         try:
-            figures, found = count(archive, chat)
+            found = count(archive, chat)
         except LocalspecError as error:
             self.app.call_from_thread(self.query_one("#page", Static).update, str(error))
-            return
-        self.app.call_from_thread(self._take, figures, found)
+        else:
+            self.app.call_from_thread(self._show, *found)
 
-    def _take(self, figures: Figures, found: Sequence[Position]) -> None:
+    def _show(self, figures: Figures, found: Sequence[Position]) -> None:
         self._figures, self._positions = figures, found
-        self._show()
-
-    def _show(self) -> None:
-        page = self.query_one("#page", Static)
-        width = max(30, self.size.width - 4)
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
-        page.update(stats_page(self._figures, self._positions, width))
+        self.query_one("#page", Static).update(stats_page(figures, found, max(30, self.size.width - 4)))
 
 
 def count(archive: Archive, chat: int | None) -> tuple[Figures, list[Position]]:
     """Figures of a chat and acceptance by position from its passes, or of all chats (None): too many passes."""
-    stats: list[Mapping[str, Any]] = archive.stats(chat)
-    figures = Figures.of(stats)
-    if chat is None:
-        return figures, []
-    passes = []
-    for message in archive.tree(chat):
-        if message.role == "assistant":
-            passes += read_passes(archive.replay(message.id).passes, lambda token: b"")
-    return figures, positions(passes)
-
-
-# Figures of many answers added up: what the stats screen shows. Names and formulas are the glossary's.
-#
-# Input are the stats that were stored with answers (`RequestStats.as_dict()`), which may be old, partial or an
-# endpoint's: a number that is missing counts as 0, and what is no number is ignored.
+    answers = [] if chat is None else [message for message in archive.tree(chat) if message.role == "assistant"]
+    passes = (read_passes(archive.replay(message.id).passes, lambda token: b"") for message in answers)
+    return Figures.of(archive.stats(chat)), positions(chain.from_iterable(passes))
 
 
 @dataclass(slots=True)
 class Figures(RequestStats):
-    """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known."""
+    """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known.
+
+    Stored stats (`RequestStats.as_dict()`) may be old, partial or an endpoint's: a number that is missing counts as 0,
+    and what is no number is ignored.
+    """
 
     answers: int = 0
     inexact: int = 0
     """Answers with a pass that was not exact."""
+    plain_answers: int = 0
+    """Answers in which nothing was drafted."""
     rates: list[float] = field(default_factory=list)
     """Tokens/s, answer by answer."""
-    speedups: list[float] = field(default_factory=list)
-    """Estimated speedup, of each answer that knows it."""
 
     @classmethod
     def of(cls, stats: Iterable[Mapping[str, Any]]) -> Figures:
-        """The sum of stored stats; answers without a token are left out."""
         found = cls()
         for one in stats:
             found.add(one)
         return found
 
     def add(self, stats: Mapping[str, Any]) -> None:
-        """Counts one answer."""
+        """Counts an answer; one without a token is left out."""
         generated = int(number(stats, "generated_tokens"))
         if generated <= 0:
             return
@@ -157,21 +138,22 @@ class Figures(RequestStats):
             known = counts.items() if isinstance(counts, Mapping) else ()
             getattr(self, name).update({key: count for key, count in known if isinstance(count, int)})
         self.inexact += stats.get("exact") is False
-        self._compare(stats)
-
-    def _compare(self, stats: Mapping[str, Any]) -> None:
+        self.plain_answers += stats.get("drafted") == 0
         if rate := number(stats, "tokens_per_second"):
             self.rates.append(rate)
         plain, spent = kept_comparison(stats)
-        if spent:
-            self.plain_seconds += plain
-            self.compared_seconds += spent
-            self.speedups.append(plain / spent)
+        self.plain_seconds += plain
+        self.compared_seconds += spent
 
     @property
     def saved_seconds(self) -> float:
         """Against plain decoding, as estimated; below 0 where speculation lost."""
         return self.plain_seconds - self.compared_seconds
+
+
+def decode_seconds(stats: Mapping[str, Any]) -> float:
+    """Of a kept answer, as `RequestStats.decode_seconds`."""
+    return sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +168,6 @@ class Position:
 
     @property
     def rate(self) -> float:
-        """Share of them that was accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
@@ -205,13 +186,7 @@ _PARTS = (("draft", "drafting"), ("verify", "verifying"), ("host", "bookkeeping"
 
 
 def stats_page(figures: Figures, positions: Sequence[Position], width: int) -> Content:
-    """All sections.
-
-    Args:
-        figures: sums over the answers.
-        positions: acceptance by position from stored passes; [] = not known, then the figures tell less.
-        width: cells there are.
-    """
+    """All sections. `positions`: from stored passes; [] = not known, then the figures tell less."""
     if not figures.answers:
         return Content("No answer yet: there is nothing to count.")
     sections = [
@@ -224,8 +199,9 @@ def stats_page(figures: Figures, positions: Sequence[Position], width: int) -> C
     return Content("\n\n").join(section for section in sections if section)
 
 
-def _heading(title: str, explained: str = "") -> Content:
-    return Content.assemble((title, "bold"), (f"  {explained}" if explained else "", "dim"), "\n")
+def _section(title: str, explained: str, lines: Sequence[Content]) -> Content:
+    head = Content.assemble((title, "bold"), (f"  {explained}" if explained else "", "dim"))
+    return Content("\n").join([head, *lines])
 
 
 def _summary(figures: Figures) -> Content:
@@ -238,17 +214,12 @@ def _summary(figures: Figures) -> Content:
     elif figures.compared_seconds:
         saved = figures.saved_seconds
         word = f"{duration(saved)} saved" if saved >= 0 else f"{duration(-saved)} lost"
-        rows.append(
-            (
-                "against plain",
-                f"{figures.estimated_speedup:.2f}x, {word} (plain decoding: about {duration(figures.plain_seconds)})",
-            )
-        )
+        plain = f"(plain decoding: about {duration(figures.plain_seconds)})"
+        rows.append(("against plain", f"{figures.estimated_speedup:.2f}x, {word} {plain}"))
     if figures.drafted:
-        rows.append(
-            ("acceptance", f"{figures.acceptance_rate:.0%}: {figures.accepted:,} of {figures.drafted:,} guesses")
-        )
-        rows.append(("accepted length", f"{figures.mean_accepted_length:.2f} a pass with a draft, next token included"))
+        share = f"{figures.acceptance_rate:.0%}: {figures.accepted:,} of {figures.drafted:,} guesses"
+        length = f"{figures.mean_accepted_length:.2f} a pass with a draft, next token included"
+        rows += [("acceptance", share), ("accepted length", length)]
     exact = "all" if not figures.inexact else f"{figures.answers - figures.inexact} of {figures.answers}"
     rows.append(("exact", f"{exact} answers"))
     label = max(len(name) for name, _ in rows)
@@ -260,57 +231,46 @@ def _by_position(figures: Figures, positions: Sequence[Position], width: int) ->
         return None
     cells = _bar_cells(width, 34)
     if positions:
-        lines = [
-            _bar_line(f"{one.depth:>3}", one.rate, cells, f"{one.accepted:,} of {one.drafted:,}") for one in positions
-        ]
-        title = _heading("Acceptance by position", "of the guesses made at that position of the draft")
-        return Content.assemble(title, Content("\n").join(lines))
-    shares = [count / figures.draft_passes for count in figures.accepted_per_position]
-    lines = [
-        _bar_line(f"{depth:>3}", share, cells, f"{count:,} drafts")
-        for depth, (share, count) in enumerate(zip(shares, figures.accepted_per_position, strict=True), start=1)
-    ]
-    title = _heading("Drafts accepted at least so deep", "share of all passes with a draft")
-    return Content.assemble(title, Content("\n").join(lines))
+        title, explained = "Acceptance by position", "of the guesses made at that position of the draft"
+        rows = [(one.depth, one.rate, f"{one.accepted:,} of {one.drafted:,}") for one in positions]
+    else:
+        title, explained = "Drafts accepted at least so deep", "share of all passes with a draft"
+        counts = enumerate(figures.accepted_per_position, start=1)
+        rows = [(depth, count / figures.draft_passes, f"{count:,} drafts") for depth, count in counts]
+    return _section(title, explained, [_bar_line(f"{depth:>3}", share, cells, said) for depth, share, said in rows])
 
 
 def _by_drafter(figures: Figures, width: int) -> Content | None:
-    names = ordered(figures.drafted_by_drafter)
-    if not names:
+    kinds = {name: kind_of(name) for name in ordered(figures.drafted_by_drafter)}
+    if not kinds:
         return None
-    label = max(len(kind_of(name).name) for name in names)
+    label = max(len(kind.name) for kind in kinds.values())
     cells = _bar_cells(width, 34 + label)
     lines = []
-    for name in names:
+    for name, kind in kinds.items():
         drafted, accepted = figures.drafted_by_drafter[name], figures.accepted_by_drafter[name]
-        rate = accepted / drafted if drafted else 0.0
-        kind = kind_of(name)
-        said = f"{accepted:,} of {drafted:,} guesses"
+        rate, said = accepted / drafted if drafted else 0.0, f"{accepted:,} of {drafted:,} guesses"
         lines.append(_bar_line(f"  {kind.name:{label}}", rate, cells, said, kind.colour or "$primary"))
-    return Content.assemble(_heading("By drafter", "accepted of drafted"), Content("\n").join(lines))
+    return _section("By drafter", "accepted of drafted", lines)
 
 
 def _time(figures: Figures, width: int) -> Content:
     total = figures.decode_seconds + figures.prefill_seconds
-    cells = _bar_cells(width, 42)
     lines = []
     for part, name in _PARTS:
         seconds = getattr(figures, f"{part}_seconds")
         share = seconds / total if total else 0.0
-        lines.append(_bar_line(f"  {name:15}", share, cells, duration(seconds)))
-    return Content.assemble(_heading("Where the time went"), Content("\n").join(lines))
+        lines.append(_bar_line(f"  {name:15}", share, _bar_cells(width, 42), duration(seconds)))
+    return _section("Where the time went", "", lines)
 
 
 def _speed(figures: Figures, width: int) -> Content | None:
     if len(figures.rates) < 2:
         return None
-    cells = max(10, min(width - 12, 100))
-    rows = graph(figures.rates, cells, _GRAPH_ROWS)
-    top = max(figures.rates)
-    labels = [f"{top:>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
+    rows = graph(figures.rates, max(10, min(width - 12, 100)), _GRAPH_ROWS)
+    labels = [f"{max(figures.rates):>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
     lines = [Content.assemble((label, "dim"), (row, "$primary")) for label, row in zip(labels, rows, strict=True)]
-    title = _heading("Tokens a second", f"answer by answer, the newest last, {len(figures.rates):,} in all")
-    return Content.assemble(title, Content("\n").join(lines))
+    return _section("Tokens a second", f"answer by answer, the newest last, {len(figures.rates):,} in all", lines)
 
 
 def _bar_line(label: str, share: float, cells: int, said: str, colour: str = "$primary") -> Content:
@@ -322,11 +282,15 @@ def _bar_cells(width: int, beside: int) -> int:
 
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Replay speeds: 1 is as fast as it was."""
-_READABLE = 0.4
-"""Seconds a usual pass should last at first."""
+"""Of a replay: 1 is as fast as it was."""
+_READABLE = 0.4  # seconds a usual pass should last at first
 _LONGEST_WAIT = 2.0
 _SHORTEST_WAIT = 0.02
+
+
+def watchable(seconds: float, least: float) -> int:
+    """The place of the fastest speed at which so many seconds last at least `least`; else of the slowest."""
+    return max((place for place, speed in enumerate(SPEEDS) if seconds / speed >= least), default=0)
 
 
 class StepsScreen(Page):
@@ -349,9 +313,8 @@ class StepsScreen(Page):
         super().__init__(chats)
         self.passes: list[Pass] = []
         self.index = 0
-        self._shown = 0
-        """Passes the text view holds."""
-        self._speed = 0
+        self._shown = 0  # passes the text view holds
+        self._speed = 0  # its place in `SPEEDS`
         self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
@@ -391,7 +354,7 @@ class StepsScreen(Page):
             return
         self.passes = passes
         usual = median(one.seconds for one in passes)
-        self._speed = max((i for i, speed in enumerate(SPEEDS) if usual / speed >= _READABLE), default=0)
+        self._speed = watchable(usual, _READABLE)
         self._show()
 
     def _say(self, text: str) -> None:
@@ -400,20 +363,16 @@ class StepsScreen(Page):
     # ---- keys
 
     def action_go(self, step: int) -> None:
-        """So many passes on, or back."""
         self._to(self.index + step)
 
     def action_jump(self, index: int) -> None:
-        """To a pass; -1 = the last."""
         self._to(index if index >= 0 else len(self.passes) - 1)
 
     def action_next_draft(self) -> None:
-        """To the next pass that carried a draft."""
         later = (index for index in range(self.index + 1, len(self.passes)) if self.passes[index].guesses)
         self._to(next(later, self.index))
 
     def action_speed(self, step: int) -> None:
-        """Faster or slower."""
         self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
         if self.passes:
             self._show()
@@ -475,11 +434,15 @@ class StepsScreen(Page):
 
 # One pass explained: what was guessed, what the target said to it, and what it took.
 
-_MARKS = {"accepted": "✓", "rejected": "✗", "unreached": "-"}
+_FATES = {
+    "accepted": ("✓", "bold", "accepted: the target says it, too"),
+    "rejected": ("✗", "dim strike", "rejected: the target says something else"),
+    "unreached": ("-", "dim", "of no use after a rejected guess"),
+}
+"""Of guesses: sign, style and words."""
 
 
 def headline(passes: Sequence[Pass], index: int) -> Content:
-    """Which pass this is, and what it brought, in a line."""
     one = passes[index]
     brought = len(one.emitted)
     tokens = f"{brought} token{'' if brought == 1 else 's'}"
@@ -495,11 +458,8 @@ def headline(passes: Sequence[Pass], index: int) -> Content:
 
 def verdict(one: Pass, width: int) -> Content:
     """The guesses of a pass with what became of each, and the target's own token; a line each."""
-    fates = _fates(one)
     own = one.emitted[-1].text if one.emitted and not one.emitted[-1].depth else None
-    lines: list[Content] = []
-    for guess, fate in zip(one.guesses, fates, strict=True):
-        lines.append(_guess_line(guess, fate))
+    lines = [_guess_line(guess, fate) for guess, fate in zip(one.guesses, _fates(one), strict=True)]
     if own is None:
         lines.append(Content.styled("    the answer ended with an accepted guess", "dim"))
     else:
@@ -508,15 +468,9 @@ def verdict(one: Pass, width: int) -> Content:
 
 
 def _guess_line(guess: Guess, fate: str) -> Content:
-    words = {
-        "accepted": "accepted: the target says it, too",
-        "rejected": "rejected: the target says something else",
-        "unreached": "of no use after a rejected guess",
-    }
-    indent = "  " * (guess.depth - 1) if guess.depth <= 12 else "  " * 12
-    text = _quoted(guess.text)
-    style = "bold" if fate == "accepted" else "dim strike" if fate == "rejected" else "dim"
-    return Content.assemble(f"{_MARKS[fate]} {guess.depth:>2} {indent}", (text, style), (f"  {words[fate]}", "dim"))
+    mark, style, words = _FATES[fate]
+    indent = "  " * (guess.depth - 1 if guess.depth <= 12 else 12)
+    return Content.assemble(f"{mark} {guess.depth:>2} {indent}", (_quoted(guess.text), style), (f"  {words}", "dim"))
 
 
 def _fates(one: Pass) -> list[str]:

@@ -31,14 +31,13 @@ from textual.worker import WorkerFailed
 
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import note
-from localspec.errors import LocalspecError
 from localspec.paths import data_dir
 from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.inbox import Posted, Posts
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets import registry
-from localspec.tui.widgets.dialogs import call_soon, say
+from localspec.tui.widgets.dialogs import call_soon, errors_said, say
 from localspec.tui.widgets.hints import does_not_last, may_leave
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
@@ -48,19 +47,14 @@ _GARBAGE = (5_000, 5, 1_000_000)
 """How many new objects it takes to search the youngest for garbage, and how often those a little older are; drawing
 makes thousands of short life. The old ones are searched only when it is quiet: with them it takes longer than a frame.
 """
-_TWICE_SECONDS = 2.0
-"""Between two presses of Ctrl+C that leave."""
-_QUIET_SECONDS = 2.0
-"""It is quiet when for so long no key and no mouse was touched, and no answer is under way."""
+_TWICE_SECONDS = 2.0  # between two presses of Ctrl+C that leave
+_QUIET_SECONDS = 2.0  # it is quiet when for so long no key and no mouse was touched, and no answer is under way
 _SWITCH_SECONDS = 0.0005
 """How long the engine's thread waits for the interpreter while the screen draws, instead of Python's 0.005: a pass of a
 small model takes 0.001 and needs the interpreter several times."""
-_MOST, _SPAN_SECONDS = 100, 10.0
-"""So many errors in so short a time: nothing works any more, and the chat ends."""
-_AGAIN_SECONDS = 8.0
-"""After which the same error is said and logged again: so long the note of it stands in the corner."""
-_LARGEST = 1024 * 1024
-"""Bytes of a log; a fuller one is put aside, in place of the one before."""
+_MOST, _SPAN_SECONDS = 100, 10.0  # so many errors in so short a time: nothing works any more, and the chat ends
+_AGAIN_SECONDS = 8.0  # after which the same error is said and logged again: so long the note of it stands in the corner
+_LARGEST = 1024 * 1024  # bytes of a log; a fuller one is put aside, in place of the one before
 # Two calm themes: one accent, readable contrast; all of Textual's can be chosen, too.
 DARK = Theme(
     name="localspec-dark",
@@ -92,39 +86,7 @@ LIGHT = Theme(
 )
 
 
-class Net:
-    """What errors fall into. Called on the app's own thread."""
-
-    def __init__(self, say: Callable[[str], object], end: Callable[[str], object], stands: Callable[[], bool]) -> None:
-        """`say`: in a line. `end`: leaves the chat, with the sentence of why. `stands`: it can go on."""
-        self._say, self._end, self._stands = say, end, stands
-        self._times = deque[float](maxlen=_MOST)
-        self._said: dict[tuple[object, ...], float] = {}
-        """When each error was said last, by its kind and place; seconds of the monotonic clock."""
-
-    def catch(self, error: BaseException) -> None:
-        """Says and logs an error; ends the chat if it cannot go on."""
-        if isinstance(error, WorkerFailed):
-            error = error.error
-        now = monotonic()
-        self._times.append(now)
-        dense = len(self._times) == _MOST and now - self._times[0] < _SPAN_SECONDS
-        over = dense or not self._stands()
-        last = traceback.extract_tb(error.__traceback__)[-1:]
-        kind = (type(error), *((frame.filename, frame.lineno) for frame in last))
-        if not over and now - self._said.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
-            return
-        self._said[kind] = now
-        where = f"{log_file()} says where" if write(error) else "LOCALSPEC_DEBUG=1 shows where"
-        what = shorten(repr(error), 120)
-        if over:
-            self._end(f"The chat ended by an internal error: {what}. {where}; please report it.")
-        else:
-            self._say(f"The chat goes on after an internal error: {what}. {where}; please report it.")
-
-
 def log_file() -> Path:
-    """Where tracebacks are kept."""
     return data_dir() / "errors.log"
 
 
@@ -189,38 +151,47 @@ class ChatApp(App[int]):
         self._notices = tuple(notices)
         self.unseen: list[str] = []
         """Warnings that have not been on the screen, fit for a terminal; once it is left, those that came too late."""
-        self._interrupted = 0.0
-        """When Ctrl+C was pressed last, in seconds of the monotonic clock."""
-        self._quiet: Timer | None = None
-        """Runs out when it is quiet; None = there is no screen."""
-        self._net: Net | None = None
-        """What unexpected errors fall into; None = they end the app."""
-        self.ended_by = ""
-        """The sentence of the error that ended the chat."""
+        self._interrupted = 0.0  # when Ctrl+C was pressed last, in seconds of the monotonic clock
+        self._quiet: Timer | None = None  # runs out when it is quiet; None = there is no screen
+        self._kept_up = False  # unexpected errors do not end it
+        self._error_times = deque[float](maxlen=_MOST)
+        self._said_errors: dict[tuple[object, ...], float] = {}  # when each was said last, by its kind and place
+        self.ended_by = ""  # the sentence of the error that ended the chat
 
     # ---- life
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
         """While this holds, no unexpected error ends the chat, as long as it can go on."""
-        self._net = Net(self.warn, self._end_by, lambda: len(self.screen_stack) > 0 and self.pane is not None)
+        self._kept_up = True
         try:
             with handlers_caught(self._handle_exception):
                 yield
         finally:
-            self._net = None
+            self._kept_up = False
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise."""
-        if self._net is None:
+        """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise: it is said
+        and logged, and the chat ends if it cannot go on."""
+        if not self._kept_up:
             super()._handle_exception(error)
-        else:
-            self._net.catch(error)
-
-    def _end_by(self, sentence: str) -> None:
-        """Ends the chat by an error; unsent text is kept if that can still be done."""
-        if not self.ended_by:
-            self.ended_by = sentence
+            return
+        found: BaseException = error.error if isinstance(error, WorkerFailed) else error
+        now = monotonic()
+        self._error_times.append(now)
+        dense = len(self._error_times) == _MOST and now - self._error_times[0] < _SPAN_SECONDS
+        over = dense or not self.screen_stack or self.pane is None
+        last = traceback.extract_tb(found.__traceback__)[-1:]
+        kind = (type(found), *((frame.filename, frame.lineno) for frame in last))
+        if not over and now - self._said_errors.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+            return
+        self._said_errors[kind] = now
+        where = f"{log_file()} says where" if write(found) else "LOCALSPEC_DEBUG=1 shows where"
+        what = f"an internal error: {shorten(repr(found), 120)}. {where}; please report it."
+        if not over:
+            self.warn(f"The chat goes on after {what}")
+        elif not self.ended_by:  # unsent text is kept if that can still be done
+            self.ended_by = f"The chat ended by {what}"
             self.exit(return_code=1)
             for pane in self.chat_screen.panes if self.screen_stack else ():
                 pane.leave()
@@ -267,7 +238,6 @@ class ChatApp(App[int]):
             self.run_worker(ask(), group="quit")
 
     async def action_interrupt(self) -> None:
-        """Stops the answer in front; a second time soon after, it leaves."""
         again, self._interrupted = monotonic() - self._interrupted < _TWICE_SECONDS, monotonic()
         if again:
             await self.action_quit()
@@ -284,14 +254,12 @@ class ChatApp(App[int]):
 
     @property
     def chat_screen(self) -> ChatScreen:
-        """The screen at the bottom."""
         screen = self.screen_stack[0]
         assert isinstance(screen, ChatScreen)
         return screen
 
     @property
     def pane(self) -> ChatPane | None:
-        """The chat in front."""
         return self.chat_screen.pane
 
     # ---- models and answers
@@ -341,7 +309,6 @@ class ChatApp(App[int]):
         await super().on_event(event)
 
     def _stir(self) -> None:
-        """It is not quiet."""
         if self._quiet is not None:
             self._quiet.reset()
 
@@ -381,20 +348,14 @@ class ChatApp(App[int]):
         liked = self.session.preferences
         if liked.theme != theme.name:
             liked.theme = theme.name
-            try:
+            with errors_said(self):
                 liked.save()
-            except LocalspecError as error:
-                say(self, str(error), problem=True)
 
     def _take_keys(self) -> None:
-        try:
-            keys = registry.read_keys()
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return
-        if keys:
-            self.set_keymap(keys)
-            self._check_keys(keys)
+        with errors_said(self):
+            if keys := registry.read_keys():
+                self.set_keymap(keys)
+                self._check_keys(keys)
 
     @work(thread=True, group="keys")
     def _check_keys(self, keys: dict[str, str]) -> None:

@@ -10,17 +10,12 @@ from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
-_LOOK_SECONDS = 0.1
-"""How often it is asked, while no key is pressed, whether the app has ended."""
-_MARGIN_SECONDS = 0.001
-"""After the end of a delay, so that it is over when it is looked."""
+_LOOK_SECONDS = 0.1  # how often it is asked, while no key is pressed, whether the app has ended
+_MARGIN_SECONDS = 0.001  # after the end of a delay, so that it is over when it is looked
 
 
 class Terminal(LinuxDriver):
-    """The driver of Unix terminals."""
-
     def run_input_thread(self) -> None:
-        """Passes keys on until the app ends."""
         parser = XTermParser(self._debug)
         decode = getincrementaldecoder("utf-8")("replace").decode
         wait = _LOOK_SECONDS

@@ -44,7 +44,6 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
 
 
 def folders(text: str, folder: Path | None = None) -> list[str]:
-    """The folders that a message mentions as `@path`."""
     folder = Path.cwd() if folder is None else folder
     names = (mention.strip('"') for mention in _MENTION.findall(text))
     return list(dict.fromkeys(name for name in names if os.path.isdir(folder / typed(name))))
@@ -126,8 +125,7 @@ LARGEST_FOLDER = 4 * 1024 * 1024
 """Bytes of all of them together: more than any context here holds."""
 _SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
 """Folders that hold what is made or fetched, named or not."""
-_MOST_STARS = 3
-"""In one part of a line's path: with more, looking for a match takes seconds for some names."""
+_MOST_STARS = 3  # in one part of a line's path: with more, looking for a match takes seconds for some names
 
 
 class Ignored:

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
-from typing import Any, Protocol
 
 from textual.message import Message
+from textual.message_pump import MessagePump
 
 from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Taken, Told
 
-_LONGEST_REST = 0.25
-"""Seconds between two parts at most: text that stands still for longer seems to be stuck."""
+_LONGEST_REST = 0.25  # seconds between two parts at most: text that stands still for longer seems to be stuck
 
 
 class Posted(Message):
@@ -28,30 +27,10 @@ class Posted(Message):
         self.told = told
 
 
-class Screened(Protocol):
-    """What an inbox asks of the widget or screen it belongs to; every one of Textual's can do it."""
-
-    def post_message(self, message: Message) -> bool:
-        """Queues a message; safe to call from any thread."""
-        ...
-
-    def call_later(self, callback: Callable[..., Any]) -> bool:
-        """Calls on the screen's thread, soon; safe to call from any thread."""
-        ...
-
-    def call_after_refresh(self, callback: Callable[..., Any], *args: Any) -> bool:
-        """Calls when all messages up to now are handled and what they changed is drawn."""
-        ...
-
-    def set_timer(self, delay: float, callback: Callable[..., Any]) -> Any:
-        """Calls after `delay` seconds."""
-        ...
-
-
 class Posts:
     """A sink that hands everything on to a widget, a screen or the app, as it comes."""
 
-    def __init__(self, owner: Screened) -> None:
+    def __init__(self, owner: MessagePump) -> None:
         self._owner = owner
 
     def post_message(self, message: Told) -> bool:
@@ -65,7 +44,7 @@ class Inbox(Posts):
     time on a slow machine, too.
     """
 
-    def __init__(self, owner: Screened, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, owner: MessagePump, clock: Callable[[], float] = monotonic) -> None:
         """`clock` tells seconds."""
         super().__init__(owner)
         self._clock = clock

@@ -126,23 +126,17 @@ class Session:
         self._make = make
         self.named: tuple[str | None, str | None] = (None, None)
         """Target and draft that were named last; None = as the start named them."""
-        self.begin = dict(begin or {})
-        """What new chats begin with because the command line says so."""
+        self.begin = dict(begin or {})  # what new chats begin with because the command line says so
         self.resume = resume and preferences.resume and not self.begin
         """Whether an earlier chat is in front at the start; with tabs that come back it may be one of them."""
-        self.facts: Facts | None = None
-        """Of the model that answers; None while it is being loaded."""
-        self.fault = fault
-        """Why the chosen model does not answer, until another one does."""
-        self.failure = ""
-        """Why there is no model; "" = there is one, or it is being loaded."""
+        self.facts: Facts | None = None  # of the model that answers; None while it is being loaded
+        self.fault = fault  # why the chosen model does not answer, until another one does
+        self.failure = ""  # why there is no model; "" = there is one, or it is being loaded
         self.stranger = ""
         """Address of the server that answers, until the user has agreed that prompts go there; "" = they may."""
-        self.loading: Loading | None = None
-        """How far loading is; None = nothing is being loaded."""
+        self.loading: Loading | None = None  # how far loading is; None = nothing is being loaded
         self._own = archive
-        self.private = False
-        """Chats are in memory alone, and answers go into no cache and no corpus."""
+        self.private = False  # chats are in memory alone, and answers go into no cache and no corpus
         if private:
             self.set_private(True)
 

@@ -34,12 +34,16 @@ def say(node: MessagePump, text: str, problem: bool = False) -> None:
     app, said = node.app, plain_text(text)
     for note in [note for note in app._notifications if note.message == said]:  # has no public name
         app._unnotify(note, refresh=False)  # said again, it stands there once
-    app.notify(
-        said,
-        severity="warning" if problem else "information",
-        timeout=8 if problem else 4,
-        markup=False,
-    )
+    app.notify(said, severity="warning" if problem else "information", timeout=8 if problem else 4, markup=False)
+
+
+@contextmanager
+def errors_said(node: MessagePump) -> Iterator[None]:
+    """An error of localspec's own ends what is done here, and is said in the corner."""
+    try:
+        yield
+    except LocalspecError as error:
+        say(node, str(error), problem=True)
 
 
 class _Notes(logging.Handler):
@@ -71,7 +75,6 @@ class Dialog(ModalScreen[ScreenResultType]):
     BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
 
     def action_close(self) -> None:
-        """Gives up: the result is None."""
         self.dismiss(None)
 
     def say(self, text: str, bad: bool = False) -> None:
@@ -88,8 +91,7 @@ class Choice(Dialog[str | None]):
         """`answers`: (id, label, what it does)."""
         super().__init__()
         self._question, self._answers = question, answers
-        self._number = ""
-        """Digits typed so far."""
+        self._number = ""  # digits typed so far
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -28,24 +27,19 @@ from localspec.tui.talk.conversation import Fit, fit, last_turn, question_of, ro
 from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.composer import Completion, Composer, Prompt, Suggestions, joined
-from localspec.tui.widgets.dialogs import Choice, say
+from localspec.tui.widgets.composer import Composer, Prompt, Suggestions, joined
+from localspec.tui.widgets.dialogs import Choice, errors_said, say
 from localspec.tui.widgets.hints import Compactor, OwnModel, Queue
 from localspec.tui.widgets.meter import Live
 from localspec.tui.widgets.transcript import Transcript
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
-_SAVE_SECONDS = 0.7
-"""How long after the last key unsent text is saved."""
-_LOOK_SECONDS = 1.0
-"""How often it is looked for what other windows write."""
-_LONGEST_LABEL = 24
-"""Characters of a tab's label; three tabs fit a terminal of 80 columns."""
-_LONG_SECONDS = 10.0
-"""From asking to the end of an answer: so long that somebody may have turned away."""
-_ASKING = ("send", "ask", "compact")
-"""Groups of workers that lead to an answer, or to a summary."""
+_SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
+_LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
+_LONGEST_LABEL = 24  # characters of a tab's label; three tabs fit a terminal of 80 columns
+_LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that somebody may have turned away
+_ASKING = ("send", "ask", "compact")  # groups of workers that lead to an answer, or to a summary
 
 
 class ChatPane(TabPane):
@@ -72,59 +66,45 @@ class ChatPane(TabPane):
         """`asleep`: its messages are drawn when it is woken."""
         super().__init__(tab_label(chat), id=f"chat-{chat.key}")
         self.session, self.chat_id, self.key, self._asleep = session, chat.id, chat.key, asleep
-        self.answer: Answer | None = None
-        """The one under way."""
-        self.live = Live()
-        """What the meter tells of the last one."""
-        self.editing: int | None = None
-        """Id of the message whose new version is in the input."""
-        self.context_tokens: int | None = None
-        """Tokens of the chat as the model sees it; None = not counted yet."""
+        self.answer: Answer | None = None  # the one under way
+        self.live = Live()  # what the meter tells of the last one
+        self.editing: int | None = None  # id of the message whose new version is in the input
+        self.context_tokens: int | None = None  # tokens of the chat as the model sees it; None = not counted yet
         self._writer: AnswerWriter | None = None
         self._bubble: Bubble | None = None
-        self._inbox: Inbox | None = None
-        """Through which the answer comes."""
-        self._asked = 0.0
-        """When the answer was asked for, in seconds of the monotonic clock."""
+        self._inbox: Inbox | None = None  # through which the answer comes
+        self._asked = 0.0  # when the answer was asked for, in seconds of the monotonic clock
         self._asking: tuple[Question, list[StoredMessage], bool] | None = None
         """What was asked for, of whom, and whether an answer goes on; until it is taken."""
-        self._stopped = False
-        """Somebody stopped the answer; what still comes of it is not shown."""
-        self._thinks = False
-        """The answer under way has thoughts and says nothing yet."""
-        self.elsewhere = False
-        """Another window writes the last answer."""
-        self._version: int | None = None
-        """Of the archive, when it was looked at last."""
+        self._stopped = False  # somebody stopped the answer; what still comes of it is not shown
+        self._thinks = False  # the answer under way has thoughts and says nothing yet
+        self.elsewhere = False  # another window writes the last answer
+        self._version: int | None = None  # of the archive, when it was looked at last
         self._unsaved: float | None = None
         self._put_aside = ""
-        self._sending: Prompt | None = None
-        """On its way into the archive."""
+        self._sending: Prompt | None = None  # on its way into the archive
 
     def compose(self) -> ComposeResult:
         liked = self.session.preferences
         self.transcript = Transcript(self.session)
         earlier = partial(self.session.archive.prompts, limit=500)
         self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
-        suggestions = Suggestions()
-        self.completion = Completion(self.composer, suggestions)
+        self.suggestions = Suggestions(self.composer)
         self.compactor, self.own_model, self.queue = Compactor(), OwnModel(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield self.transcript
         yield self.compactor
         yield self.own_model
         yield self.queue
-        yield suggestions
+        yield self.suggestions
         yield self.composer
 
     async def on_mount(self) -> None:
-        chat = self.chat
-        self.composer.put(chat.unsent)
+        self.composer.put(self.chat.unsent)
         if not self._asleep:
             await self._draw()
 
     async def wake(self) -> None:
-        """It is looked at: its messages are drawn, if they are not yet."""
         if self._asleep:
             self._asleep = False
             await self._draw()
@@ -160,17 +140,10 @@ class ChatPane(TabPane):
 
     @property
     def chat(self) -> Chat:
-        """As the archive has it now."""
         return self.session.archive.chat(self.chat_id)
 
     @property
-    def label(self) -> str:
-        """What stands on the tab."""
-        return tab_label(self.chat)
-
-    @property
     def path(self) -> list[StoredMessage]:
-        """The messages shown."""
         return self.session.archive.path(self.chat_id)
 
     @property
@@ -183,14 +156,13 @@ class ChatPane(TabPane):
         return next((message for message in reversed(path) if message.role == "assistant"), path[-1] if path else None)
 
     def question(self) -> Question:
-        """What asking for the next answer now would be."""
         return question_of(self.chat, self.path, self.session.facts, private=self.session.private)
 
     # ---- writing
 
     def on_composer_moved(self) -> None:
         self._unsaved = monotonic()
-        self.completion.follow()
+        self.suggestions.follow()
         if not self.composer.text:
             self.queue.forget_place()
 
@@ -239,9 +211,8 @@ class ChatPane(TabPane):
     async def _send(self, prompt: Prompt) -> None:
         """Sends a prompt, or the new version of an edited message, and asks; what is not sent goes back."""
         try:
-            await self._send_with_files(prompt)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
+            with errors_said(self):
+                await self._send_with_files(prompt)
         except Exception:
             self._take_back(prompt)
             raise
@@ -262,7 +233,7 @@ class ChatPane(TabPane):
             if below is None:
                 return
             attachments = (*attachments, *named, *below)
-        self._end("stopped", "", None)
+        self._end()
         if self._sending is not None:
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
@@ -278,13 +249,15 @@ class ChatPane(TabPane):
         else:
             self.ask()
 
-    def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> Iterator[Attachment]:
+    def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> list[Attachment]:
         """Attachments of a message that its new version mentions and that are not here to be read any more."""
-        names, asked = {one.name for one in attachments}, files.folders(prompt.text)
-        for one in edited.attachments:
-            below = any(one.name.startswith(name.rstrip("/") + "/") for name in asked)
-            if one.name not in names and not below and files.mentioned(prompt.text, one.name):
-                yield one
+        names = {one.name for one in attachments}
+        read = tuple(name.rstrip("/") + "/" for name in files.folders(prompt.text))
+        return [
+            one
+            for one in edited.attachments
+            if one.name not in names and not one.name.startswith(read) and files.mentioned(prompt.text, one.name)
+        ]
 
     async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
         """The files of the folders that a message mentions, if the user wants them; None = do not send it."""
@@ -339,17 +312,13 @@ class ChatPane(TabPane):
         self.compactor.stop()
         self._unsaved = None if self._asleep else 0.0
         self._save_unsent()
-        self._end("stopped", "", None)
+        self._end()
 
     def _save_unsent(self) -> None:
         if self._unsaved is not None and self.editing is None and monotonic() - self._unsaved >= _SAVE_SECONDS:
             self._unsaved = None
-            self.session.archive.set_unsent(self.chat_id, self._draft())
-
-    def _draft(self) -> str:
-        """All that is written and not sent, as one text."""
-        prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
-        return joined(prompts, self.composer.whole)
+            prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
+            self.session.archive.set_unsent(self.chat_id, joined(prompts, self.composer.whole))
 
     # ---- asking
 
@@ -378,7 +347,7 @@ class ChatPane(TabPane):
         if not go_on and self._is_full(question, found):
             return
         self.context_tokens = found.tokens
-        self._end("stopped", "", None)
+        self._end()
         await self._begin(question, path, go_on)
         self._ask(question)
 
@@ -388,7 +357,7 @@ class ChatPane(TabPane):
         limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
         if limit is None:
             return False
-        self._end("stopped", "", None)
+        self._end()
         self._asking = question, path, go_on
         self._ask(replace(question, room=0 if go_on else room(limit)))
         return True
@@ -505,7 +474,6 @@ class ChatPane(TabPane):
             self.send_next()
 
     def send_next(self) -> None:
-        """Sends the next queued prompt, if there is one."""
         if self.queue.prompts:
             self._sending = self.queue.pop()
             self._send(self._sending)
@@ -518,10 +486,10 @@ class ChatPane(TabPane):
         self.hand_back()
         self.compactor.stop()
         if self.answer is not None and self._inbox is not None and not self._stopped:
-            self._stopped = True
+            self._stopped, answer = True, self.answer
             self._inbox.stop()
-            self.answer.cancel()
-            self.set_timer(_STOP_SECONDS, partial(self._stop_waiting, self.answer))
+            answer.cancel()
+            self.set_timer(_STOP_SECONDS, lambda: self._end() if self.answer is answer else None)
 
     def end_thinking(self) -> None:
         """Lets the answer begin with what has been thought so far."""
@@ -530,14 +498,12 @@ class ChatPane(TabPane):
         elif self.answer is None or self._stopped or not self._thinks:
             say(self, "There is no thinking under way.", problem=True)
         else:
-            self._end("stopped", "", None)
+            self._end()
             self.ask(go_on=True, thought_out=True)
 
-    def _stop_waiting(self, answer: Answer) -> None:
-        if self.answer is answer:
-            self._end("stopped", "", None)
-
-    def _end(self, state: Literal["done", "stopped", "error"], note: str, stats: RequestStats | None) -> None:
+    def _end(
+        self, state: Literal["done", "stopped", "error"] = "stopped", note: str = "", stats: RequestStats | None = None
+    ) -> None:
         """The answer is over: what there is of it is stored and painted once more."""
         writer, bubble = self._writer, self._bubble
         if self.answer is not None and self._inbox is not None:
@@ -550,17 +516,12 @@ class ChatPane(TabPane):
             return
         stored = writer.finish(state, stats=None if stats is None else stats.as_dict(), note=note)
         if bubble is not None and bubble.is_mounted:
-            self._settle(bubble, stored)
+            self.run_worker(bubble.settle(stored), group="settle")
         self.count()
         self.post_message(self.Changed())
 
-    @work(group="settle")
-    async def _settle(self, bubble: Bubble, stored: StoredMessage) -> None:
-        await bubble.settle(stored)
-
     @work(exclusive=True, group="count")
     async def count(self) -> None:
-        """Finds out how much of the context the chat takes."""
         try:
             question = self.question()
             found = await asyncio.to_thread(fit, self.session.answerer, question)

@@ -39,7 +39,6 @@ CLOSE = bind("screen.close", "escape", "close", "Close", "Back to the chat", sho
 
 
 def keys_file() -> Path:
-    """Where people write their own keys."""
     return paths.config_dir() / "keys.toml"
 
 
@@ -129,7 +128,6 @@ VIEWS = (
 
 
 def load(home: str) -> Any:
-    """The class a row names."""
     module, _, name = home.partition(":")
     return getattr(import_module(module), name)
 
@@ -141,8 +139,6 @@ COMMANDS = _AT + "commands:SlashCommands"
 
 
 class CommandRow(NamedTuple):
-    """One command."""
-
     name: str
     usage: str
     """The words after the name; "" = none."""

@@ -44,8 +44,6 @@ _SIGNS = {"/": "at the beginning of a message: commands", "@": "and a path: a fi
 
 
 class Welcome(Static):
-    """It is shown anew whenever a model comes or goes."""
-
     def __init__(self, session: Session) -> None:
         super().__init__(markup=False)
         self._session = session
@@ -107,12 +105,9 @@ def sentence(facts: Facts) -> str:
     return f"{facts.name} answers{drafted}.{room}{completes}{tiny}"
 
 
-_LOOK_SECONDS = 0.05
-"""How often it is looked for answers whose height is only guessed, or that are off the screen."""
-_EARLIER_TURNS = 2
-"""Messages drawn at a time while the reader scrolls up, a page ahead."""
-_FILL_SECONDS = 0.003
-"""How long finding out heights may take each time."""
+_LOOK_SECONDS = 0.05  # how often it is looked for answers whose height is only guessed, or that are off the screen
+_EARLIER_TURNS = 2  # messages drawn at a time while the reader scrolls up, a page ahead
+_FILL_SECONDS = 0.003  # how long finding out heights may take each time
 _KEPT_PAGES = 50
 """Lines are kept so many pages above and below what is seen: setting them anew costs more than a frame. Messages that
 end farther above the newest text are not drawn: a long one takes many times the memory of its text."""
@@ -139,10 +134,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._view = MARKDOWN
         self._window: tuple[int | None, str] = (None, "")
         """First message that the model sees (None = all of them), and what it is told of those before."""
-        self._near: WeakSet[Bubble] = WeakSet()
-        """Drawn ones within a page of what is seen."""
-        self._changing = asyncio.Lock()
-        """One change of the path, or of how much of it is drawn, after the other."""
+        self._near: WeakSet[Bubble] = WeakSet()  # drawn ones within a page of what is seen
+        self._changing = asyncio.Lock()  # one change of the path, or of how much of it is drawn, after the other
 
     def compose(self):  # type: ignore[no-untyped-def]
         earlier = Earlier("", markup=False, classes="earlier")
@@ -183,11 +176,9 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @property
     def bubbles(self) -> list[Bubble]:
-        """Drawn messages, in order."""
         return list(self.query_children(Bubble))
 
     def bubble(self, message_id: int) -> Bubble | None:
-        """The bubble of a message, if it is drawn."""
         return next((bubble for bubble in self.bubbles if bubble.message.id == message_id), None)
 
     async def show(self, path: Sequence[StoredMessage]) -> None:
@@ -225,7 +216,6 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(self._draw_ahead)
 
     async def catch_up(self, path: Sequence[StoredMessage]) -> None:
-        """Shows these messages, with what another window has written into them since."""
         before = {bubble.message.id: bubble.message for bubble in self.bubbles}
         await self.show(path)
         for bubble in self.bubbles:
@@ -239,7 +229,6 @@ class Transcript(VerticalScroll, can_focus=False):
         return not self._anchor_released
 
     async def look(self, view: str) -> None:
-        """Shows all answers in another way."""
         self._view = view
         with self.app.batch_update():
             for bubble in self.bubbles:
@@ -273,7 +262,6 @@ class Transcript(VerticalScroll, can_focus=False):
             self.call_after_refresh(self.scroll_to_widget, bubble, animate=False, top=True)
 
     def to_end(self) -> None:
-        """Scrolls to the newest message and stays there."""
         self.anchor()
         if self._first < self._newest(self._shown):
             self._drop_old()
