@@ -135,9 +135,10 @@ class Trial:
 def chat(rate: float, folder: Path, tell: int) -> None:
     """The chat itself, in the child; writes lines (what, monotonic time, processor time) to `tell`."""
     from localspec.chat.archive.archive import Archive
+    from localspec.remote.answerer import AnswerPart, ModelReady
     from localspec.tui.shell.app import ChatApp
-    from localspec.tui.talk.preferences import Preferences
-    from localspec.tui.talk.session import Session
+    from localspec.tui.talk.inbox import Posted
+    from localspec.tui.talk.session import Preferences, Session
 
     def say(what: str) -> None:
         os.write(tell, f"{what} {time.monotonic()} {time.process_time()}\n".encode())
@@ -145,11 +146,11 @@ def chat(rate: float, folder: Path, tell: int) -> None:
     class Measured(ChatApp):
         typed, asked = "", False
 
-        def on_model_ready(self, message: Any) -> None:  # beside ChatApp's, which Textual calls as well
-            self.call_after_refresh(say, "ready")
-
-        def on_answer_part(self, message: Any) -> None:
-            say("part")
+        def on_posted(self, event: Posted) -> None:  # beside ChatApp's, which Textual calls as well
+            if isinstance(event.told, ModelReady):
+                self.call_after_refresh(say, "ready")
+            elif isinstance(event.told, AnswerPart):
+                say("part")
 
         def _display(self, screen: Any, renderable: Any) -> None:
             super()._display(screen, renderable)

@@ -213,8 +213,7 @@ def run(options: argparse.Namespace, result: Path, press: int) -> None:
     """The chat itself, in the child; a byte written to `press` wishes for Esc."""
     from localspec.chat.archive.archive import Archive
     from localspec.tui.shell.app import ChatApp
-    from localspec.tui.talk.preferences import Preferences
-    from localspec.tui.talk.session import Session
+    from localspec.tui.talk.session import Preferences, Session
 
     clock = Clock()
     figures: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from localspec.errors import ModelError
 from localspec.machine import Place
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
-from localspec.tui.screens import shelf
+from localspec.tui.screens import models
 from tests.cli.conftest import Command
 from tests.llama.rewritten_gguf import rewritten
 
@@ -86,8 +86,8 @@ def test_lists_say_it(command: Command, base: Path) -> None:
         (entry,) = (one for one in json.loads(command("list", "--json").out) if one["name"] == "based")
         assert entry["completes_only"] is True
         assert "none: for completing text" in command("show", "based").out
-        (item,) = (one for one in shelf.shelf(Catalog.load(), Store()) if one.name == "based")
-        assert shelf.judged(item, [Place("CPU", "cpu", 1 << 34, 1 << 34)]).fit.endswith(f"It has {NO_TEMPLATE}.")
+        (item,) = (one for one in models.shelf(Catalog.load(), Store()) if one.name == "based")
+        assert models.judged(item, [Place("CPU", "cpu", 1 << 34, 1 << 34)]).fit.endswith(f"It has {NO_TEMPLATE}.")
     finally:
         assert command("rm", "based").code == 0
 

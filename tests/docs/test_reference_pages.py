@@ -21,7 +21,7 @@ from localspec.server.http.reading import HEADER, SWITCHES
 from localspec.settings import settings_of
 from localspec.tui.screens.settings import parameters
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.registry import SCREENS, commands, known, load
 from tests.docs.page import DOCS, Section, code_of, section, sections
 

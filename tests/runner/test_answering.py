@@ -45,8 +45,7 @@ from localspec.runtime.engine import Asked, Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.sampling import SamplingParams
 from localspec.server.own.here import Here
-from localspec.tui.talk.preferences import Preferences
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Preferences, Session
 from tests.chat.marked_file import write_harmony
 from tests.llama import architectures
 from tests.runner.conftest import PATIENCE, lives, threads, until

@@ -26,7 +26,7 @@ from localspec.runtime.offered import (
     recommended_names,
     words,
 )
-from localspec.tui.screens.shelf import Item, judged
+from localspec.tui.screens.models import Item, judged
 from tests.fake_gpus import CARD, list_gpus
 
 GB = 10**9

@@ -24,8 +24,7 @@ from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine
 from localspec.server.own.here import Here
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Preferences, Session
 from localspec.tui.widgets.pane import ChatPane
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
@@ -74,7 +73,7 @@ def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.runtime.offered.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
     monkeypatch.setattr("localspec.runtime.offered._free_disk", lambda: 100 * 10**9)
     monkeypatch.setattr("localspec.runtime.offered.limits", SimpleNamespace(read=lambda threads: None))
-    monkeypatch.setattr("localspec.tui.screens.import_file.find_kept", lambda store: [])
+    monkeypatch.setattr("localspec.tui.screens.pull.find_kept", lambda store: [])
 
 
 @pytest.fixture

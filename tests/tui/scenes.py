@@ -15,17 +15,13 @@ from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
-from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.screens.help import HelpScreen
+from localspec.tui.screens.help import DoctorScreen, HelpScreen
 from localspec.tui.screens.history import HistoryScreen
-from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.models import ModelsScreen
-from localspec.tui.screens.pull import HELP, FindModelScreen, PullScreen, Transfers
+from localspec.tui.screens.models import Item, ModelsScreen
+from localspec.tui.screens.pull import HELP, FindModelScreen, ImportScreen, PullScreen, Transfers
 from localspec.tui.screens.race import RaceScreen
 from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
-from localspec.tui.screens.shelf import Item
-from localspec.tui.screens.stats import StatsScreen
-from localspec.tui.screens.steps import StepsScreen
+from localspec.tui.screens.stats import StatsScreen, StepsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.origin_view import OriginView
@@ -168,13 +164,13 @@ async def race(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     await pilot.press("f8")
     screen = await opened(app, pilot, RaceScreen)
     await pilot.press("enter")
-    await until(pilot, lambda: screen.heats)
+    await until(pilot, lambda: screen.speedups)
     await pilot.press(*["plus"] * 6)
     await until(pilot, lambda: "Both lanes are done" in str(screen.query_one("#note").content))
 
 
 async def doctor(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
-    app.open("doctor")
+    app.chat_screen.open("doctor")
     await until(pilot, lambda: isinstance(app.screen, DoctorScreen) and app.screen.findings)
     screen: Any = app.screen
     screen._show(FINDINGS)

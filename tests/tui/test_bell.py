@@ -7,7 +7,7 @@ from textual import events
 from textual.drivers.headless_driver import HeadlessDriver
 
 from localspec.tui.shell.app import BELL, sign
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from tests.tui.conftest import MakeApp, say, until
 
 NOTE = "\x1b]9;localspec: the answer of Say hello is there\a"

@@ -15,8 +15,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.remote.answerer import Facts, ServedAnswerer
 from localspec.runner.answering import ChildAnswerer
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Preferences, Session
 from localspec.tui.widgets.bubble import Seam
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served

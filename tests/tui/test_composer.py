@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from localspec.chat.archive.message import Attachment
 from localspec.errors import UsageError
-from localspec.tui.talk.attach import LARGEST, attached, files, matching
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.files import LARGEST, attached, files, matching
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.composer import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
 
@@ -101,8 +101,8 @@ async def test_names_of_models_are_offered_after_their_command(make_app: MakeApp
         await pilot.press(*"/model tiny-")
         offered = front(app).query_one(Suggestions)
         await until(pilot, lambda: offered.display and offered.option_count == 2)
-        assert offered.chosen is not None
-        assert offered.chosen.text == "tiny-draft"
+        assert offered.highlighted is not None
+        assert str(offered.get_option_at_index(offered.highlighted).prompt).strip() == "tiny-draft"
         await pilot.press("down", "tab")
         assert front(app).composer.text == "/model tiny-target "
         assert not offered.display
@@ -148,7 +148,7 @@ async def test_the_input_is_seen_beneath_the_list_in_40_columns_and_12_lines(mak
         await until(pilot, lambda: app.pane is not None)
         await pilot.press("/")
         pane = front(app)
-        await until(pilot, lambda: pane.completion.shown and pane.query_one(Suggestions).region.height)
+        await until(pilot, lambda: pane.suggestions.display and pane.query_one(Suggestions).region.height)
         assert pane.composer.region.bottom <= pane.region.bottom
         assert pane.composer.region.height == 3
 

@@ -12,7 +12,7 @@ from localspec.runtime.engine import Engine
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.bubble import MARKDOWN
-from localspec.tui.widgets.welcome import Welcome
+from localspec.tui.widgets.transcript import Welcome
 from tests.tui.conftest import MakeApp, answered, asking, front, until
 
 pytestmark = pytest.mark.asyncio

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.tui.talk import attach
-from localspec.tui.talk.attach import Ignored, attached_below
+from localspec.tui.talk import files
+from localspec.tui.talk.files import Ignored, attached_below
 from localspec.tui.widgets.dialogs import Choice
 from tests.tui.conftest import MakeApp, answered, front, until
 
@@ -92,7 +92,7 @@ def test_nothing_or_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match="src has no text files to attach"):
         attached_below(tmp_path, "src")
     write(tmp_path, a="1", b="2")
-    monkeypatch.setattr(attach, "MOST_FILES", 1)
+    monkeypatch.setattr(files, "MOST_FILES", 1)
     with pytest.raises(UsageError, match="src has more than 1 text files"):
         attached_below(tmp_path, "src")
 

@@ -7,17 +7,17 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from textual.message import Message as TextualMessage
+from textual.message_pump import MessagePump
 
 from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
-from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink
+from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink, Told
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk import posts
-from localspec.tui.talk.inbox import Inbox
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.text.typesetting import Line, Typesetter
 from tests.tui.conftest import MakeApp, front, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswer, ReplayAnswerer
@@ -32,12 +32,13 @@ class Screen:
 
     def __init__(self, cost: float) -> None:
         self.now, self.cost = 0.0, cost
-        self.drawn: list[tuple[float, TextualMessage]] = []
+        self.drawn: list[tuple[float, Told]] = []
         self._due: list[tuple[float, int, Callable[[], Any]]] = []
         self._number = count()
 
     def post_message(self, message: TextualMessage) -> bool:
-        self.drawn.append((self.now, message))
+        assert isinstance(message, Posted)
+        self.drawn.append((self.now, message.told))
         return True
 
     def call_later(self, callback: Callable[..., Any]) -> bool:
@@ -63,6 +64,10 @@ class Screen:
         return [(when, message) for when, message in self.drawn if isinstance(message, AnswerPart)]
 
 
+def inbox_of(screen: Screen) -> Inbox:
+    return Inbox(cast("MessagePump", screen), lambda: screen.now)
+
+
 def part(number: int) -> AnswerPart:
     return AnswerPart(ANSWER, f"{number} ", (number,), (Origin("draft", 1),), (), RequestStats(generated=number))
 
@@ -80,7 +85,7 @@ def streamed(screen: Screen, inbox: Inbox, parts: int, rate: float) -> None:
 @pytest.mark.parametrize("cost", [0.0, 0.01, 0.2])
 def test_a_thousand_parts_are_few_draws_and_all_text(cost: float, rate: float) -> None:
     screen = Screen(cost)
-    streamed(screen, Inbox(screen, lambda: screen.now), 1_000, rate)
+    streamed(screen, inbox_of(screen), 1_000, rate)
     times = [when for when, _ in screen.parts]
     for start in times:
         assert sum(start <= when < start + 1.0 - CLOSE for when in times) <= POSTS_PER_SECOND <= 15
@@ -97,14 +102,14 @@ def test_a_thousand_parts_are_few_draws_and_all_text(cost: float, rate: float) -
 
 def test_a_slow_screen_stands_still_for_a_quarter_second_at_most() -> None:
     screen = Screen(1.0)
-    streamed(screen, Inbox(screen, lambda: screen.now), 1_000, 100.0)
+    streamed(screen, inbox_of(screen), 1_000, 100.0)
     times = [when for when, _ in screen.parts]
     assert all(after - before == pytest.approx(1.25) for before, after in pairwise(times))
 
 
 def test_nothing_is_queued_after_a_stop_but_the_end() -> None:
     screen = Screen(0.5)
-    inbox = Inbox(screen, lambda: screen.now)
+    inbox = inbox_of(screen)
     inbox.post_message(Prefilled(ANSWER, 4, 8))
     inbox.post_message(Prefilled(ANSWER, 8, 8))
     for number in range(100):
@@ -142,10 +147,10 @@ class Counted:
         self._hear = app.chat_screen._hear
         app.chat_screen._hear = self._note  # type: ignore[method-assign]
 
-    def _note(self, event: posts.AnswerPart | posts.AnswerEnded | posts.Prefilled) -> None:
-        if isinstance(event, AnswerPart):
-            self.parts.append(event)
-        self._hear(event)
+    def _note(self, told: AnswerPart | AnswerEnded | Prefilled) -> None:
+        if isinstance(told, AnswerPart):
+            self.parts.append(told)
+        self._hear(told)
 
 
 @pytest.mark.asyncio

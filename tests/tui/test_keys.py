@@ -15,13 +15,11 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.models.installed.store import Store
-from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.pull import FindModelScreen, PullScreen
+from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PathInput, PullScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Composer, Prompt
 from localspec.tui.widgets.dialogs import Choice, Line
-from localspec.tui.widgets.form import PathInput
 from localspec.tui.widgets.registry import SCREENS, VIEWS, known, load
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub
@@ -63,7 +61,7 @@ async def test_help_names_every_key_as_it_is_now(make_app: MakeApp, folders: Pat
     bindings = {binding.id: binding for _, binding in owned()}
     app = make_app("a")
     async with app.run_test(size=(140, 60)) as pilot:
-        app.open("help")
+        app.chat_screen.open("help")
         await until(pilot, lambda: len(app.screen_stack) == 2 and app.screen.query(Static))
         lines = "\n".join(str(part.content) for part in app.screen.query(Static)).splitlines()
         for name, binding in bindings.items():
@@ -76,7 +74,7 @@ async def test_help_names_every_key_as_it_is_now(make_app: MakeApp, folders: Pat
 async def test_help_is_read_as_a_whole_in_40_columns(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test(size=(40, 12)) as pilot:
-        app.open("help")
+        app.chat_screen.open("help")
         await until(pilot, lambda: len(app.screen_stack) == 2 and str(app.screen.query_one("#help > Static").content))  # type: ignore[attr-defined]
         text = app.screen.query_one("#help > Static", Static)
         keys = str(text.content).partition("Other keys")[0]

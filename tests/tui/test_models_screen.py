@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from localspec.models.installed.adopt import find_kept
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import offered
-from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.models import ModelsScreen, cells, detail, speeds_of
-from localspec.tui.screens.pull import FindModelScreen, PullScreen
-from localspec.tui.screens.shelf import Item, Speeds, judged, shelf, timed
+from localspec.tui.screens.models import Item, ModelsScreen, cells, detail, judged, shelf, speeds_of, timed
+from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PathInput, PullScreen, dropped
+from localspec.tui.screens.settings import Tick
+from localspec.tui.screens.stats import Figures
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.form import PathInput, Tick, dropped
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
@@ -219,7 +219,7 @@ async def test_an_empty_name_is_asked_for(make_app: MakeApp, client: Hub, store:
 async def test_a_model_of_another_program_is_chosen_from_a_list(
     make_app: MakeApp, client: Hub, store: Store, tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.tui.screens.import_file.find_kept", find_kept)
+    monkeypatch.setattr("localspec.tui.screens.pull.find_kept", find_kept)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "kept"))
     (tmp_path / "kept").mkdir()
@@ -343,25 +343,25 @@ async def test_speed_is_that_of_the_last_answers(archive: Archive, store: Store)
     writer.finish("done", stats=stats)
     item = timed(shelf(Catalog.load(), store)[0], speeds_of(archive))
     assert (item.rate, item.speedup) == (200.0, 2.0)
-    assert timed(item, Speeds()).rate == 0.0
+    assert timed(item, {}).rate == 0.0
 
 
 async def test_answers_without_drafts_are_plain_whatever_was_estimated() -> None:
-    speeds = Speeds()
+    speeds = defaultdict[str, Figures](Figures)
     kept = {"generated_tokens": 100, "drafted": 0, "verify_seconds": 2.0, "plain_seconds": 1.0, "compared_seconds": 2.0}
-    speeds.add("own", kept)
+    speeds["own"].add(kept)
     item = timed(Item("own", "", "here", 1), speeds)
     assert cells(item, False)[-1].plain == "50 tok/s plain"
     assert "50.0 tok/s, plain decoding." in detail(item).plain
-    speeds.add("own", kept | {"drafted": 5, "plain_seconds": 4.0})
+    speeds["own"].add(kept | {"drafted": 5, "plain_seconds": 4.0})
     assert cells(timed(Item("own", "", "here", 1), speeds), False)[-1].plain == "50 tok/s 1.5x"
 
 
 async def test_speed_is_found_under_every_name_answers_are_signed_with() -> None:
-    speeds = Speeds()
-    speeds.add("tiny-GGUF", {"generated_tokens": 50, "verify_seconds": 0.5})
-    speeds.add("bundled pair", {"generated_tokens": 30, "verify_seconds": 0.1})
-    speeds.add("nothing", {"generated_tokens": 0})
+    speeds = defaultdict[str, Figures](Figures)
+    speeds["tiny-GGUF"].add({"generated_tokens": 50, "verify_seconds": 0.5})
+    speeds["bundled pair"].add({"generated_tokens": 30, "verify_seconds": 0.1})
+    speeds["nothing"].add({"generated_tokens": 0})
     pulled = Item("us/tiny-GGUF:Q8_0", "", "here", 1)
     assert timed(pulled, speeds).rate == 100.0
     assert timed(Item("tiny", "tiny-draft", "here", 1), speeds).rate == 300.0

@@ -19,10 +19,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
-from localspec.tui.shell.app import ChatApp
-from localspec.tui.shell.net import log_file, write
-from localspec.tui.talk import attach
-from localspec.tui.widgets.errands import Errands
+from localspec.tui.shell.app import ChatApp, log_file, write
+from localspec.tui.talk import files
+from localspec.tui.widgets.dialogs import Errands
 from tests.tui.conftest import MakeApp, front, say, until
 
 
@@ -131,7 +130,7 @@ async def test_a_widget_that_cannot_be_drawn_ends_nothing(make_app: MakeApp) -> 
 async def test_a_message_that_could_not_be_sent_is_in_the_input(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "attached", _raise)
+    monkeypatch.setattr(files, "attached", _raise)
     app = make_app("a")
     with app.kept_up():
         async with app.run_test() as pilot:
@@ -140,7 +139,7 @@ async def test_a_message_that_could_not_be_sent_is_in_the_input(
             await until(pilot, lambda: app._notifications)
             assert front(app).composer.text == "dear to me"
             assert not front(app).busy
-            monkeypatch.setattr("localspec.tui.screens.slash.SlashCommands.pin", _raise_another)
+            monkeypatch.setattr("localspec.tui.screens.commands.SlashCommands.pin", _raise_another)
             front(app).composer.put("/pin it")
             await pilot.press("enter")
             await until(pilot, lambda: len(app._notifications) == 2)

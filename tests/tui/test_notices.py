@@ -10,7 +10,7 @@ from textual.widgets import Input
 from textual.widgets._toast import Toast, ToastRack
 
 from localspec.runtime.kept.corpus import folder
-from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.screens.commands import SlashCommands
 from localspec.tui.widgets.dialogs import say as note
 from localspec.tui.widgets.dialogs import shown
 from localspec.tui.widgets.meter import Meter

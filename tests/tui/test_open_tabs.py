@@ -12,8 +12,9 @@ from localspec.chat.archive.archive import Archive
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.chat_tabs import OpenTabs
+from localspec.tui.widgets.pane import tab_label
 from tests.tui.conftest import MakeApp, front, here, say, until
 
 pytestmark = pytest.mark.asyncio
@@ -39,7 +40,7 @@ async def three(pilot: Pilot[Any], app: ChatApp) -> None:
 async def back(pilot: Pilot[Any], app: ChatApp, count: int) -> None:
     await until(pilot, lambda: len(app.chat_screen.panes) == count)
     labels = [tab.label_text for tab in app.query("ContentTab").results()]  # type: ignore[attr-defined]
-    assert labels == [str(pane.label) for pane in app.chat_screen.panes], "as they stand on the screen"
+    assert labels == [tab_label(pane.chat) for pane in app.chat_screen.panes], "as they stand on the screen"
 
 
 async def test_all_tabs_are_back_and_the_same_one_is_in_front(make_app: MakeApp) -> None:

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.registry import SCREENS, VIEWS
 from tests.tui.conftest import MakeApp, until
 from tests.tui.replayer import ReplayAnswerer

@@ -15,7 +15,7 @@ import pytest
 from localspec.remote.answerer import AnswerPart, Question, Sink, Told
 from localspec.runner.answering import ChildAnswer, ChildAnswerer
 from localspec.runner.child import Child
-from localspec.tui.screens.doctor import DoctorScreen
+from localspec.tui.screens.help import DoctorScreen
 from localspec.tui.widgets.dialogs import shown
 from tests.runner.conftest import children
 from tests.runner.test_answering import SENTENCES

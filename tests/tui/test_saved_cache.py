@@ -12,7 +12,7 @@ from localspec.cli.options import engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.runtime.kept.caches import CacheFolder
-from localspec.tui.screens.slash import SlashCommands
+from localspec.tui.screens.commands import SlashCommands
 from tests.tui.conftest import MakeApp, front, of_child, say, until
 
 LONG = "Repeat: " + "Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo. " * 12

@@ -14,7 +14,7 @@ from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.dialogs import Choice, Line
 from localspec.tui.widgets.registry import commands, read_keys

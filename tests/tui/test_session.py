@@ -12,8 +12,7 @@ from localspec.errors import UsageError
 from localspec.remote.answerer import Facts
 from localspec.runtime.kept import corpus
 from localspec.runtime.kept.caches import CacheFolder
-from localspec.tui.talk.preferences import Preferences
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Preferences, Session
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
 

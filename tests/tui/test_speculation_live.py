@@ -6,9 +6,9 @@ import pytest
 
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
-from localspec.tui.screens.doctor import examine
+from localspec.tui.screens.help import examine
 from localspec.tui.screens.race import PLAIN, SPECULATIVE, RaceScreen
-from localspec.tui.screens.steps import StepsScreen
+from localspec.tui.screens.stats import StepsScreen
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import MakeApp, front, say, until
 
@@ -24,7 +24,7 @@ async def test_the_bundled_pair_races_against_itself(make_app: MakeApp, live: Ch
         screen = app.screen
         assert isinstance(screen, RaceScreen)
         await pilot.press("enter")
-        await until(pilot, lambda: screen.heats, seconds=60)
+        await until(pilot, lambda: screen.speedups, seconds=60)
         plain, speculative = screen.lanes[PLAIN], screen.lanes[SPECULATIVE]
         assert plain.tokens == speculative.tokens
         assert plain.count == speculative.count == len(plain.tokens) > 5

@@ -12,10 +12,9 @@ from textual.widgets import Input, OptionList, Static
 from localspec.checks.doctor import Finding
 from localspec.engine.slot import PassRecord
 from localspec.remote.answerer import Facts
-from localspec.tui.screens.doctor import DoctorScreen, content_of, ordered, verdict
+from localspec.tui.screens.help import DoctorScreen, content_of, ordered, verdict
 from localspec.tui.screens.race import HELP, PLAIN, SPECULATIVE, LaneView, RaceScreen
-from localspec.tui.screens.stats import StatsScreen
-from localspec.tui.screens.steps import SPEEDS, StepsScreen
+from localspec.tui.screens.stats import SPEEDS, StatsScreen, StepsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.origin_view import OriginView
@@ -44,11 +43,11 @@ async def test_the_meter_shows_the_last_answer(make_app: MakeApp) -> None:
         assert "tok/s" in str(meter.content)
 
 
-async def test_statistics_of_this_chat_and_all(make_app: MakeApp) -> None:
+async def test_statistics_of_this_chat_and_all(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     app = make_app()
     async with app.run_test(size=(100, 50)) as pilot:
-        app.copy = lambda text, what: copied.append(text)  # type: ignore[method-assign]
+        monkeypatch.setattr("localspec.tui.screens.stats.copy", lambda app, text, what: copied.append(text))
         await say(pilot, "one")
         await pilot.press("ctrl+n")
         await until(pilot, lambda: len(app.chat_screen.panes) == 2)
@@ -169,7 +168,7 @@ async def race(app: ChatApp, pilot: Any) -> RaceScreen:
     await until(pilot, lambda: app.session.facts is not None)
     assert shown(app, "#note") == HELP
     await pilot.press("enter")
-    await until(pilot, lambda: screen.heats)
+    await until(pilot, lambda: screen.speedups)
     return screen
 
 
@@ -179,7 +178,7 @@ async def test_a_race_measures_both_and_ticks(make_app: MakeApp) -> None:
     app = make_app(answerer=answerer)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await race(app, pilot)
-        assert screen.heats[0].speedup == pytest.approx(3.0)
+        assert screen.speedups[0] == pytest.approx(3.0)
         assert "✓ the same 12 tokens" in shown(app, "#result")
         assert "3.00x" in shown(app, "#result")
         warm, plain, speculative = answerer.questions
@@ -208,7 +207,7 @@ async def test_races_in_the_other_order_are_counted_together(make_app: MakeApp) 
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await race(app, pilot)
         await pilot.press("a")
-        await until(pilot, lambda: len(screen.heats) == 2)
+        await until(pilot, lambda: len(screen.speedups) == 2)
         assert [question.drafter for question in answerer.questions[4:]] == [None, "none"]
         assert screen.lanes[PLAIN].count == screen.lanes[SPECULATIVE].count == 12
         assert "of 2 races, 3.00x to 4.00x" in shown(app, "#result")
@@ -303,13 +302,13 @@ async def test_the_race_leaves_no_answer_behind(make_app: MakeApp) -> None:
         assert app.screen is app.chat_screen
 
 
-async def test_the_doctor_examines_and_copies(make_app: MakeApp) -> None:
+async def test_the_doctor_examines_and_copies(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
-        app.copy = lambda text, what: copied.append(text)  # type: ignore[method-assign]
+        monkeypatch.setattr("localspec.tui.screens.help.copy", lambda app, text, what: copied.append(text))
         await say(pilot, "hi")
-        app.open("doctor")
+        app.chat_screen.open("doctor")
         await until(pilot, lambda: isinstance(app.screen, DoctorScreen) and app.screen.findings)
         screen = app.screen
         assert isinstance(screen, DoctorScreen)

@@ -17,7 +17,7 @@ from textual.message import Message
 if sys.platform == "win32":
     pytest.skip("Textual's own driver is used there", allow_module_level=True)
 
-from localspec.tui.shell.net import Terminal
+from localspec.tui.shell.terminal import Terminal
 
 
 class Heard(Terminal):

@@ -7,7 +7,7 @@ import pytest
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import StoredMessage
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.transcript import Transcript
 from tests.tui.conftest import MakeApp, answered, front, say, until

@@ -15,7 +15,7 @@ from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.server.own.here import Here
-from localspec.tui.talk.preferences import Preferences
+from localspec.tui.talk.session import Preferences
 from tests.tui.conftest import MakeApp, answered, front, until
 
 LONG, SHORT = 200, 16

@@ -15,9 +15,8 @@ from localspec.models.installed import installed
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
 from localspec.paths import typed
-from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.talk import attach
-from localspec.tui.widgets.form import completed, dropped
+from localspec.tui.screens.pull import ImportScreen, completed, dropped
+from localspec.tui.talk import files
 from tests.tui.conftest import MakeApp, front, say, until
 
 NO_FILES = {
@@ -119,9 +118,9 @@ def test_it_names_no_file_of_a_command(folders: Path, word: str, capsys: pytest.
 
 @pytest.mark.skipif(ROOT, reason="the superuser may enter every folder")
 def test_a_file_in_a_closed_folder_is_no_file(folders: Path, closed: str) -> None:
-    assert attach.attached(f"see @{closed} there") == ()
-    assert attach.folders(f"see @{closed} there") == []
-    assert attach.matching([], closed) == []
+    assert files.attached(f"see @{closed} there") == ()
+    assert files.folders(f"see @{closed} there") == []
+    assert files.matching([], closed) == []
     assert completed(closed, ".gguf") is None
     assert dropped(closed) == closed
     with pytest.raises(LocalspecError):
@@ -131,7 +130,7 @@ def test_a_file_in_a_closed_folder_is_no_file(folders: Path, closed: str) -> Non
 def test_links_that_lead_nowhere_are_offered_with_the_rest(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "folder").mkdir()
-    assert attach.matching([], f"{tmp_path}/") == [f"{tmp_path}/folder/", f"{tmp_path}/loop"]
+    assert files.matching([], f"{tmp_path}/") == [f"{tmp_path}/folder/", f"{tmp_path}/loop"]
     assert completed(f"{tmp_path}/f", ".gguf") == f"{tmp_path}/folder/"
 
 

@@ -9,8 +9,7 @@ from textual.widgets import OptionList
 
 from localspec.chat.archive.archive import Archive
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.preferences import Preferences
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Preferences, Session
 from localspec.tui.widgets.chat_tabs import OpenTabs
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.hints import Unsaved

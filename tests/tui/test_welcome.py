@@ -12,12 +12,12 @@ from rich.style import Style
 from localspec.errors import ModelError
 from localspec.llama.exact.facts import Limits
 from localspec.models.installed.store import Entry, Store, StoredFile
-from localspec.remote.answerer import Facts
+from localspec.remote.answerer import Facts, LoadFailed
 from localspec.runtime.offered import HEADING
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.posts import LoadFailed
+from localspec.tui.talk.inbox import Posted
 from localspec.tui.widgets.meter import Meter
-from localspec.tui.widgets.welcome import Welcome
+from localspec.tui.widgets.transcript import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
@@ -110,7 +110,7 @@ async def test_only_the_bundled_pair_is_called_tiny(make_app: MakeApp) -> None:
         await until(pilot, lambda: "[b]large[/b] answers." in said(app))
         assert "tiny" not in said(app)
         app.session.facts = None
-        app.post_message(LoadFailed(ModelError("other.gguf is no GGUF file.")))
+        app.post_message(Posted(LoadFailed(ModelError("other.gguf is no GGUF file."))))
         await until(pilot, lambda: "No model answers: other.gguf is no GGUF file." in said(app))
         await until(pilot, lambda: "no model: other.gguf" in str(app.query_one("#status").content))  # type: ignore[attr-defined]
         app.chat_screen.show_status()  # as every second

@@ -7,10 +7,18 @@ import pytest
 from textual.widgets import Static
 
 from localspec.errors import reason
-from localspec.tui.screens.settings import ParametersScreen, SettingsScreen, loading, looks, parameters
+from localspec.tui.screens.settings import (
+    Form,
+    ParametersScreen,
+    Pick,
+    SettingsScreen,
+    Tick,
+    loading,
+    looks,
+    parameters,
+)
 from localspec.tui.talk.conversation import Fit
-from localspec.tui.widgets.form import Form, Pick, Tick
-from localspec.tui.widgets.welcome import Welcome
+from localspec.tui.widgets.transcript import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
 
 

@@ -85,8 +85,7 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     os.environ.setdefault("ESCDELAY", "25")  # ms before a lone Esc counts; read by Textual when it is imported
     from localspec.chat.archive.archive import Archive
     from localspec.tui.shell.app import ChatApp
-    from localspec.tui.talk.preferences import Preferences
-    from localspec.tui.talk.session import Session
+    from localspec.tui.talk.session import Preferences, Session
     from localspec.tui.widgets.dialogs import shown
 
     notices = []

@@ -1,11 +1,11 @@
-"""The chat: tabs, and what keys, slash commands and the palette do with the chat in front."""
+"""The chat: tabs, and what keys, slash commands and the palette do with the chat in front; and pages above it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult, SystemCommand
@@ -16,51 +16,27 @@ from textual.widgets._toast import ToastRack  # has no public name
 
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.plain_text import counted_lines, one_line, plain_text
-from localspec.errors import LocalspecError
 from localspec.models.installed import installed
-from localspec.remote.answerer import Answerer
+from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.screens import compacting
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Posts, Prefilled
+from localspec.tui.talk.inbox import Posted, Posts
 from localspec.tui.talk.session import Session
 from localspec.tui.text.typesetting import code_blocks, code_head
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.dialogs import Choice, say
-from localspec.tui.widgets.editor import edited
+from localspec.tui.widgets.dialogs import Choice, errors_said, say
 from localspec.tui.widgets.hints import Unsaved
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
-from localspec.tui.widgets.pane import ChatPane
-from localspec.tui.widgets.registry import SCREENS, VIEWS, bind, commands
-from localspec.tui.widgets.welcome import Welcome
+from localspec.tui.widgets.pane import ChatPane, tab_label
+from localspec.tui.widgets.programs import copy, edited
+from localspec.tui.widgets.registry import CLOSE, COMMANDS, SCREENS, VIEWS, bind, commands, load
+from localspec.tui.widgets.transcript import Welcome
 
-_STATUS_SECONDS = 0.5
-"""Between two renewals of the line at the bottom, so that what is waited for moves."""
-_NOTES_LINES = 5
-"""The least that notes in the corner have: enough for one."""
-_SHOWN_LINES = 3
-"""Of each block of code, where it is asked which one is meant."""
+_STATUS_SECONDS = 0.5  # between two renewals of the line at the bottom, so that what is waited for moves
+_NOTES_LINES = 5  # the least that notes in the corner have: enough for one
+_SHOWN_LINES = 3  # of each block of code, where it is asked which one is meant
 _PRIVATE = "Private: nothing of these chats is kept. /private ends them, and leads back to your others."
-
-
-class Shell(Protocol):
-    """What the chat lies in."""
-
-    def open(self, name: str, *words: str) -> None:
-        """Opens a screen of the registry above the chat."""
-        ...
-
-    def copy(self, text: str, what: str) -> None:
-        """Copies to the clipboard, by the best way there is, and says which."""
-        ...
-
-    async def command(self, name: str, rest: str) -> None:
-        """Runs a slash command on the chat in front.
-
-        Raises:
-            LocalspecError: what is wrong with it.
-        """
-        ...
 
 
 class ChatScreen(Screen[None]):
@@ -88,16 +64,15 @@ class ChatScreen(Screen[None]):
         bind("chat.editor", "f12", "editor", "Editor", "Write the prompt in your own editor", priority=True),
     ]
 
-    def __init__(self, session: Session, shell: Shell) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self.session, self.shell = session, shell
+        self.session = session
         self._view = MARKDOWN
         # Kept, not looked up: a query goes through every block of every message.
         self._tabs, self._unsaved, self._meter = ChatTabs(session), Unsaved(session.archive), Meter()
         self._private = Static(_PRIVATE, id="private")
         self._speed = ReadingSpeed()
-        self._changing = False
-        """Another model is being loaded, in place of one that answered."""
+        self._changing = False  # another model is being loaded, in place of one that answered
 
     def compose(self) -> ComposeResult:
         yield self._private
@@ -106,13 +81,18 @@ class ChatScreen(Screen[None]):
         yield self._meter
         yield Footer(show_command_palette=False)
 
+    def open(self, name: str, *words: str) -> None:
+        """Opens a screen of the registry; a second call while it is open does nothing."""
+        kind = load(next(row.home for row in SCREENS if row.name == name))
+        if not any(isinstance(screen, kind) for screen in self.app.screen_stack):
+            self.app.push_screen(kind(self, *words))
+
     async def on_mount(self) -> None:
         await self._begin()
         self.set_interval(_STATUS_SECONDS, self.show_status)
         self.screen_layout_refresh_signal.subscribe(self, self._lift_notes)
 
     async def _begin(self) -> None:
-        """Opens the chats of last time, or a new one."""
         chats, front = list[Chat](), None
         session = self.session
         self._private.display = session.private
@@ -148,13 +128,18 @@ class ChatScreen(Screen[None]):
 
     @property
     def panes(self) -> list[ChatPane]:
-        """Open chats."""
         return self._tabs.panes
 
     @property
     def pane(self) -> ChatPane | None:
-        """The chat in front."""
+        """The chat in front; None = there is none yet."""
         return self._tabs.front
+
+    @property
+    def front(self) -> ChatPane:
+        pane = self.pane
+        assert pane is not None
+        return pane
 
     @property
     def context_use(self) -> tuple[int, int] | None:
@@ -166,7 +151,12 @@ class ChatScreen(Screen[None]):
 
     async def open_chat(self, chat_id: int | None = None, message_id: int | None = None) -> ChatPane:
         """Shows a chat in its tab, or a new one; scrolls to a message if one is named."""
-        chat = self._new_chat() if chat_id is None else self.session.archive.chat(chat_id)
+        if chat_id is None:
+            session, begin = self.session, dict(self.session.begin)
+            system, params = begin.pop("system", session.preferences.system), session.preferences.parameters | begin
+            chat = session.archive.new_chat(system=system, model=session.model, params=params)
+        else:
+            chat = self.session.archive.chat(chat_id)
         pane = next((pane for pane in self.panes if pane.chat_id == chat.id), None)
         if pane is None:
             pane = ChatPane(self.session, chat)
@@ -182,14 +172,7 @@ class ChatScreen(Screen[None]):
         self.show_status()
         return pane
 
-    def _new_chat(self) -> Chat:
-        session, begin = self.session, dict(self.session.begin)
-        system = begin.pop("system", session.preferences.system)
-        params = session.preferences.parameters | begin
-        return session.archive.new_chat(system=system, model=session.model, params=params)
-
     async def close_chat(self, pane: ChatPane) -> None:
-        """Closes a tab; a new chat takes the place of the last one."""
         pane.leave()
         if len(self.panes) == 1:
             await self.open_chat()
@@ -209,7 +192,6 @@ class ChatScreen(Screen[None]):
     # ---- status
 
     def show_status(self) -> None:
-        """Renews the line at the bottom."""
         session, pane, live = self.session, self.pane, Live()
         note = f"no model: {session.failure}" if session.failure else ""
         if pane is not None:
@@ -226,7 +208,7 @@ class ChatScreen(Screen[None]):
         """Renews the titles of the tabs and of the terminal's window."""
         tabs = self._tabs
         for pane in self.panes:
-            tabs.get_tab(pane).label = pane.label
+            tabs.get_tab(pane).label = tab_label(pane.chat)
         if self.pane is not None:
             self.sub_title = self.pane.chat.title
 
@@ -259,23 +241,18 @@ class ChatScreen(Screen[None]):
         self._tabs.remember()
         self.show_status()
 
-    def on_answer_part(self, event: AnswerPart) -> None:
-        self._hear(event)
+    def on_posted(self, event: Posted) -> None:
+        if isinstance(event.told, AnswerPart | AnswerEnded | Prefilled):
+            self._hear(event.told)
 
-    def on_answer_ended(self, event: AnswerEnded) -> None:
-        self._hear(event)
-
-    def on_prefilled(self, event: Prefilled) -> None:
-        self._hear(event)
-
-    def _hear(self, event: AnswerPart | AnswerEnded | Prefilled) -> None:
-        pane = next((pane for pane in self.panes if pane.live.answer is event.answer), None)
+    def _hear(self, told: AnswerPart | AnswerEnded | Prefilled) -> None:
+        pane = next((pane for pane in self.panes if pane.live.answer is told.answer), None)
         if pane is None:
             return
-        pane.live.hear(event, self._speed)
+        pane.live.hear(told, self._speed)
         self.show_status()
         if pane is self.pane:
-            self._meter.draw(now=not isinstance(event, AnswerPart))
+            self._meter.draw(now=not isinstance(told, AnswerPart))
 
     def on_chat_pane_full(self, event: ChatPane.Full) -> None:
         self.run_worker(compacting.ask(event, self.load, self.open_chat), group="overflow")
@@ -299,16 +276,12 @@ class ChatScreen(Screen[None]):
 
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
         """Loads models of this machine; says why if that cannot be."""
-        try:
-            made = self.session.made(target, draft, **settings)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return False
-        self.use(made)
-        return True
+        with errors_said(self):
+            self.use(self.session.made(target, draft, **settings))
+            return True
+        return False
 
     def reload(self) -> None:
-        """Loads the models in use again, with the engine settings of the preferences."""
         self.load(*self.session.named)
 
     def choose(self, target: str, draft: str | None = None) -> bool:
@@ -318,10 +291,8 @@ class ChatScreen(Screen[None]):
             return False
         if pane is not None:
             self.session.archive.set_model(pane.chat_id, target)
-        try:
+        with errors_said(self):
             installed.choose(target, draft)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
         return True
 
     # ---- errands
@@ -329,13 +300,10 @@ class ChatScreen(Screen[None]):
     @work(group="exchange")
     async def tell(self, errand: Coroutine[Any, Any, str]) -> None:
         """Says what comes of something that takes a while."""
-        try:
+        with errors_said(self):
             say(self, await errand)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
 
     def forget(self, key: str) -> None:
-        """What was kept of a deleted chat goes, too."""
         self.run_worker(partial(self.session.forget, key), thread=True)
 
     # ---- sending
@@ -358,22 +326,36 @@ class ChatScreen(Screen[None]):
             pane.send(event.prompt)
 
     async def command(self, name: str, rest: str) -> None:
-        """Runs a slash command on the chat in front."""
+        """Runs a slash command on the chat in front, or opens the screen that is called so."""
         if any(row.name == name for row in SCREENS):
-            self.shell.open(name)
+            self.open(name)
             return
-        try:
-            await self.shell.command(name, rest)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
+        with errors_said(self):
+            await load(COMMANDS)(self).run(name, rest)
+
+    def palette(self) -> Iterable[SystemCommand]:
+        """The slash commands that need no words after them."""
+        for row in commands():
+            needs_words = row.usage.startswith(("TAG", "FILE", "N"))
+            if not needs_words and not any(screen.name == row.name for screen in SCREENS):
+                call = partial(self.call_later, self.command, row.name, "")
+                yield SystemCommand(f"/{row.name}", row.doc[0].upper() + row.doc[1:], call)
 
     # ---- keys
+
+    @property
+    def _marked(self) -> StoredMessage | None:
+        return self.focused.message if isinstance(self.focused, Bubble) else None
+
+    def _asked(self) -> StoredMessage | None:
+        """The last message of the user's."""
+        return next((message for message in reversed(self.front.path) if message.role == "user"), None)
 
     def action_stop(self) -> None:
         """Esc: the nearest thing that can end, ends."""
         pane = self.front
-        if pane.completion.shown:
-            pane.completion.close()
+        if pane.suggestions.display:
+            pane.suggestions.close()
         elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:
@@ -429,8 +411,7 @@ class ChatScreen(Screen[None]):
         self.set_focus(self.front.composer)  # at once: the next letter is the input's
 
     def action_edit(self) -> None:
-        focused = self.focused.message if isinstance(self.focused, Bubble) else None
-        message = focused if focused is not None and focused.role == "assistant" else self._chosen("user")
+        message = self._marked or self._asked()
         if message is None:
             say(self, "There is no message of yours to edit.", problem=True)
         else:
@@ -438,24 +419,16 @@ class ChatScreen(Screen[None]):
 
     def action_editor(self) -> None:
         composer = self.front.composer
-        try:
+        with errors_said(self):
             composer.put(edited(self.app, composer.text))
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
 
     def action_regenerate(self) -> None:
         """Answers again: the focused answer's question, the focused question, or the last one."""
-        pane = self.front
-        installed = self.focused.message if isinstance(self.focused, Bubble) else None
-        path = pane.path
-        if installed is None:
-            installed = next((message for message in reversed(path) if message.role == "user"), None)
-        if installed is None:
+        message = self._marked or self._asked()
+        if message is None:
             say(self, "There is nothing to answer yet.", problem=True)
-        elif installed.role == "user":
-            pane.ask(again=installed.id)
-        elif installed.parent_id is not None:
-            pane.ask(again=installed.parent_id)
+        elif (again := message.id if message.role == "user" else message.parent_id) is not None:
+            self.front.ask(again=again)
 
     def action_go_on(self) -> None:
         path = self.front.path
@@ -465,10 +438,10 @@ class ChatScreen(Screen[None]):
             self.front.ask(go_on=True)
 
     def action_copy(self) -> None:
-        if self.get_selected_text():
-            self.shell.copy(self.get_selected_text() or "", "Selection")
+        if selected := self.get_selected_text():
+            copy(self.app, selected, "Selection")
         elif (message := self.front.selected) is not None:
-            self.shell.copy(message.content, "Message")
+            copy(self.app, message.content, "Message")
 
     @work(exclusive=True, group="code")
     async def action_copy_code(self) -> None:
@@ -483,11 +456,11 @@ class ChatScreen(Screen[None]):
             answers = [(str(place), *_described(place + 1, *block)) for place, block in enumerate(blocks)]
             answer = await self.app.push_screen_wait(Choice("Which block of code?", answers))
         if answer is not None:
-            self.shell.copy(blocks[int(answer)][1], "Code block")
+            copy(self.app, blocks[int(answer)][1], "Code block")
 
     def action_sibling(self, step: int) -> None:
-        if isinstance(self.focused, Bubble):
-            self.action_sibling_of(self.focused.message.id, step)
+        if (message := self._marked) is not None:
+            self.action_sibling_of(message.id, step)
 
     @work(group="path")  # a click comes from a bubble that goes: it cannot wait for its own end
     async def action_sibling_of(self, message_id: int, step: int) -> None:
@@ -503,11 +476,11 @@ class ChatScreen(Screen[None]):
 
     @work(group="path")
     async def action_delete_message(self) -> None:
-        if not isinstance(self.focused, Bubble):
+        if (message := self._marked) is None:
             return
         pane = self.front
         pane.stop()
-        self.session.archive.delete_message(self.focused.message.id)
+        self.session.archive.delete_message(message.id)
         await pane.transcript.show(pane.path)
         pane.composer.focus()
         pane.count()
@@ -515,13 +488,11 @@ class ChatScreen(Screen[None]):
 
     async def action_branch(self) -> None:
         """A new chat that begins with the messages up to the focused one, or with all of them."""
-        pane = self.front
-        focused = self.focused.message if isinstance(self.focused, Bubble) else None
-        path = pane.path
+        path = self.front.path
         if not path:
             say(self, "There is nothing to branch from yet.", problem=True)
             return
-        chat = self.session.archive.branch((focused or path[-1]).id)
+        chat = self.session.archive.branch((self._marked or path[-1]).id)
         await self.open_chat(chat.id)
         say(self, "This is a new chat with the messages so far; the other one is as it was.")
 
@@ -536,45 +507,13 @@ class ChatScreen(Screen[None]):
         pane.count()
 
     def action_find(self) -> None:
-        self.find("")
-
-    def find(self, words: str) -> None:
-        """Opens the history with a search."""
-        self.shell.open("history", words)
+        self.open("history")
 
     async def action_look(self) -> None:
-        """The next way to look at answers, in all tabs."""
         views = [MARKDOWN, *(row.name for row in VIEWS)]
         self._view = views[(views.index(self._view) + 1) % len(views)]
         for pane in self.panes:
             await pane.transcript.look(self._view)
-
-    def palette(self) -> Iterable[SystemCommand]:
-        """What the command palette offers of this screen: the slash commands that need no words after them."""
-        for row in commands():
-            if not any(screen.name == row.name for screen in SCREENS) and not row.usage.startswith(
-                ("TAG", "FILE", "N")
-            ):
-                yield SystemCommand(f"/{row.name}", row.doc[0].upper() + row.doc[1:], self._caller(row.name))
-
-    def _caller(self, name: str) -> Callable[[], None]:
-        def call() -> None:
-            self.run_worker(self.command(name, ""), group="command")
-
-        return call
-
-    @property
-    def front(self) -> ChatPane:
-        """The chat in front; there is always one."""
-        pane = self.pane
-        assert pane is not None
-        return pane
-
-    def _chosen(self, role: str) -> StoredMessage | None:
-        """The focused message if it has this role, else the last that has."""
-        if isinstance(self.focused, Bubble) and self.focused.message.role == role:
-            return self.focused.message
-        return next((message for message in reversed(self.front.path) if message.role == role), None)
 
 
 def _described(number: int, language: str, code: str) -> tuple[str, str]:
@@ -582,3 +521,25 @@ def _described(number: int, language: str, code: str) -> tuple[str, str]:
     lines = plain_text(code).strip("\n").split("\n")
     head = f"{code_head(number, one_line(language))} · {counted_lines(code)}"
     return head, "\n".join(["│ " + line for line in lines[:_SHOWN_LINES]] + ["│ ..."] * (len(lines) > _SHOWN_LINES))
+
+
+class Page(Screen[None]):
+    """A full screen above the chat, which Esc closes."""
+
+    VERTICAL_BREAKPOINTS = ChatScreen.VERTICAL_BREAKPOINTS
+    BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
+
+    def __init__(self, chats: ChatScreen) -> None:
+        super().__init__()
+        self.chats, self.session = chats, chats.session
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def compose(self) -> ComposeResult:
+        yield Static(self.title or "", classes="page-title", markup=False)
+        yield from self.body()
+        yield Footer()
+
+    def body(self) -> ComposeResult:
+        yield from ()

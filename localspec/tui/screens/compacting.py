@@ -9,7 +9,7 @@ from dataclasses import replace
 from localspec.errors import LocalspecError, UsageError
 from localspec.remote.answerer import Question
 from localspec.tui.talk.conversation import Window, fit, last_turn, question_of, room, summary_question, window
-from localspec.tui.widgets.dialogs import Choice, say
+from localspec.tui.widgets.dialogs import Choice, errors_said, say
 from localspec.tui.widgets.hints import short
 from localspec.tui.widgets.pane import ChatPane
 
@@ -84,8 +84,6 @@ async def summarise(pane: ChatPane, found: Window, question: Question) -> str | 
     return summary
 
 
-# What happens before a chat outgrows its context: the person decides, and the archive remembers.
-
 _ROOM = (
     ("drop", "Go on without the oldest messages", "They stay in the chat; the model no longer sees them."),
     ("summarise", "Go on with a summary of them", "The model writes it first; that takes a moment."),
@@ -100,12 +98,10 @@ async def ask(
 ) -> None:
     """Asks what to do about a question that does not fit, and does it; from a worker, as it opens a dialog.
 
-    Args:
-        load: lets another model answer.
-        open_chat: opens a new chat.
+    `load` lets another model answer, `open_chat` opens a new chat.
     """
     pane = event.pane
-    try:
+    with errors_said(pane):
         found = await asyncio.to_thread(window, pane.session.answerer, pane.chat, pane.path, event.question)
         what = "This chat has" if found.fits else "Your message alone is too long: there are"
         question = (
@@ -121,7 +117,10 @@ async def ask(
             load(own)
             pane.ask()
         elif chosen in ("drop", "summarise"):
-            await _make_room(event, found, chosen == "summarise")
+            summary = await summarise(pane, found, event.question) if chosen == "summarise" else ""
+            if summary is not None:
+                await set_window(pane, found.first.id, summary)
+                pane.ask()
         elif chosen == "new":
             last = pane.path[-1]
             fresh = await open_chat()
@@ -130,13 +129,3 @@ async def ask(
             fresh.ask()
         elif pane.path and pane.path[-1].role == "user":
             pane.edit(pane.path[-1])
-    except LocalspecError as error:
-        say(pane, str(error), problem=True)
-
-
-async def _make_room(event: ChatPane.Full, found: Window, with_summary: bool) -> None:
-    pane = event.pane
-    summary = await summarise(pane, found, event.question) if with_summary else ""
-    if summary is not None:
-        await set_window(pane, found.first.id, summary)
-        pane.ask()

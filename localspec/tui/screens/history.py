@@ -17,10 +17,9 @@ from textual.widgets.option_list import Option
 from localspec.chat.archive.message import Chat, Hit
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.page import Page
-from localspec.tui.talk import exchange
-from localspec.tui.widgets.dialogs import Line, say
+from localspec.tui.screens.chat import ChatScreen, Page
+from localspec.tui.talk import files
+from localspec.tui.widgets.dialogs import Line, errors_said, say
 from localspec.tui.widgets.hints import short
 from localspec.tui.widgets.registry import CLOSE, bind
 
@@ -62,12 +61,8 @@ class HistoryScreen(Page):
         self.query_one("#words").focus()
         self.look()
 
-    def on_input_changed(self) -> None:
-        self.look()
-
     @work(exclusive=True, group="look")
     async def look(self) -> None:
-        """Lists what fits the words."""
         words = self.query_one("#words", Input).value.strip()
         archive = self.session.archive
         try:
@@ -88,22 +83,21 @@ class HistoryScreen(Page):
         else:
             self.query_one("#preview", Static).update("Nothing found." if words else "There are no chats yet.")
 
+    def on_input_changed(self) -> None:
+        self.look()
+
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         if event.option_index < len(self._entries):
             self.query_one("#preview", Static).update(self._preview(self._entries[event.option_index]))
 
-    def on_option_list_option_selected(self) -> None:
-        self._open()
-
     def on_input_submitted(self) -> None:
-        self._open()
-
-    def _open(self) -> None:
         entry = self.marked
         if entry is not None:
             chat_id, message_id = (entry.id, None) if isinstance(entry, Chat) else (entry.chat_id, entry.message_id)
             self.dismiss(None)
             self.chats.run_worker(self.chats.open_chat(chat_id, message_id), group="open")
+
+    on_option_list_option_selected = on_input_submitted
 
     @property
     def marked(self) -> Chat | Hit | None:
@@ -113,7 +107,6 @@ class HistoryScreen(Page):
 
     @property
     def marked_chat(self) -> Chat | None:
-        """Its chat."""
         entry = self.marked
         return self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
 
@@ -150,13 +143,11 @@ class HistoryScreen(Page):
         chat = self.marked_chat
         if chat is None:
             return
-        path, _ = exchange.target(chat.title or "chat", "")
+        path, _ = files.target(chat.title or "chat", "")
         file = await self.app.push_screen_wait(Line("Write to (.md, .json or .html)", str(path)))
         if file:
-            try:
-                self.chats.tell(exchange.export(self.session.archive, chat, file))
-            except LocalspecError as error:
-                say(self, str(error), problem=True)
+            with errors_said(self):
+                self.chats.tell(files.export(self.session.archive, chat, file))
 
     async def action_delete(self) -> None:
         chat = self.marked_chat

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import work
 from textual.app import ComposeResult
@@ -15,32 +17,212 @@ from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
+from localspec.chat.prompt.prompt import NO_TEMPLATE
 from localspec.errors import LocalspecError, reason
+from localspec.gguf.split import read_parts
+from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
+from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.hub.drafters import Suggestion, candidates, suggest
-from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.installed import twin_sentence
-from localspec.models.installed.store import Removal, Store
+from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
+from localspec.models.installed.installed import can_draft, title_of, twin_sentence, twins
+from localspec.models.installed.store import Entry, Removal, Store
+from localspec.models.memory import fit
+from localspec.models.memory.fit import FitSettings
 from localspec.runtime.memory import places
-from localspec.runtime.offered import pace, recommended_names
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.import_file import ImportScreen
-from localspec.tui.screens.page import Page
-from localspec.tui.screens.pull import FindModelScreen, PullScreen, usual_hub
-from localspec.tui.screens.shelf import Item, Speeds, judged, shelf, timed
+from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended_names
+from localspec.tui.screens.chat import ChatScreen, Page
+from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen, usual_hub
+from localspec.tui.screens.stats import Figures, decode_seconds
 from localspec.tui.text.plots import amount
-from localspec.tui.widgets.dialogs import Choice, say
-from localspec.tui.widgets.errands import call_while_running
+from localspec.tui.widgets.dialogs import Choice, call_while_running, say
 from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
 
+
+State = Literal["here", "hub", "broken"]
+BUNDLED = "bundled pair"
+"""What answers of the bundled pair are signed with when no model was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row: something to talk with."""
+
+    name: str
+    """What `localspec run NAME` or `localspec pull NAME` takes."""
+    draft: str
+    """Name of the draft model; "" = none."""
+    state: State
+    bytes: int
+    """Of all files, drafts included; 0 = unknown."""
+    why: str = ""
+    """A sentence: what it is for, or what is wrong with it."""
+    licence: str = ""
+    files: tuple[Path, ...] = ()
+    """Where it is: target, then draft."""
+    fits: bool | None = None
+    """Whether memory is there for it; None = not known."""
+    fit: str = ""
+    """The verdict in a sentence."""
+    rate: float = 0.0
+    """Tokens/s of its last answers on this machine; 0 = not measured."""
+    speedup: float = 0.0
+    """Estimated speedup of those; 0 = not known, or nothing was drafted."""
+    plain: bool = False
+    """Nothing was drafted in those."""
+    read_bytes: int = 0
+    """Weights that a pass of one row reads; 0 = unknown."""
+    expected: str = ""
+    """The speed that this machine should reach with it without drafts, in words; "" = not known."""
+    recommended: bool = False
+    """It is among the models that the welcome offers on this machine, or would if none were installed."""
+    removable: tuple[str, ...] = ()
+    """Entries of the index that it consists of."""
+    layers: tuple[str, ...] = ()
+    """What of it would run on which GPU and why not on another, a line for each; none on a machine without a GPU."""
+
+
+def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Item]:
+    """Everything there is, without fit and speed: what is here, what is recommended, then the catalogue by size.
+
+    `first`: names that are recommended, best first.
+    """
+    entries = {entry.name: entry for entry in store.entries()}
+    items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in FROM_FILES]
+    for model in catalog.alone(FROM_FILES):
+        if not model.bundled and model.name not in entries:
+            why = f"{model.reference}; pulling it looks for the drafter that its maker published"
+            items.append(Item(model.name, "", "hub", model.bytes, why, model.licence))
+    listed = {name for item in items if item.state != "hub" for name in item.removable}
+    items += [
+        _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
+    ]
+    rank = {name: place for place, name in enumerate(first)}
+
+    def place(item: Item) -> tuple[int, int, bool, int, str]:
+        among = rank.get(item.name, len(rank)) if item.state == "hub" else 0
+        return ("here", "broken", "hub").index(item.state), among, not item.bytes, item.bytes, item.name
+
+    return sorted((_estimated(replace(item, recommended=item.name in rank), catalog) for item in items), key=place)
+
+
+def _estimated(item: Item, catalog: Catalog) -> Item:
+    """With the bytes that the catalogue does not list, and those that a pass reads."""
+    if item.name == DEFAULT_PAIR:
+        return item  # so small that its bytes say nothing about its speed
+    if item.files:
+        read = estimate(item.name, "a") or sum(part.stat().st_size for part in item.files[:1] if part.exists())
+        return replace(item, read_bytes=read)
+    offer = offer_of(catalog, item.name)
+    if offer is None:
+        return item
+    return replace(item, bytes=item.bytes or offer.bytes, read_bytes=offer.read_bytes)
+
+
+def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> Item:
+    models = [catalog.models[pair.target], catalog.models[pair.draft]]
+    mine = tuple(entries[model.name] for model in models if model.name in entries)
+    fault = next((entry.fault for entry in mine if entry.fault), "")
+    here = all(model.bundled or model.name in entries for model in models)
+
+    def size(model: ModelEntry) -> int:
+        if model.bundled:
+            return model.path.stat().st_size if model.path.exists() else 0
+        return entries[model.name].bytes if model.name in entries else model.bytes
+
+    sizes = [size(model) for model in models]
+    return Item(
+        pair.name,
+        pair.draft,
+        "broken" if fault else "here" if here else "hub",
+        sum(sizes) if all(sizes) else 0,
+        fault or pair.why,
+        models[0].licence,
+        tuple(model.path if model.bundled else entries[model.name].path for model in models) if here else (),
+        removable=tuple(entry.name for entry in mine),
+    )
+
+
+def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
+    draft = entries.get(entry.draft)
+    parts = [entry] if draft is None or not (draft.fault or can_draft(draft)) else [entry, draft]
+    fault = next((part.fault for part in parts if part.fault), "")
+    origin = f"{entry.architecture}, {entry.quant}, from {entry.origin}"
+    return Item(
+        entry.name,
+        parts[1].name if len(parts) > 1 else "",
+        "broken" if fault else "here",
+        sum(part.bytes for part in parts),
+        fault or "; ".join(filter(None, (origin, twins(entry, entries.values())))),
+        entry.licence,
+        tuple(part.path for part in parts),
+        removable=tuple(part.name for part in parts),
+    )
+
+
+def judged(item: Item, places: Sequence[Place]) -> Item:
+    """With the fit verdict: from the headers where the files are here, else a rule of thumb from their sizes."""
+    if item.state == "broken":
+        return item
+    if item.files:
+        try:
+            return _from_headers(item, places)
+        except LocalspecError as error:
+            return replace(item, fit=f"Its memory cannot be planned: {error}")
+        except OSError as error:
+            return replace(item, fit=f"Its memory cannot be planned: {reason(error)}.")
+    if not item.bytes:
+        return replace(item, fit="Its size is not known before it is pulled; pulling asks the hub first.")
+    free = max((place.free_bytes for place in places), default=0)
+    if not free:
+        return item
+    needed = needed_bytes(item.bytes)
+    word = "should fit" if needed <= free else "will hardly fit"
+    sentence = (
+        f"It {word}: about {needed / 1e9:.1f} GB with a margin, {free / 1e9:.1f} GB free (from file sizes alone)."
+    )
+    return replace(item, fits=needed <= free, fit=sentence, recommended=item.recommended and needed <= free)
+
+
+def _from_headers(item: Item, places: Sequence[Place]) -> Item:
+    from localspec.drafters.heads import loading as heads
+    from localspec.runtime.memory.serving import gpu_lines, serving
+
+    target, *rest = item.files
+    headers = read_parts(target)
+    draft, files = heads.apart(rest[0] if rest else None, ())
+    small = None if draft is None else read_parts(draft)
+    small_shape = None if small is None else shape_of(small)
+    context = default_context(shape_of(headers), small_shape, total_bytes=total_ram(places))
+    wanted, there, why = serving(FitSettings(), target, draft, places)
+    wanted = replace(wanted, context=context, heads=heads.shapes(headers[0], files))
+    plan = fit.plan(headers, small, wanted, there)
+    completes = "" if headers[0].chat_template else f" It has {NO_TEMPLATE}."
+    return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
+
+
+def timed(item: Item, speeds: Mapping[str, Figures], here: Pace | None = None) -> Item:
+    """With the speed it had here, by the names that its answers are signed with, and the one to expect of this machine;
+    None = nothing is known of that."""
+    expected = here.words(item.read_bytes) if here is not None and item.read_bytes else ""
+    short = item.name.rpartition("/")[2]
+    names = [item.name, short, short.partition(":")[0], *(path.stem for path in item.files[:1])]
+    if item.name == DEFAULT_PAIR:
+        names.append(BUNDLED)
+    elif item.files:
+        names.insert(0, title_of(item.files[0]))
+    found = next((speeds[name] for name in names if name in speeds and speeds[name].decode_seconds), Figures())
+    plain = found.answers > 0 and found.plain_answers == found.answers
+    speedup = found.plain_seconds / found.compared_seconds if found.compared_seconds and not plain else 0.0
+    return replace(item, rate=found.tokens_per_second, speedup=speedup, plain=plain, expected=expected)
+
+
 _COLUMNS = (("", 1), ("Name", 20), ("Draft model", 15), ("Size", 8), ("Fits", 4), ("Speed here", 15))
-_WIDTH_OF_COLUMNS = 80
-"""Cells that these columns need."""
-_CHATS = 50
-"""The newest chats, whose answers say how fast models were."""
+_WIDTH_OF_COLUMNS = 80  # cells that these columns need
+_CHATS = 50  # the newest chats, whose answers say how fast models were
 _NO_DRAFT = "-"
 
 
@@ -68,8 +250,7 @@ class ModelsScreen(Page):
         self.items: list[Item] = []
         self._make_hub = make_hub or usual_hub
         self._store = Store() if store is None else store
-        self._wanted = ""
-        """Name of the model that was taken in last, which the cursor goes to; "" = it stays where it is."""
+        self._wanted = ""  # name of the model that was taken in last, which the cursor goes to; "" = it stays
 
     def body(self) -> ComposeResult:
         yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
@@ -80,13 +261,11 @@ class ModelsScreen(Page):
         self.action_again()
 
     def on_resize(self) -> None:
-        """The names take what room there is."""
         self._show(self.items)
 
     # ---- the list
 
     def action_again(self) -> None:
-        """Reads the list again."""
         self._read(self.session.archive)
 
     @work(thread=True, exclusive=True, group="shelf")
@@ -112,25 +291,25 @@ class ModelsScreen(Page):
         table = self.query_one(DataTable)
         row = table.cursor_row
         self.items = items
-        in_use = self._in_use()
         table.clear(columns=True)
         spare = max(0, self.app.size.width - _WIDTH_OF_COLUMNS)  # goes to the names
         for title, width in _COLUMNS:
             wide = {"Name": spare * 2 // 3, "Draft model": spare // 3}.get(title, 0)
             table.add_column(title, width=min(60, width + wide), key=title)
         for item in items:
-            table.add_row(*cells(item, bool(item.files) and item.files[0] == in_use))
+            table.add_row(*cells(item, self._answers(item)))
         at = next((place for place, item in enumerate(items) if item.name == self._wanted), None)
         if at is not None:
             row, self._wanted = at, ""
         table.move_cursor(row=min(row, max(0, len(items) - 1)))
         self._explain()
 
-    def _in_use(self) -> Path | None:
+    def _answers(self, item: Item) -> bool:
+        """Whether it is the model that answers now."""
         facts = self.session.facts
-        return None if facts is None else facts.target
+        return facts is not None and item.files[:1] == (facts.target,)
 
-    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+    def on_data_table_row_highlighted(self) -> None:
         self._explain()
 
     @property
@@ -142,8 +321,7 @@ class ModelsScreen(Page):
     def _explain(self) -> None:
         if self.item is not None:
             facts = self.session.facts
-            used = facts is not None and self.item.files[:1] == (facts.target,)
-            layers = facts.layers if facts is not None and used else ()
+            layers = facts.layers if facts is not None and self._answers(self.item) else ()
             self.query_one("#detail", Static).update(detail(self.item, layers))
 
     def _say(self, text: str) -> None:
@@ -151,11 +329,7 @@ class ModelsScreen(Page):
 
     # ---- keys
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        self.action_use()
-
     def action_use(self) -> None:
-        """Loads it, or pulls it first."""
         item = self.item
         if item is None:
             return
@@ -170,12 +344,12 @@ class ModelsScreen(Page):
         if self.chats.choose(target, draft):
             self.dismiss(None)
 
+    on_data_table_row_selected = action_use
+
     def action_pull(self) -> None:
-        """Any model by its name."""
         self._open_pull("")
 
     def action_search(self) -> None:
-        """Any model of the hub, by words."""
         self.app.push_screen(FindModelScreen(self._make_hub), lambda name: self._open_pull(name) if name else None)
 
     def _open_pull(self, name: str) -> None:
@@ -194,26 +368,23 @@ class ModelsScreen(Page):
         )
 
     def action_import(self) -> None:
-        """A file of this machine."""
-        self.app.push_screen(ImportScreen(self._store), self._imported)
+        def imported(name: str | None) -> None:
+            if name is not None:
+                entries = self._store.entries()
+                twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
+                say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
+                self._wanted = name
+                self.action_again()
 
-    def _imported(self, name: str | None) -> None:
-        if name is not None:
-            entries = self._store.entries()
-            twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
-            say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
-            self._wanted = name
-            self.action_again()
+        self.app.push_screen(ImportScreen(self._store), imported)
 
     # ---- another draft model
 
     def action_draft(self) -> None:
-        """What else could draft for it."""
-        item = self.item
-        if item is None or item.state != "here":
+        if self.item is None or self.item.state != "here":
             self._say("Only a model that is here can be given another draft model.")
-            return
-        self._suggest(item)
+        else:
+            self._suggest(self.item)
 
     @work(thread=True, exclusive=True, group="drafts")
     def _suggest(self, item: Item) -> None:
@@ -246,12 +417,11 @@ class ModelsScreen(Page):
     # ---- removal
 
     def action_remove(self) -> None:
-        """From the disk, after a question."""
         item = self.item
         if item is None or not item.removable:
             self._say("There is nothing of it on this disk that could be removed.")
             return
-        if item.files and item.files[0] == self._in_use():
+        if self._answers(item):
             self._say(f"{item.name} answers now; use another model first.")
             return
         names = " and ".join(item.removable)
@@ -278,18 +448,17 @@ class ModelsScreen(Page):
         call_while_running(self, self.action_again)
 
 
-def speeds_of(archive: Archive) -> Speeds:
-    """What the answers of the newest chats say about the speed of models."""
-    speeds = Speeds()
+def speeds_of(archive: Archive) -> dict[str, Figures]:
+    """What the answers of the newest chats say about the speed of models, by the model that gave them."""
+    speeds = defaultdict[str, Figures](Figures)
     for chat in archive.chats(limit=_CHATS):
         for message in archive.tree(chat.id):
-            if message.role == "assistant" and message.model:
-                speeds.add(message.model, message.stats)
+            if message.role == "assistant" and message.model and decode_seconds(message.stats) > 0:
+                speeds[message.model].add(message.stats)
     return speeds
 
 
 def cells(item: Item, in_use: bool) -> list[Content]:
-    """A row of the table."""
     fits = {True: ("yes", "$success"), False: ("no", "$warning"), None: ("?", "dim")}[item.fits]
     state = {"here": ("●" if in_use else "✓", "$success"), "hub": ("↓", "dim"), "broken": ("!", "$error")}
     speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{item.expected.partition(' ')[2]}" if item.expected else ""
@@ -308,12 +477,7 @@ def cells(item: Item, in_use: bool) -> list[Content]:
 
 
 def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
-    """The row in sentences.
-
-    Args:
-        item: the row.
-        loaded: where its layers are, if it answers now; () = on a machine without a GPU, or it does not.
-    """
+    """The row in sentences. `loaded`: where its layers are, if it answers now on a machine with a GPU."""
     states = {
         "here": "Here. Enter uses it.",
         "hub": "On the hub. Enter pulls it: planned and checked before anything is loaded."

@@ -1,47 +1,50 @@
-"""Pull inside the app: planned from headers, asked, fetched with progress; Esc stops, and what came is kept.
-
-Search on the hub: pairs and models of the catalogue and GGUF repositories by words; the one chosen is pulled.
-"""
+"""Models taken in: pulled from the hub, as planned from headers; searched for there; or a GGUF file of this machine."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
 
+from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widgets import Footer, Input, OptionList, Static
-from textual.widgets.option_list import Option
 
-from localspec.chat.plain_text import one_line
-from localspec.errors import Cancelled, LocalspecError
+from localspec.chat.plain_text import one_line, pictured
+from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.hub.download import Part
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Plan
+from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
+from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
+from localspec.paths import typed
 from localspec.runtime.memory import places
+from localspec.tui.screens.settings import Tick
 from localspec.tui.text.plots import amount, bar, duration
-from localspec.tui.widgets.dialogs import Dialog
-from localspec.tui.widgets.errands import Errands, Tell
+from localspec.tui.widgets.dialogs import Dialog, Errands, Tell, call_while_running
 from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
-    from localspec.models.hub.hub import Found
-
+    from localspec.models.hub.hub import Found, Hub
 
 Listed = PairEntry | ModelEntry
 """What the catalogue lists by name: pairs, and targets that are in none."""
-_LIMIT = 30
-"""Repositories asked for: more words find better than a longer list."""
+_LIMIT = 30  # repositories asked for: more words find better than a longer list
 HELP = (
     "Enter searches; all words must be in the name. Down goes to the list, where Enter takes one: it is planned before "
     "it is pulled."
@@ -89,8 +92,8 @@ class FindModelScreen(Dialog[str | None]):
 
     def _search(self, words: Sequence[str], tell: Tell) -> None:
         catalog = Catalog.load()
-        pairs: list[Listed] = [pair for pair in catalog.pairs.values() if _holds(pair, words)]
-        pairs += [entry for entry in catalog.alone() if _holds(entry, words)]
+        listed: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
+        pairs = [one for one in listed if all(word.lower() in one.name.lower() for word in words)]
         tell(self._show, pairs, [], "Asking the hub ...")
         found = self._make_hub().search(words, _LIMIT)
         nothing = "" if pairs or found else "Nothing was found. "
@@ -100,8 +103,13 @@ class FindModelScreen(Dialog[str | None]):
         self._names = [pair.name for pair in pairs] + [one.repository for one in found]
         entries = self.query_one("#found", OptionList)
         entries.clear_options()
-        entries.add_options(Option(_of_list(one)) for one in pairs)
-        entries.add_options(Option(_of_repository(one)) for one in found)
+        for one in pairs:
+            what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
+            entries.add_option(Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}"))
+        for repository in found:
+            gated = "  gated: its terms must be accepted on the hub" if repository.gated else ""
+            facts = (f"  {repository.downloads:,} downloads{gated}", "$text-muted")
+            entries.add_option(Content.assemble((one_line(repository.repository), "bold"), facts))
         entries.display = bool(self._names)
         self.say(note)
         if found:
@@ -112,30 +120,9 @@ class FindModelScreen(Dialog[str | None]):
         self.dismiss(self._names[event.option_index])
 
 
-def _holds(listed: Listed, words: Sequence[str]) -> bool:
-    return all(word.lower() in listed.name.lower() for word in words)
-
-
-def _of_list(listed: Listed) -> Content:
-    what = f"pair of the list: {listed.target}" if isinstance(listed, PairEntry) else f"of the list: {listed.reference}"
-    return Content.assemble((one_line(listed.name), "bold"), f"  {one_line(what)}")
-
-
-def _of_repository(found: Found) -> Content:
-    gated = "  gated: its terms must be accepted on the hub" if found.gated else ""
-    return Content.assemble(
-        (one_line(found.repository), "bold"), (f"  {found.downloads:,} downloads{gated}", "$text-muted")
-    )
-
-
-# What a pull would do, for people: files, whether they fit each other, memory and disk.
-
-
 def plan_page(plan: Plan, hub: Hub) -> Content:
-    """The plan. Looks at files on disk; a few milliseconds."""
-    lines: list[Content] = []
-    for part in plan.parts:
-        lines += _part_lines(part, hub)
+    """The plan for people: files, whether they fit each other, memory and disk. Looks at files; a few milliseconds."""
+    lines = [line for part in plan.parts for line in _part_lines(part, hub)]
     if plan.match is not None:
         lines.append(_line("pair", plan.match.verdict, "$success" if plan.match.fits else "$error"))
         lines += [_line("", f"note: {warning}") for warning in plan.match.warnings]
@@ -167,27 +154,17 @@ def _line(label: str, text: str, style: str = "") -> Content:
     return Content.assemble(*parts)
 
 
-# How far a pull is: what its threads report, and the lines that show it.
-
-_SPEED_WINDOW_SECONDS = 5.0
-"""Seconds over which the speed is a mean."""
+_SPEED_WINDOW_SECONDS = 5.0  # seconds over which the speed is a mean
 _SPEED_CELLS = 46
 
 
-@dataclass(slots=True)
-class _File:
-    done: int = 0
-    size: int = 0
-    what: str = ""
-
-
 class Transfers:
-    """Told by any thread; read by the screen. What is shown never goes back while bytes come."""
+    """How far a pull is: told by any thread, read by the screen. What is shown never goes back while bytes come."""
 
     def __init__(self, missing_bytes: int = 0) -> None:
+        """`missing_bytes`: that must come, in all."""
         self.missing_bytes = missing_bytes
-        """Bytes that must come, in all."""
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
         self._start: dict[str, int] = {}
         self._most: dict[str, int] = {}
         self._samples: deque[tuple[float, int]] = deque()
@@ -196,11 +173,9 @@ class Transfers:
     def __call__(self, file: str, done: int, size: int, what: str) -> None:
         """A report, as `localspec.models.hub.download.Report`."""
         with self._lock:
-            known = self._files.setdefault(file, _File())
-            known.what = what
             if what == "waiting":
-                return
-            known.done, known.size = done, size
+                done, size, _ = self._files.get(file, (0, 0, ""))
+            self._files[file] = done, size, what
             if what == "loading":
                 self._start.setdefault(file, done)
                 self._most[file] = max(done, self._most.get(file, 0))
@@ -208,11 +183,19 @@ class Transfers:
     def lines(self, width: int, now: float | None = None) -> Content:
         """A bar for each file and one for all, with speed and time left."""
         with self._lock:
-            files = {name: (one.done, one.size, one.what) for name, one in self._files.items()}
+            files = dict(self._files)
             come = sum(most - self._start[file] for file, most in self._most.items())
         rate = self._rate(monotonic() if now is None else now, come)
         cells = max(8, min(40, width - _SPEED_CELLS))
-        lines = [_file_line(name, done, size, what, cells) for name, (done, size, what) in files.items()]
+        doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
+        lines = [
+            Content.assemble(
+                (f"{one_line(name)}\n", "dim"),
+                (bar(done / size if size else 0.0, cells), "$primary"),
+                f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
+            )
+            for name, (done, size, what) in files.items()
+        ]
         if self.missing_bytes:
             left = max(0, self.missing_bytes - come)
             speed = f"  {amount(rate)}/s, {duration(left / rate)} left" if rate and left else ""
@@ -233,21 +216,8 @@ class Transfers:
         return (after - before) / (last - first) if last - first > 0.2 else 0.0
 
 
-def _file_line(name: str, done: int, size: int, what: str, cells: int) -> Content:
-    doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
-    share = done / size if size else 0.0
-    return Content.assemble(
-        (one_line(name), "dim"),
-        "\n",
-        (bar(share, cells), "$primary"),
-        f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
-    )
-
-
-_NO_DRAFT = "-"
-"""What is typed for a draft where none is wanted."""
-_FRAMES_A_SECOND = 8
-"""Progress is drawn so often a second."""
+_NO_DRAFT = "-"  # what is typed for a draft where none is wanted
+_FRAMES_A_SECOND = 8  # progress is drawn so often a second
 
 
 def usual_hub() -> Hub:
@@ -312,7 +282,6 @@ class PullScreen(Dialog[str | None]):
             self._begin_plan()
 
     def action_other(self) -> None:
-        """Back to the name."""
         self.query_one("#name").focus()
 
     def _begin_plan(self) -> None:
@@ -357,7 +326,6 @@ class PullScreen(Dialog[str | None]):
     # ---- loading
 
     def action_load(self) -> None:
-        """Fetches, checks and lists it."""
         if self._plan is None or self._hub is None or self._busy:
             return
         self._busy = True
@@ -379,12 +347,15 @@ class PullScreen(Dialog[str | None]):
         self.query_one("#plan", Static).update(self._transfers.lines(width))
 
     def _installed(self, entries: Sequence[Entry]) -> None:
-        self._end()
         asked = self.query_one("#name", Input).value.strip()
         self.dismiss(asked if "://" not in asked else entries[0].name)
 
     def _failed(self, error: LocalspecError) -> None:
-        self._end()
+        self._busy = False
+        self._stop.clear()
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
         if isinstance(error, Cancelled):
             self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
         else:
@@ -393,13 +364,6 @@ class PullScreen(Dialog[str | None]):
             self.query_one("#name").focus()
         self.refresh_bindings()
 
-    def _end(self) -> None:
-        self._busy = False
-        self._stop.clear()
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
-
     # ---- leaving
 
     def action_close(self) -> None:
@@ -407,5 +371,176 @@ class PullScreen(Dialog[str | None]):
         if self._busy and self._timer is not None:
             self._stop.set()
             self.say("Stopping ...")
+        else:
+            self.dismiss(None)
+
+
+def dropped(text: str) -> str:
+    """The path that is meant: terminals put quotes around it, backslashes before blanks, or file:// in front."""
+    text = text.strip().split("\n")[0].strip()
+    if text.startswith("file://"):
+        return unquote("/" + text.removeprefix("file://").partition("/")[2])
+    if os.path.exists(typed(text)):
+        return text
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    return words[0] if len(words) == 1 else text
+
+
+def completed(text: str, ending: str) -> str | None:
+    """The first file with this ending, or folder, whose path begins as typed; None = there is none, or nothing to add.
+
+    Takes a moment in a large folder: call it from a thread.
+    """
+    start, slash, name = text.rpartition("/")
+    if not text or (not slash and text != "~"):
+        start, name = "", text
+    try:
+        with os.scandir(typed(start + slash or ".")) as entries:
+            found = sorted(
+                entry.name + "/" * os.path.isdir(entry)
+                for entry in entries
+                if entry.name.startswith(name)
+                and (name or not entry.name.startswith("."))
+                and (os.path.isdir(entry) or entry.name.lower().endswith(ending))
+            )
+    except OSError:
+        return None
+    return next((start + slash + one for one in found if one != name), None)
+
+
+class _Paths(Suggester):
+    def __init__(self, ending: str) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._ending = ending
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return await asyncio.to_thread(completed, value, self._ending)
+
+
+class PathInput(Input):
+    """A line for a path, also as terminals paste a file that is dropped on them.
+
+    Tab takes what is suggested; without a suggestion it goes to the next field.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested")
+    ]
+
+    def __init__(self, placeholder: str, ending: str, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(placeholder=placeholder, suggester=_Paths(ending), id=id)
+
+    def action_complete(self) -> None:
+        if self._suggestion and self._suggestion != self.value:
+            self.value = self._suggestion
+            self.cursor_position = len(self.value)
+        else:
+            self.screen.focus_next()
+
+    def _on_paste(self, event: events.Paste) -> None:
+        """A dropped file stands for itself: it replaces what was there."""
+        path = dropped(event.text)
+        if path != event.text or path.startswith("/"):
+            event.prevent_default()  # Input's own handler, which Textual calls as well
+            event.stop()
+            self.value = path
+            self.cursor_position = len(path)
+
+
+class ImportScreen(Dialog[str | None]):
+    """The result is the new entry's name, None = nothing was imported."""
+
+    CSS_PATH = "import_file.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("import.go", "ctrl+s", "take", "Import", "Take the file into the list", show=True)
+    ]
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._stop = threading.Event()
+        self._busy = False
+        self._found: list[Kept] = []  # models that other programs keep, as they are listed
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Import a GGUF file of this machine", classes="question", markup=False)
+            yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
+            yield OptionList(id="found")
+            yield Input(placeholder="name (else the file's)", id="name")
+            yield Tick("It is a draft model", id="draft")
+            yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
+            yield Static("", id="note", markup=False)
+            yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one("#file").focus()
+        self._find()
+
+    @work(thread=True, exclusive=True, group="find")
+    def _find(self) -> None:
+        found = [one for one in find_kept(self._store) if not one.installed]
+        call_while_running(self, self._offer, found)
+
+    def _offer(self, found: list[Kept]) -> None:
+        self._found = found
+        options = self.query_one(OptionList)
+        options.add_options([pictured(f"{one.name}  {amount(one.bytes)}  {one.program}") for one in found])
+        options.display = bool(found)
+        options.highlighted = 0 if found else None
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        one = self._found[event.option_index]
+        self.query_one("#file", Input).value = str(one.path)
+        self.query_one("#name", Input).value = one.name
+        self.query_one("#draft", Tick).value = one.is_head
+        self.query_one("#file").focus()
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_take()
+
+    def action_take(self) -> None:
+        path = dropped(self.query_one("#file", Input).value)
+        if self._busy or not path:
+            return
+        self._busy = True
+        self._stop.clear()
+        role = "draft" if self.query_one("#draft", Tick).value else "target"
+        name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
+        self.say("Reading the file ...")
+        self._adopt(typed(path), name, role, copy)
+
+    @work(thread=True, exclusive=True, group="import")
+    def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:
+        try:
+            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
+        except (LocalspecError, OSError) as error:
+            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
+            call_while_running(self, self._failed, text)
+        else:
+            call_while_running(self, self.dismiss, entry.name)
+
+    def _progress(self, file: str, done: int, size: int) -> None:
+        if self._stop.is_set():
+            raise Cancelled("The import was stopped; nothing was changed.")
+        text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
+        call_while_running(self, self.say, text)
+
+    def _failed(self, text: str) -> None:
+        self._busy = False
+        self.say(text, bad=True)
+
+    def action_close(self) -> None:
+        """Stops what is being read; closes otherwise."""
+        if self._busy:
+            self._stop.set()
         else:
             self.dismiss(None)

@@ -1,6 +1,4 @@
-"""Race: plain decoding against speculation on one prompt, with a clock each and an equality tick.
-
-A race of plain decoding against speculation: two lanes, a clock each, and whether they say the same.
+"""A race of plain decoding against speculation on one prompt: two lanes, a clock each, and whether they say the same.
 
 The engine computes one pass at a time on one thread. Two answers at once would share passes, and neither clock would
 mean anything. So the heats are run one after the other, each alone on the engine and with nothing of the other to help
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from statistics import median
 from time import monotonic
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -28,11 +26,10 @@ from textual.widgets import Input, Static
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError
-from localspec.remote.answerer import Answer, Question
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.page import Page
-from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
+from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Question
+from localspec.tui.screens.chat import ChatScreen, Page
+from localspec.tui.screens.stats import SPEEDS, watchable
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.text.origin_lines import Pass, PassReader
 from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.origin_view import OriginView
@@ -63,20 +60,16 @@ class Lane:
 
     @property
     def seconds(self) -> float:
-        """Engine time so far, the prompt not counted."""
         return self._ends[-1] if self._ends else 0.0
 
     @property
     def count(self) -> int:
-        """Tokens so far."""
         return self._counts[-1] if self._counts else 0
 
     def at(self, seconds: float) -> int:
-        """Passes that were over by then."""
         return bisect_right(self._ends, seconds)
 
     def count_at(self, seconds: float) -> int:
-        """Tokens that had come by then."""
         done = self.at(seconds)
         return self._counts[done - 1] if done else 0
 
@@ -94,33 +87,17 @@ def likeness(one: Lane, other: Lane) -> str:
     return f"{common} of {compared} tokens compared, all the same" if compared else "nothing yet"
 
 
-class Heat(NamedTuple):
-    """The result of a race."""
-
-    plain_seconds: float
-    speculative_seconds: float
-
-    @property
-    def speedup(self) -> float:
-        """Plain decoding's time over speculation's, prompt not counted; 0 = unknown."""
-        return self.plain_seconds / self.speculative_seconds if self.speculative_seconds else 0.0
-
-
-def summary(heats: Sequence[Heat]) -> str:
-    """All races so far in a line."""
-    if not heats:
+def summary(speedups: Sequence[float]) -> str:
+    """All races so far in a line, from plain decoding's time over speculation's in each, prompts not counted."""
+    if not speedups:
         return ""
-    if len(heats) == 1:
-        return f"speedup {heats[0].speedup:.2f}x, one race; press a for another in the other order"
-    speedups = [heat.speedup for heat in heats]
+    if len(speedups) == 1:
+        return f"speedup {speedups[0]:.2f}x, one race; press a for another in the other order"
     middle, least, most = median(speedups), min(speedups), max(speedups)
-    return f"speedup {middle:.2f}x in the middle of {len(heats)} races, {least:.2f}x to {most:.2f}x"
+    return f"speedup {middle:.2f}x in the middle of {len(speedups)} races, {least:.2f}x to {most:.2f}x"
 
 
-_NARROW = 32
-"""Columns of a lane; with fewer, its figures do not fit into one line."""
-
-# A lane of the race: name, clock, text with origins.
+_NARROW = 32  # columns of a lane; with fewer, its figures do not fit into one line
 
 
 class LaneView(Vertical):
@@ -138,8 +115,7 @@ class LaneView(Vertical):
         self.lane = lane
         self._doc = doc
         self._shown = 0
-        self._drawn: tuple[float | None, int] = None, 0
-        """What `show` was told last."""
+        self._drawn: tuple[float | None, int] = None, 0  # what was shown last
 
     def compose(self) -> ComposeResult:
         yield Static("", classes="clock", markup=False)
@@ -154,18 +130,12 @@ class LaneView(Vertical):
         self.show(*self._drawn)
 
     def restart(self, lane: Lane) -> None:
-        """Another heat."""
         self.lane, self._shown = lane, 0
         self.query_one(OriginView).show([])
         self.show()
 
     def show(self, seconds: float | None = None, of_tokens: int = 0) -> None:
-        """Draws the lane.
-
-        Args:
-            seconds: on its clock; None = now.
-            of_tokens: tokens of the whole answer, for the bar; 0 = not known.
-        """
+        """Draws the lane as at `seconds` on its clock, None = now; `of_tokens`: of the whole answer, 0 = not known."""
         self._drawn = seconds, of_tokens
         lane = self.lane
         done = len(lane.passes) if seconds is None else lane.at(seconds)
@@ -181,9 +151,6 @@ class LaneView(Vertical):
         self.query_one(".clock", Static).update(head)
         share = bar(tokens / of_tokens, max(4, self.size.width)) if of_tokens else ""
         self.query_one(".progress", Static).update(Content.styled(share, "$primary"))
-        self._draw(done)
-
-    def _draw(self, done: int) -> None:
         view = self.query_one(OriginView)
         if done > self._shown:
             view.add(self.lane.passes[self._shown : done])
@@ -196,10 +163,7 @@ class LaneView(Vertical):
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 MOST_TOKENS = 200
-PACES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""How fast both lanes are shown again: 1 is as fast as they were."""
-_WATCHABLE_SECONDS = 3.0
-"""Seconds the slower lane should take to be seen."""
+_WATCHABLE_SECONDS = 3.0  # seconds the slower lane should take to be seen
 _FRAMES_A_SECOND = 30
 _PROMPT = "Repeat this text exactly: Maria bought 12 lanterns in Lisbon and 3 lanterns in Oslo."
 HELP = (
@@ -227,21 +191,23 @@ class RaceScreen(Page):
 
     def __init__(self, chats: ChatScreen) -> None:
         super().__init__(chats)
-        self.heats: list[Heat] = []
+        self.speedups: list[float] = []  # of the races on this prompt; 0 = unknown
         self.lanes = {name: Lane(name) for name in (PLAIN, SPECULATIVE)}
         self._question: Question | None = None
         self._order = (PLAIN, SPECULATIVE)
-        self._waiting: list[str] = []
-        """Lanes that have not run; their first is under way."""
+        self._waiting: list[str] = []  # lanes that have not run; their first is under way
         self._answer: Answer | None = None
         self._warming = False
         self._reader: PassReader | None = None
         self._timer: Timer | None = None
         self._started = 0.0
-        self._pace = len(PACES) - 1
+        self._pace = len(SPEEDS) - 1
 
     def body(self) -> ComposeResult:
-        yield Input(self._last_prompt(), placeholder="A prompt for both; Enter starts", id="prompt")
+        pane = self.chats.pane
+        said = [] if pane is None else [message.content for message in pane.path if message.role == "user"]
+        prompt = said[-1].replace("\n", " ") if said else _PROMPT
+        yield Input(prompt, placeholder="A prompt for both; Enter starts", id="prompt")
         yield Static(HELP, id="note", markup=False)
         with Horizontal(id="lanes"):
             yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
@@ -267,7 +233,7 @@ class RaceScreen(Page):
         except LocalspecError as error:
             self._note(str(error))
             return
-        self.heats, self._order = [], (PLAIN, SPECULATIVE)
+        self.speedups, self._order = [], (PLAIN, SPECULATIVE)
         event.input.action_home()  # its beginning is seen
         self.set_focus(None)  # from here on letters are keys
         self._begin()
@@ -278,11 +244,9 @@ class RaceScreen(Page):
         return not (writing and action in ("again", "replay", "pace", "prompt"))
 
     def action_prompt(self) -> None:
-        """Back to the prompt."""
         self.query_one("#prompt").focus()
 
     def action_again(self) -> None:
-        """The same prompt, the other lane first."""
         if self._question is None or self._answer is not None:
             return
         self._order = (self._order[1], self._order[0])
@@ -296,8 +260,7 @@ class RaceScreen(Page):
                 self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._frame)
 
     def action_pace(self, step: int) -> None:
-        """Shows the replay faster or slower."""
-        self._pace = max(0, min(len(PACES) - 1, self._pace + step))
+        self._pace = max(0, min(len(SPEEDS) - 1, self._pace + step))
         self.action_replay()
 
     # ---- heats
@@ -342,22 +305,18 @@ class RaceScreen(Page):
         drafter = "none" if name == PLAIN else self._question.drafter
         self._ask(drafter, self._question.max_tokens or MOST_TOKENS)
 
-    def on_prefilled(self, message: Prefilled) -> None:
-        message.stop()
+    def on_posted(self, event: Posted) -> None:
+        event.stop()
+        told = event.told
+        if isinstance(told, AnswerEnded) and told.answer is self._answer:
+            self._ended(told)
+        elif isinstance(told, AnswerPart) and told.answer is self._answer and not self._warming and self._reader:
+            lane = self.lanes[self._waiting[0]]
+            lane.add(self._reader.read_all(told.records, len(told.tokens)), told.tokens)
+            self.query_one(f"#{lane.name}", LaneView).show()
+            self._compare()
 
-    def on_answer_part(self, message: AnswerPart) -> None:
-        message.stop()
-        if message.answer is not self._answer or self._warming or self._reader is None:
-            return
-        lane = self.lanes[self._waiting[0]]
-        lane.add(self._reader.read_all(message.records, len(message.tokens)), message.tokens)
-        self.query_one(f"#{lane.name}", LaneView).show()
-        self._compare()
-
-    def on_answer_ended(self, message: AnswerEnded) -> None:
-        message.stop()
-        if message.answer is not self._answer:
-            return
+    def _ended(self, message: AnswerEnded) -> None:
         self._answer = None
         if message.error is not None:
             self._note(str(message.error))
@@ -375,30 +334,25 @@ class RaceScreen(Page):
 
     def _finish(self) -> None:
         plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
-        self.heats.append(Heat(plain.seconds, other.seconds))
-        slowest = max(plain.seconds, other.seconds)
-        self._pace = max((i for i, pace in enumerate(PACES) if slowest / pace >= _WATCHABLE_SECONDS), default=0)
+        self.speedups.append(plain.seconds / other.seconds if other.seconds else 0.0)
+        self._pace = watchable(max(plain.seconds, other.seconds), _WATCHABLE_SECONDS)
         self._compare()
         self.action_replay()
 
     # ---- side by side
 
     def _frame(self) -> None:
-        seconds = (monotonic() - self._started) * PACES[self._pace]
+        seconds = (monotonic() - self._started) * SPEEDS[self._pace]
         tokens = max(lane.count for lane in self.lanes.values())
+        first = max(self.lanes.values(), key=lambda one: (one.count_at(seconds), -one.seconds))
         for view in self.query(LaneView):
             view.show(seconds, tokens)
-            view.set_class(self._leads(view.lane, seconds), "ahead")
-        pace = "as fast as it was" if PACES[self._pace] == 1.0 else f"{PACES[self._pace]:g} of the real pace"
+            view.set_class(view.lane is first and first.at(seconds) > 0, "ahead")
+        pace = "as fast as it was" if SPEEDS[self._pace] == 1.0 else f"{SPEEDS[self._pace]:g} of the real pace"
         self._note(f"Side by side, {pace}: {duration(seconds)} on the clock")
         if all(seconds >= lane.seconds for lane in self.lanes.values()):
             self._stop_replay()
             self._note(f"Both lanes are done ({pace}). {self._order[0].capitalize()} ran first. {KNEW}")
-
-    def _leads(self, lane: Lane, seconds: float) -> bool:
-        return lane.at(seconds) > 0 and lane is max(
-            self.lanes.values(), key=lambda one: (one.count_at(seconds), -one.seconds)
-        )
 
     def _stop_replay(self) -> None:
         if self._timer is not None:
@@ -407,17 +361,12 @@ class RaceScreen(Page):
 
     def _compare(self) -> None:
         same = likeness(self.lanes[PLAIN], self.lanes[SPECULATIVE])
-        self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.heats)) if part))
+        self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.speedups)) if part))
 
     def _note(self, text: str) -> None:
         self.query_one("#note", Static).update(text)
 
     # ---- the question
-
-    def _last_prompt(self) -> str:
-        pane = self.chats.pane
-        said = [] if pane is None else [message.content for message in pane.path if message.role == "user"]
-        return said[-1].replace("\n", " ") if said else _PROMPT
 
     def _make_question(self, prompt: str) -> Question:
         """The chat's settings, a system message if it has one, and this prompt alone."""

@@ -1,33 +1,156 @@
-"""Forms made from the documented settings themselves.
-
-F2: looks, what new chats begin with, and how models are loaded. F3: system message, sampling and presets of the chat in
-front.
-"""
+"""Forms of documented settings. F2: looks, new chats, how models are loaded. F3: the chat in front, and presets."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import reactive
 from textual.widget import Widget
-from textual.widgets import Static, TextArea
+from textual.widgets import Checkbox, Input, Static, TextArea
 
 from localspec.chat.archive.message import Preset
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import Question
 from localspec.settings import Setting, settings_of
-from localspec.tui.screens.page import Page
+from localspec.tui.screens.chat import Page
 from localspec.tui.talk.conversation import checked
-from localspec.tui.talk.preferences import Preferences
-from localspec.tui.widgets.dialogs import Choice, Line, say
-from localspec.tui.widgets.form import Form
+from localspec.tui.talk.session import Preferences
+from localspec.tui.widgets.dialogs import Choice, Line, errors_said, say
 from localspec.tui.widgets.registry import CLOSE, bind
-from localspec.tui.widgets.themes import DARK
 from localspec.types import SamplingParams
+
+
+class Tick(Checkbox):
+    """A box that reads without colour, `[x]` or `[ ]`; Enter, Space or a click turns it over."""
+
+    @property
+    def _button(self) -> Content:
+        """What stands for the state, in place of Textual's sign, whose colour alone tells it."""
+        return Content.styled("[x]" if self.value else "[ ]", self.get_visual_style("toggle--button"))
+
+
+class Pick(Static, can_focus=True):
+    """One word of a few, on one line: what Textual's list that opens takes eight widgets for.
+
+    Right, Enter, Space or a click goes to the next word, Left to the one before.
+    """
+
+    ALLOW_SELECT = False
+    value = reactive("", init=False)
+    """The word that is chosen."""
+
+    def __init__(self, words: Sequence[str], value: str, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id, markup=False)
+        self._words = tuple(words)
+        self.set_reactive(Pick.value, value)
+
+    def render(self) -> Content:
+        return Content(f"‹ {self.value} ›")  # noqa: RUF001 - brackets to look at
+
+    def step(self, by: int) -> None:
+        """Goes on by so many words; after the last comes the first."""
+        self.value = self._words[(self._words.index(self.value) + by) % len(self._words)]
+
+    def key_left(self) -> None:
+        self.step(-1)
+
+    def key_right(self) -> None:
+        self.step(1)
+
+    key_enter = key_space = on_click = key_right
+
+
+_UNSET = "default"
+
+
+class Row(Static):
+    """A setting: its name, beside it the field that holds its value, and below both what it does.
+
+    Name and text are drawn by the row itself: widgets of their own would take most of the time that a form takes.
+    """
+
+    def __init__(self, label: str, doc: str, field: Widget) -> None:
+        super().__init__(Content.assemble((label, "bold"), "\n", (doc, "$text-muted")), classes="row")
+        self._field = field
+
+    def compose(self) -> ComposeResult:
+        yield self._field
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """That of the text; the field has no lines of its own."""
+        return self.visual.get_height(self.styles.get_rules(), width)
+
+
+class Form(Vertical):
+    """`values` reads it back."""
+
+    def __init__(self, settings: Sequence[Setting], values: Mapping[str, Any], prefix: str = "") -> None:
+        """`values`: what is set; other settings show their defaults. `prefix`: of the inputs' ids."""
+        super().__init__(classes="form")
+        self._prefix = prefix
+        self._fields = [(setting, self._field(setting, values)) for setting in settings]
+        """What is typed is here, whether it is on the screen yet or not."""
+
+    def compose(self) -> ComposeResult:
+        for setting, field in self._fields:
+            yield Row(setting.label, setting.doc, field)
+
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for setting, field in self._fields:
+            value = _read(setting, field)
+            if value != setting.default:
+                found[setting.name] = value
+        return found
+
+    def show(self, values: Mapping[str, Any]) -> None:
+        for setting, widget in self._fields:
+            value = values.get(setting.name, setting.default)
+            if isinstance(widget, Tick):
+                widget.value = bool(value)
+            elif isinstance(widget, Pick):
+                widget.value = _word(setting, value)
+            elif isinstance(widget, Input):
+                widget.value = setting.show(value)
+
+    def _field(self, setting: Setting, values: Mapping[str, Any]) -> Widget:
+        value = values.get(setting.name, setting.default)
+        name = f"{self._prefix}{setting.name}"
+        if setting.kind is bool and not setting.optional:
+            return Tick(value=bool(value), id=name, compact=True)
+        if setting.kind is bool or setting.choices:
+            words = [_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"])
+            return Pick(words, _word(setting, value), id=name)
+        return Input(setting.show(value), placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
+
+
+def _read(setting: Setting, widget: Widget) -> Any:
+    if isinstance(widget, Tick):
+        return widget.value
+    if isinstance(widget, Pick):
+        word = widget.value
+        if word == _UNSET:
+            return None
+        return word == "on" if setting.kind is bool else word
+    assert isinstance(widget, Input)
+    return setting.read(widget.value)
+
+
+def _word(setting: Setting, value: Any) -> str:
+    if value is None:
+        return _UNSET
+    if setting.kind is bool:
+        return "on" if value else "off"
+    return str(value)
+
 
 _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")
 
@@ -107,24 +230,19 @@ class ParametersScreen(Page):
         return None if chosen is None else presets[chosen]
 
     def _read(self) -> tuple[str, dict[str, Any]] | None:
-        try:
+        with errors_said(self):
             return self.query_one("#system", TextArea).text, checked(self.query_one(Form).values())
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return None
+        return None
 
 
-_TEXT = "system"
-"""The preference that gets a text area of its own."""
+_TEXT = "system"  # the preference that gets a text area of its own
 
 
 def looks() -> list[Setting]:
-    """Preferences that fit a row."""
     return [setting for setting in settings_of(Preferences) if setting.name != _TEXT]
 
 
 def loading() -> list[Setting]:
-    """Engine settings that fit a row."""
     return list(settings_of(EngineSettings))
 
 
@@ -174,27 +292,23 @@ class SettingsScreen(Page):
             self.chats.reload()
 
     def _keep(self) -> bool:
-        try:
+        with errors_said(self):
             look_values, new_values, engine = self._look.values(), checked(self._new.values()), self._load.values()
             check_engine(engine)
-            theme = look_values.get("theme", DARK.name)
+            theme = look_values.get("theme", Preferences().theme)
             if theme not in self.app.available_themes:
                 raise LocalspecError(
                     f"There is no theme {theme!r}.", f"There are: {', '.join(self.app.available_themes)}."
                 )
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return False
-        liked = self.session.preferences
-        for row in looks():
-            setattr(liked, row.name, look_values.get(row.name, row.default))
-        liked.system, liked.parameters, liked.engine = self.query_one("#system", TextArea).text, new_values, engine
-        try:
-            liked.save()
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-        self.app.theme = liked.theme
-        return True
+            liked = self.session.preferences
+            for row in looks():
+                setattr(liked, row.name, look_values.get(row.name, row.default))
+            liked.system, liked.parameters, liked.engine = self.query_one("#system", TextArea).text, new_values, engine
+            with errors_said(self):
+                liked.save()
+            self.app.theme = liked.theme
+            return True
+        return False
 
 
 def check_engine(values: dict[str, Any]) -> None:

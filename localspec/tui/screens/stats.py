@@ -1,10 +1,12 @@
-"""Statistics: what drafts brought, in this chat and in all chats."""
+"""Figures of answers: what drafts brought, in this chat and in all chats; and an answer again, pass by pass."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from statistics import median
 from typing import Any, ClassVar
 
 from textual import events, work
@@ -12,15 +14,19 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import StoredMessage
+from localspec.chat.plain_text import one_line
 from localspec.engine.stats import RequestStats, kept_comparison, number
 from localspec.errors import LocalspecError
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.page import Page
-from localspec.tui.text.origin_lines import Pass, kind_of, ordered, read_passes
-from localspec.tui.text.plots import bar, duration, graph
+from localspec.tui.screens.chat import ChatScreen, Page
+from localspec.tui.text.origin_lines import Guess, Pass, kind_of, ordered, read_passes
+from localspec.tui.text.plots import bar, columns, duration, graph
+from localspec.tui.widgets.origin_view import OriginView
+from localspec.tui.widgets.programs import copy
 from localspec.tui.widgets.registry import bind
 
 
@@ -53,83 +59,66 @@ class StatsScreen(Page):
 
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
-            self._show()
+            self._show(self._figures, self._positions)
 
     def action_scope(self) -> None:
-        """The other of this chat and all chats."""
         self._all = not self._all or self.chats.pane is None
         self._count()
 
     def action_copy(self) -> None:
-        """The page, as plain text."""
-        self.chats.shell.copy(stats_page(self._figures, self._positions, 80).plain, "Statistics")
+        copy(self.app, stats_page(self._figures, self._positions, 80).plain, "Statistics")
 
     def _count(self) -> None:
         pane = self.chats.pane
-        chat = None if self._all or pane is None else pane.chat.id
-        self._read(self.session.archive, chat)
+        self._read(self.session.archive, None if self._all or pane is None else pane.chat_id)
 
     @work(thread=True, exclusive=True, group="stats")
     def _read(self, archive: Archive, chat: int | None) -> None:
         try:
-            figures, found = count(archive, chat)
+            found = count(archive, chat)
         except LocalspecError as error:
             self.app.call_from_thread(self.query_one("#page", Static).update, str(error))
-            return
-        self.app.call_from_thread(self._take, figures, found)
+        else:
+            self.app.call_from_thread(self._show, *found)
 
-    def _take(self, figures: Figures, found: Sequence[Position]) -> None:
+    def _show(self, figures: Figures, found: Sequence[Position]) -> None:
         self._figures, self._positions = figures, found
-        self._show()
-
-    def _show(self) -> None:
-        page = self.query_one("#page", Static)
-        width = max(30, self.size.width - 4)
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
-        page.update(stats_page(self._figures, self._positions, width))
+        self.query_one("#page", Static).update(stats_page(figures, found, max(30, self.size.width - 4)))
 
 
 def count(archive: Archive, chat: int | None) -> tuple[Figures, list[Position]]:
     """Figures of a chat and acceptance by position from its passes, or of all chats (None): too many passes."""
-    stats: list[Mapping[str, Any]] = archive.stats(chat)
-    figures = Figures.of(stats)
-    if chat is None:
-        return figures, []
-    passes = []
-    for message in archive.tree(chat):
-        if message.role == "assistant":
-            passes += read_passes(archive.replay(message.id).passes, lambda token: b"")
-    return figures, positions(passes)
-
-
-# Figures of many answers added up: what the stats screen shows. Names and formulas are the glossary's.
-#
-# Input are the stats that were stored with answers (`RequestStats.as_dict()`), which may be old, partial or an
-# endpoint's: a number that is missing counts as 0, and what is no number is ignored.
+    answers = [] if chat is None else [message for message in archive.tree(chat) if message.role == "assistant"]
+    passes = (read_passes(archive.replay(message.id).passes, lambda token: b"") for message in answers)
+    return Figures.of(archive.stats(chat)), positions(chain.from_iterable(passes))
 
 
 @dataclass(slots=True)
 class Figures(RequestStats):
-    """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known."""
+    """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known.
+
+    Stored stats (`RequestStats.as_dict()`) may be old, partial or an endpoint's: a number that is missing counts as 0,
+    and what is no number is ignored.
+    """
 
     answers: int = 0
     inexact: int = 0
     """Answers with a pass that was not exact."""
+    plain_answers: int = 0
+    """Answers in which nothing was drafted."""
     rates: list[float] = field(default_factory=list)
     """Tokens/s, answer by answer."""
-    speedups: list[float] = field(default_factory=list)
-    """Estimated speedup, of each answer that knows it."""
 
     @classmethod
     def of(cls, stats: Iterable[Mapping[str, Any]]) -> Figures:
-        """The sum of stored stats; answers without a token are left out."""
         found = cls()
         for one in stats:
             found.add(one)
         return found
 
     def add(self, stats: Mapping[str, Any]) -> None:
-        """Counts one answer."""
+        """Counts an answer; one without a token is left out."""
         generated = int(number(stats, "generated_tokens"))
         if generated <= 0:
             return
@@ -149,21 +138,22 @@ class Figures(RequestStats):
             known = counts.items() if isinstance(counts, Mapping) else ()
             getattr(self, name).update({key: count for key, count in known if isinstance(count, int)})
         self.inexact += stats.get("exact") is False
-        self._compare(stats)
-
-    def _compare(self, stats: Mapping[str, Any]) -> None:
+        self.plain_answers += stats.get("drafted") == 0
         if rate := number(stats, "tokens_per_second"):
             self.rates.append(rate)
         plain, spent = kept_comparison(stats)
-        if spent:
-            self.plain_seconds += plain
-            self.compared_seconds += spent
-            self.speedups.append(plain / spent)
+        self.plain_seconds += plain
+        self.compared_seconds += spent
 
     @property
     def saved_seconds(self) -> float:
         """Against plain decoding, as estimated; below 0 where speculation lost."""
         return self.plain_seconds - self.compared_seconds
+
+
+def decode_seconds(stats: Mapping[str, Any]) -> float:
+    """Of a kept answer, as `RequestStats.decode_seconds`."""
+    return sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +168,6 @@ class Position:
 
     @property
     def rate(self) -> float:
-        """Share of them that was accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
@@ -197,13 +186,7 @@ _PARTS = (("draft", "drafting"), ("verify", "verifying"), ("host", "bookkeeping"
 
 
 def stats_page(figures: Figures, positions: Sequence[Position], width: int) -> Content:
-    """All sections.
-
-    Args:
-        figures: sums over the answers.
-        positions: acceptance by position from stored passes; [] = not known, then the figures tell less.
-        width: cells there are.
-    """
+    """All sections. `positions`: from stored passes; [] = not known, then the figures tell less."""
     if not figures.answers:
         return Content("No answer yet: there is nothing to count.")
     sections = [
@@ -216,8 +199,9 @@ def stats_page(figures: Figures, positions: Sequence[Position], width: int) -> C
     return Content("\n\n").join(section for section in sections if section)
 
 
-def _heading(title: str, explained: str = "") -> Content:
-    return Content.assemble((title, "bold"), (f"  {explained}" if explained else "", "dim"), "\n")
+def _section(title: str, explained: str, lines: Sequence[Content]) -> Content:
+    head = Content.assemble((title, "bold"), (f"  {explained}" if explained else "", "dim"))
+    return Content("\n").join([head, *lines])
 
 
 def _summary(figures: Figures) -> Content:
@@ -230,17 +214,12 @@ def _summary(figures: Figures) -> Content:
     elif figures.compared_seconds:
         saved = figures.saved_seconds
         word = f"{duration(saved)} saved" if saved >= 0 else f"{duration(-saved)} lost"
-        rows.append(
-            (
-                "against plain",
-                f"{figures.estimated_speedup:.2f}x, {word} (plain decoding: about {duration(figures.plain_seconds)})",
-            )
-        )
+        plain = f"(plain decoding: about {duration(figures.plain_seconds)})"
+        rows.append(("against plain", f"{figures.estimated_speedup:.2f}x, {word} {plain}"))
     if figures.drafted:
-        rows.append(
-            ("acceptance", f"{figures.acceptance_rate:.0%}: {figures.accepted:,} of {figures.drafted:,} guesses")
-        )
-        rows.append(("accepted length", f"{figures.mean_accepted_length:.2f} a pass with a draft, next token included"))
+        share = f"{figures.acceptance_rate:.0%}: {figures.accepted:,} of {figures.drafted:,} guesses"
+        length = f"{figures.mean_accepted_length:.2f} a pass with a draft, next token included"
+        rows += [("acceptance", share), ("accepted length", length)]
     exact = "all" if not figures.inexact else f"{figures.answers - figures.inexact} of {figures.answers}"
     rows.append(("exact", f"{exact} answers"))
     label = max(len(name) for name, _ in rows)
@@ -252,57 +231,46 @@ def _by_position(figures: Figures, positions: Sequence[Position], width: int) ->
         return None
     cells = _bar_cells(width, 34)
     if positions:
-        lines = [
-            _bar_line(f"{one.depth:>3}", one.rate, cells, f"{one.accepted:,} of {one.drafted:,}") for one in positions
-        ]
-        title = _heading("Acceptance by position", "of the guesses made at that position of the draft")
-        return Content.assemble(title, Content("\n").join(lines))
-    shares = [count / figures.draft_passes for count in figures.accepted_per_position]
-    lines = [
-        _bar_line(f"{depth:>3}", share, cells, f"{count:,} drafts")
-        for depth, (share, count) in enumerate(zip(shares, figures.accepted_per_position, strict=True), start=1)
-    ]
-    title = _heading("Drafts accepted at least so deep", "share of all passes with a draft")
-    return Content.assemble(title, Content("\n").join(lines))
+        title, explained = "Acceptance by position", "of the guesses made at that position of the draft"
+        rows = [(one.depth, one.rate, f"{one.accepted:,} of {one.drafted:,}") for one in positions]
+    else:
+        title, explained = "Drafts accepted at least so deep", "share of all passes with a draft"
+        counts = enumerate(figures.accepted_per_position, start=1)
+        rows = [(depth, count / figures.draft_passes, f"{count:,} drafts") for depth, count in counts]
+    return _section(title, explained, [_bar_line(f"{depth:>3}", share, cells, said) for depth, share, said in rows])
 
 
 def _by_drafter(figures: Figures, width: int) -> Content | None:
-    names = ordered(figures.drafted_by_drafter)
-    if not names:
+    kinds = {name: kind_of(name) for name in ordered(figures.drafted_by_drafter)}
+    if not kinds:
         return None
-    label = max(len(kind_of(name).name) for name in names)
+    label = max(len(kind.name) for kind in kinds.values())
     cells = _bar_cells(width, 34 + label)
     lines = []
-    for name in names:
+    for name, kind in kinds.items():
         drafted, accepted = figures.drafted_by_drafter[name], figures.accepted_by_drafter[name]
-        rate = accepted / drafted if drafted else 0.0
-        kind = kind_of(name)
-        said = f"{accepted:,} of {drafted:,} guesses"
+        rate, said = accepted / drafted if drafted else 0.0, f"{accepted:,} of {drafted:,} guesses"
         lines.append(_bar_line(f"  {kind.name:{label}}", rate, cells, said, kind.colour or "$primary"))
-    return Content.assemble(_heading("By drafter", "accepted of drafted"), Content("\n").join(lines))
+    return _section("By drafter", "accepted of drafted", lines)
 
 
 def _time(figures: Figures, width: int) -> Content:
     total = figures.decode_seconds + figures.prefill_seconds
-    cells = _bar_cells(width, 42)
     lines = []
     for part, name in _PARTS:
         seconds = getattr(figures, f"{part}_seconds")
         share = seconds / total if total else 0.0
-        lines.append(_bar_line(f"  {name:15}", share, cells, duration(seconds)))
-    return Content.assemble(_heading("Where the time went"), Content("\n").join(lines))
+        lines.append(_bar_line(f"  {name:15}", share, _bar_cells(width, 42), duration(seconds)))
+    return _section("Where the time went", "", lines)
 
 
 def _speed(figures: Figures, width: int) -> Content | None:
     if len(figures.rates) < 2:
         return None
-    cells = max(10, min(width - 12, 100))
-    rows = graph(figures.rates, cells, _GRAPH_ROWS)
-    top = max(figures.rates)
-    labels = [f"{top:>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
+    rows = graph(figures.rates, max(10, min(width - 12, 100)), _GRAPH_ROWS)
+    labels = [f"{max(figures.rates):>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
     lines = [Content.assemble((label, "dim"), (row, "$primary")) for label, row in zip(labels, rows, strict=True)]
-    title = _heading("Tokens a second", f"answer by answer, the newest last, {len(figures.rates):,} in all")
-    return Content.assemble(title, Content("\n").join(lines))
+    return _section("Tokens a second", f"answer by answer, the newest last, {len(figures.rates):,} in all", lines)
 
 
 def _bar_line(label: str, share: float, cells: int, said: str, colour: str = "$primary") -> Content:
@@ -311,3 +279,253 @@ def _bar_line(label: str, share: float, cells: int, said: str, colour: str = "$p
 
 def _bar_cells(width: int, beside: int) -> int:
     return max(6, min(40, width - beside))
+
+
+SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Of a replay: 1 is as fast as it was."""
+_READABLE = 0.4  # seconds a usual pass should last at first
+_LONGEST_WAIT = 2.0
+_SHORTEST_WAIT = 0.02
+
+
+def watchable(seconds: float, least: float) -> int:
+    """The place of the fastest speed at which so many seconds last at least `least`; else of the slowest."""
+    return max((place for place, speed in enumerate(SPEEDS) if seconds / speed >= least), default=0)
+
+
+class StepsScreen(Page):
+    """The answer that was selected in the chat; the last one if none was."""
+
+    CSS_PATH = "steps.tcss"
+    TITLE = "Step view"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("steps.next", "right,l,n", "go(1)", "Next", "The next pass", show=True),
+        bind("steps.previous", "left,h,p", "go(-1)", "Back", "The pass before", show=True),
+        bind("steps.draft", "d", "next_draft", "Next draft", "The next pass that carried a draft", show=True),
+        bind("steps.play", "space", "play", "Play", "Go on by itself, or stop", show=True),
+        bind("steps.faster", "plus,equals_sign,up", "speed(1)", "Faster", "Replay faster", show=True),
+        bind("steps.slower", "minus,down", "speed(-1)", "Slower", "Replay slower", show=True),
+        bind("steps.first", "home,g", "jump(0)", "First", "The first pass"),
+        bind("steps.last", "end,G", "jump(-1)", "Last", "The last pass"),
+    ]
+
+    def __init__(self, chats: ChatScreen) -> None:
+        super().__init__(chats)
+        self.passes: list[Pass] = []
+        self.index = 0
+        self._shown = 0  # passes the text view holds
+        self._speed = 0  # its place in `SPEEDS`
+        self._timer: Timer | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="headline", markup=False)
+        with VerticalScroll(id="text", can_focus=False):  # arrow keys step
+            yield OriginView(ghosts=True, id="origin")
+        with VerticalScroll(id="verdict-scroll", can_focus=False):
+            yield Static("", id="verdict", markup=False)
+        yield Static("", id="timing", markup=False)
+        yield Static("", id="timeline", markup=False)
+
+    def on_mount(self) -> None:
+        pane = self.chats.pane
+        message = None if pane is None else pane.selected
+        if message is None or message.role != "assistant":
+            self._say("There is no answer to replay: select one in the chat, or ask something first.")
+            return
+        self._read(self.session.archive, message)
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self.passes:
+            self._show()
+
+    @work(thread=True, exclusive=True, group="steps")
+    def _read(self, archive: Archive, message: StoredMessage) -> None:
+        try:
+            replay = archive.replay(message.id)
+            passes = read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
+        except LocalspecError as error:
+            self.app.call_from_thread(self._say, str(error))
+            return
+        self.app.call_from_thread(self._take, passes)
+
+    def _take(self, passes: list[Pass]) -> None:
+        if not passes:
+            self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
+            return
+        self.passes = passes
+        usual = median(one.seconds for one in passes)
+        self._speed = watchable(usual, _READABLE)
+        self._show()
+
+    def _say(self, text: str) -> None:
+        self.query_one("#headline", Static).update(Content(text))
+
+    # ---- keys
+
+    def action_go(self, step: int) -> None:
+        self._to(self.index + step)
+
+    def action_jump(self, index: int) -> None:
+        self._to(index if index >= 0 else len(self.passes) - 1)
+
+    def action_next_draft(self) -> None:
+        later = (index for index in range(self.index + 1, len(self.passes)) if self.passes[index].guesses)
+        self._to(next(later, self.index))
+
+    def action_speed(self, step: int) -> None:
+        self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
+        if self.passes:
+            self._show()
+
+    def action_play(self) -> None:
+        """Starts or stops going on by itself; at the end it begins again."""
+        if self._timer is not None:
+            self._stop()
+            self._show()
+        elif self.passes:
+            if self.index == len(self.passes) - 1:
+                self._to(0)
+            self._tick_later()
+            self._show()
+
+    def _tick_later(self) -> None:
+        seconds = self.passes[self.index].seconds / SPEEDS[self._speed]
+        self._timer = self.set_timer(max(_SHORTEST_WAIT, min(_LONGEST_WAIT, seconds)), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.index < len(self.passes) - 1:
+            self.index += 1
+            self._tick_later()
+        self._show()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _to(self, index: int) -> None:
+        if not self.passes:
+            return
+        self._stop()
+        self.index = max(0, min(len(self.passes) - 1, index))
+        self._show()
+
+    # ---- looks
+
+    def _show(self) -> None:
+        passes, index, width = self.passes, self.index, max(20, self.size.width - 2)
+        view = self.query_one("#origin", OriginView)
+        if self._shown <= index:
+            view.add(passes[self._shown : index + 1])
+        else:
+            view.show(passes[: index + 1])
+        self._shown = index + 1
+        playing = f"  {'▶ ' * (self._timer is not None)}replay at {SPEEDS[self._speed]:g}x"
+        self.query_one("#headline", Static).update(headline(passes, index))
+        self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
+        self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
+        self.query_one("#timeline", Static).update(timeline(passes, index, width))
+        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+
+    def on_origin_view_complete(self, event: OriginView.Complete) -> None:
+        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+
+
+# One pass explained: what was guessed, what the target said to it, and what it took.
+
+_FATES = {
+    "accepted": ("✓", "bold", "accepted: the target says it, too"),
+    "rejected": ("✗", "dim strike", "rejected: the target says something else"),
+    "unreached": ("-", "dim", "of no use after a rejected guess"),
+}
+"""Of guesses: sign, style and words."""
+
+
+def headline(passes: Sequence[Pass], index: int) -> Content:
+    one = passes[index]
+    brought = len(one.emitted)
+    tokens = f"{brought} token{'' if brought == 1 else 's'}"
+    if one.guesses:
+        who = f"{kind_of(one.drafter).name} drafted {len(one.guesses)}, accepted {one.accepted}"
+    else:
+        who = "plain decoding, nothing drafted"
+    return Content.assemble(
+        (f"Pass {index + 1} of {len(passes)}", "bold"),
+        f"  {who}  width {one.width}  {tokens} in {duration(one.seconds)}",
+    )
+
+
+def verdict(one: Pass, width: int) -> Content:
+    """The guesses of a pass with what became of each, and the target's own token; a line each."""
+    own = one.emitted[-1].text if one.emitted and not one.emitted[-1].depth else None
+    lines = [_guess_line(guess, fate) for guess, fate in zip(one.guesses, _fates(one), strict=True)]
+    if own is None:
+        lines.append(Content.styled("    the answer ended with an accepted guess", "dim"))
+    else:
+        lines.append(Content.assemble("  → ", (_quoted(own), "bold"), (f"  {_meaning(one)}", "dim")))
+    return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
+
+
+def _guess_line(guess: Guess, fate: str) -> Content:
+    mark, style, words = _FATES[fate]
+    indent = "  " * (guess.depth - 1 if guess.depth <= 12 else 12)
+    return Content.assemble(f"{mark} {guess.depth:>2} {indent}", (_quoted(guess.text), style), (f"  {words}", "dim"))
+
+
+def _fates(one: Pass) -> list[str]:
+    """`accepted`, `rejected` (tried and refused) or `unreached`, node by node."""
+    fates: list[str] = []
+    for guess in one.guesses:
+        reached = guess.parent < 0 or fates[guess.parent] == "accepted"
+        fates.append("accepted" if guess.accepted else "rejected" if reached else "unreached")
+    return fates
+
+
+def _meaning(one: Pass) -> str:
+    if not one.guesses:
+        return "the target's own token"
+    last = max((node for node, guess in enumerate(one.guesses) if guess.accepted), default=-1)
+    if not any(guess.parent == last for guess in one.guesses):
+        return "the target's own token, on top of the whole draft"
+    return "the target's own token, instead of the rejected guess"
+
+
+def _quoted(text: str) -> str:
+    return f"“{one_line(text)}”" if text else "(no text)"
+
+
+def timing(passes: Sequence[Pass], index: int, width: int) -> Content:
+    """How long this pass took beside the usual one, and what it cost a token."""
+    one, usual = passes[index], median(known.seconds for known in passes)
+    slowest = max(known.seconds for known in passes) or 1.0
+    cells = max(8, min(30, width - 46))
+    each = duration(one.seconds / max(1, len(one.emitted)))
+    return Content.assemble(
+        ("this pass  ", "dim"),
+        (bar(one.seconds / slowest, cells), "$primary"),
+        f" {duration(one.seconds)}, {each} a token\n",
+        ("usual pass ", "dim"),
+        (bar(usual / slowest, cells), "$primary"),
+        f" {duration(usual)}",
+    )
+
+
+def timeline(passes: Sequence[Pass], index: int, width: int) -> Content:
+    """Tokens each pass brought, a column a pass, around the present one, which is marked beneath."""
+    room = max(1, width)
+    first = max(0, min(index - room // 2, len(passes) - room))
+    shown = passes[first : first + room]
+    most = max(len(one.emitted) for one in passes)
+    plot = columns([len(one.emitted) for one in shown], float(most))
+    marker = " " * (index - first) + "▲"
+    caption = f"{len(passes)} passes, up to {most} tokens each; so far {so_far(passes, index)}"
+    return Content.assemble((plot, "$primary"), "\n", (marker, "bold"), "\n", (caption[:room], "dim"))
+
+
+def so_far(passes: Sequence[Pass], index: int) -> str:
+    """Tokens, time and rate up to and with this pass."""
+    tokens = sum(len(one.emitted) for one in passes[: index + 1])
+    seconds = sum(one.seconds for one in passes[: index + 1])
+    rate = f", {tokens / seconds:.0f} tok/s" if seconds else ""
+    return f"{tokens} token{'' if tokens == 1 else 's'} in {duration(seconds)}{rate}"

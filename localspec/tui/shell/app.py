@@ -1,14 +1,19 @@
-"""The terminal chat: what all screens share, and the way between them."""
+"""The terminal chat: what all screens share, the way between them, and the net below them: an error that nobody
+expected is said in a line and logged, and the chat goes on."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -17,37 +22,108 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
+from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.timer import Timer
+from textual.worker import WorkerFailed
 
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import note
-from localspec.errors import LocalspecError
+from localspec.paths import data_dir
+from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.slash import SlashCommands
-from localspec.tui.shell.net import Net, handlers_caught
-from localspec.tui.talk.posts import AnswerEnded, LoadFailed, Loading, ModelReady, Posts
+from localspec.tui.talk.inbox import Posted, Posts
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets import registry
-from localspec.tui.widgets.dialogs import say
-from localspec.tui.widgets.errands import call_soon
+from localspec.tui.widgets.dialogs import call_soon, errors_said, say
 from localspec.tui.widgets.hints import does_not_last, may_leave
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
-from localspec.tui.widgets.themes import DARK, THEMES
 
 _HERE = Path(__file__).parent
 _GARBAGE = (5_000, 5, 1_000_000)
 """How many new objects it takes to search the youngest for garbage, and how often those a little older are; drawing
 makes thousands of short life. The old ones are searched only when it is quiet: with them it takes longer than a frame.
 """
-_TWICE_SECONDS = 2.0
-"""Between two presses of Ctrl+C that leave."""
-_QUIET_SECONDS = 2.0
-"""It is quiet when for so long no key and no mouse was touched, and no answer is under way."""
+_TWICE_SECONDS = 2.0  # between two presses of Ctrl+C that leave
+_QUIET_SECONDS = 2.0  # it is quiet when for so long no key and no mouse was touched, and no answer is under way
 _SWITCH_SECONDS = 0.0005
 """How long the engine's thread waits for the interpreter while the screen draws, instead of Python's 0.005: a pass of a
 small model takes 0.001 and needs the interpreter several times."""
+_MOST, _SPAN_SECONDS = 100, 10.0  # so many errors in so short a time: nothing works any more, and the chat ends
+_AGAIN_SECONDS = 8.0  # after which the same error is said and logged again: so long the note of it stands in the corner
+_LARGEST = 1024 * 1024  # bytes of a log; a fuller one is put aside, in place of the one before
+# Two calm themes: one accent, readable contrast; all of Textual's can be chosen, too.
+DARK = Theme(
+    name="localspec-dark",
+    dark=True,
+    primary="#7aa7d9",
+    secondary="#6d8299",
+    accent="#e0a458",
+    foreground="#d7dae0",
+    background="#14171c",
+    surface="#191d23",
+    panel="#222831",
+    success="#7fb685",
+    warning="#d9a441",
+    error="#d9706c",
+)
+LIGHT = Theme(
+    name="localspec-light",
+    dark=False,
+    primary="#2b5f96",
+    secondary="#5a6b7d",
+    accent="#9a5b00",
+    foreground="#1f242b",
+    background="#f7f7f4",
+    surface="#efefea",
+    panel="#e3e4df",
+    success="#2f6b3a",
+    warning="#8a5a00",
+    error="#a1312d",
+)
+
+
+def log_file() -> Path:
+    return data_dir() / "errors.log"
+
+
+def write(error: BaseException) -> bool:
+    """Adds an error with its traceback to the log; False = it cannot be written."""
+    path = log_file()
+    text = f"{datetime.now():%Y-%m-%d %H:%M:%S}\n{''.join(traceback.format_exception(error))}\n"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > _LARGEST:
+            path.replace(path.with_suffix(".old.log"))
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def handlers_caught(catch: Callable[[Exception], object]) -> Iterator[None]:
+    """An error in a handler is caught where it is called, and the widget goes on with its next message.
+
+    Textual ends the widget, and with the app the program. It has no public place to say otherwise.
+    """
+    dispatch = MessagePump._dispatch_message
+
+    async def caught(self: MessagePump, message: Message) -> None:
+        try:
+            await dispatch(self, message)
+        except Exception as error:  # noqa: BLE001 - the worker's edge
+            catch(error)
+
+    MessagePump._dispatch_message = caught  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MessagePump._dispatch_message = dispatch  # type: ignore[method-assign]
 
 
 class ChatApp(App[int]):
@@ -75,55 +151,64 @@ class ChatApp(App[int]):
         self._notices = tuple(notices)
         self.unseen: list[str] = []
         """Warnings that have not been on the screen, fit for a terminal; once it is left, those that came too late."""
-        self._interrupted = 0.0
-        """When Ctrl+C was pressed last, in seconds of the monotonic clock."""
-        self._quiet: Timer | None = None
-        """Runs out when it is quiet; None = there is no screen."""
-        self._net: Net | None = None
-        """What unexpected errors fall into; None = they end the app."""
-        self.ended_by = ""
-        """The sentence of the error that ended the chat."""
+        self._interrupted = 0.0  # when Ctrl+C was pressed last, in seconds of the monotonic clock
+        self._quiet: Timer | None = None  # runs out when it is quiet; None = there is no screen
+        self._kept_up = False  # unexpected errors do not end it
+        self._error_times = deque[float](maxlen=_MOST)
+        self._said_errors: dict[tuple[object, ...], float] = {}  # when each was said last, by its kind and place
+        self.ended_by = ""  # the sentence of the error that ended the chat
 
     # ---- life
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
         """While this holds, no unexpected error ends the chat, as long as it can go on."""
-        self._net = Net(self.warn, self._end_by, lambda: len(self.screen_stack) > 0 and self.pane is not None)
+        self._kept_up = True
         try:
             with handlers_caught(self._handle_exception):
                 yield
         finally:
-            self._net = None
+            self._kept_up = False
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise."""
-        if self._net is None:
+        """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise: it is said
+        and logged, and the chat ends if it cannot go on."""
+        if not self._kept_up:
             super()._handle_exception(error)
-        else:
-            self._net.catch(error)
-
-    def _end_by(self, sentence: str) -> None:
-        """Ends the chat by an error; unsent text is kept if that can still be done."""
-        if not self.ended_by:
-            self.ended_by = sentence
+            return
+        found: BaseException = error.error if isinstance(error, WorkerFailed) else error
+        now = monotonic()
+        self._error_times.append(now)
+        dense = len(self._error_times) == _MOST and now - self._error_times[0] < _SPAN_SECONDS
+        over = dense or not self.screen_stack or self.pane is None
+        last = traceback.extract_tb(found.__traceback__)[-1:]
+        kind = (type(found), *((frame.filename, frame.lineno) for frame in last))
+        if not over and now - self._said_errors.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+            return
+        self._said_errors[kind] = now
+        where = f"{log_file()} says where" if write(found) else "LOCALSPEC_DEBUG=1 shows where"
+        what = f"an internal error: {shorten(repr(found), 120)}. {where}; please report it."
+        if not over:
+            self.warn(f"The chat goes on after {what}")
+        elif not self.ended_by:  # unsent text is kept if that can still be done
+            self.ended_by = f"The chat ended by {what}"
             self.exit(return_code=1)
             for pane in self.chat_screen.panes if self.screen_stack else ():
                 pane.leave()
 
     def get_default_screen(self) -> Screen[Any]:
-        return ChatScreen(self.session, self)
+        return ChatScreen(self.session)
 
     def get_driver_class(self) -> type[Driver]:
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # Windows, or another by the environment
             return found
-        from localspec.tui.shell.net import Terminal
+        from localspec.tui.shell.terminal import Terminal
 
         return Terminal
 
     def on_mount(self) -> None:
-        for theme in THEMES:
+        for theme in (DARK, LIGHT):
             self.register_theme(theme)
         liked = self.session.preferences.theme
         self.theme = liked if liked in self.available_themes else DARK.name
@@ -141,14 +226,18 @@ class ChatApp(App[int]):
 
     async def action_quit(self) -> None:
         """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""
+
+        async def ask() -> None:
+            if await may_leave(self, self.session.archive):
+                self._leave()
+
         written = any(pane.path for pane in self.chat_screen.panes)
         if not (written and does_not_last(self.session.archive)):
             self._leave()
         elif not any(worker.group == "quit" for worker in self.workers):  # else it is being asked
-            self.run_worker(self._ask_and_leave(), group="quit")
+            self.run_worker(ask(), group="quit")
 
     async def action_interrupt(self) -> None:
-        """Stops the answer in front; a second time soon after, it leaves."""
         again, self._interrupted = monotonic() - self._interrupted < _TWICE_SECONDS, monotonic()
         if again:
             await self.action_quit()
@@ -158,10 +247,6 @@ class ChatApp(App[int]):
             pane.stop()
         say(self, "Ctrl+C again leaves.")
 
-    async def _ask_and_leave(self) -> None:
-        if await may_leave(self, self.session.archive):
-            self._leave()
-
     def _leave(self) -> None:
         for pane in self.chat_screen.panes:
             pane.leave()
@@ -169,28 +254,33 @@ class ChatApp(App[int]):
 
     @property
     def chat_screen(self) -> ChatScreen:
-        """The screen at the bottom."""
         screen = self.screen_stack[0]
         assert isinstance(screen, ChatScreen)
         return screen
 
     @property
     def pane(self) -> ChatPane | None:
-        """The chat in front."""
         return self.chat_screen.pane
 
     # ---- models and answers
 
-    def on_loading(self, message: Loading) -> None:
-        self.session.loading = message
-        self.chat_screen.show_status()
-
-    def on_model_ready(self, message: ModelReady) -> None:
-        self.session.loading, self.session.facts = None, message.facts
-        self.chat_screen.learn_anew()
-        if message.facts.completes:
-            say(self, note(message.facts.name), problem=True)
-        self._import_screens()
+    def on_posted(self, event: Posted) -> None:
+        told, session = event.told, self.session
+        if isinstance(told, Loading):
+            session.loading = told
+            self.chat_screen.show_status()
+        elif isinstance(told, ModelReady):
+            session.loading, session.facts = None, told.facts
+            self.chat_screen.learn_anew()
+            if told.facts.completes:
+                say(self, note(told.facts.name), problem=True)
+            self._import_screens()
+        elif isinstance(told, LoadFailed):
+            session.loading, session.failure = None, told.error.message
+            self.chat_screen.learn_anew()
+            say(self, str(told.error), problem=True)
+        elif isinstance(told, AnswerEnded):
+            self._stir()
 
     @work(thread=True, exclusive=True, group="import")
     def _import_screens(self) -> None:
@@ -208,14 +298,6 @@ class ChatApp(App[int]):
                 memory.settle()
             gc.set_threshold(*_GARBAGE)
 
-    def on_load_failed(self, message: LoadFailed) -> None:
-        self.session.loading, self.session.failure = None, message.error.message
-        self.chat_screen.learn_anew()
-        say(self, str(message.error), problem=True)
-
-    def on_answer_ended(self, message: AnswerEnded) -> None:
-        self._stir()
-
     def on_chat_pane_long_answered(self, event: ChatPane.LongAnswered) -> None:
         """Nobody need look for it: the terminal is told."""
         if self._driver is not None:
@@ -227,7 +309,6 @@ class ChatApp(App[int]):
         await super().on_event(event)
 
     def _stir(self) -> None:
-        """It is not quiet."""
         if self._quiet is not None:
             self._quiet.reset()
 
@@ -244,54 +325,21 @@ class ChatApp(App[int]):
         """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
         text = plain_text(text)
         self.unseen.append(text)
-        call_soon(self, self._show_warning, text)
 
-    def _show_warning(self, text: str) -> None:
-        if not self._exit:
-            say(self, text, problem=True)
-            self.unseen.remove(text)
+        def show() -> None:
+            if not self._exit:
+                say(self, text, problem=True)
+                self.unseen.remove(text)
 
-    def open(self, name: str, *words: str) -> None:
-        """Opens a screen of the registry; a second call while it is open does nothing."""
-        row = next(row for row in SCREENS if row.name == name)
-        kind = load(row.home)
-        if not any(isinstance(screen, kind) for screen in self.screen_stack):
-            self.push_screen(kind(self.chat_screen, *words))
+        call_soon(self, show)
 
     def action_open(self, name: str) -> None:
-        self.open(name)
-
-    async def command(self, name: str, rest: str) -> None:
-        """Runs a slash command of `registry.OWN`. Raises: LocalspecError if something is wrong with it."""
-        await SlashCommands(self.chat_screen).run(name, rest)
-
-    def copy(self, text: str, what: str) -> None:
-        """Copies to the clipboard, by the best way there is, and says which."""
-        self._copy(text, what)
-
-    @work(thread=True, group="clipboard")
-    def _copy(self, text: str, what: str) -> None:
-        from localspec.tui.shell.clipboard import copy
-
-        try:
-            way = copy(text, self._write_to_terminal)
-        except LocalspecError as error:
-            self.call_from_thread(say, self, str(error), True)
-        else:
-            self.call_from_thread(say, self, f"{what} copied {way}.")
-
-    def _write_to_terminal(self, sequence: str) -> bool:
-        """Writes an escape sequence to the terminal; False = there is none."""
-        driver = self._driver
-        if driver is None or self.is_headless:
-            return False
-        self.call_from_thread(driver.write, sequence)
-        return True
+        self.chat_screen.open(name)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
         for row in SCREENS:
-            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.open, row.name))
+            yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.chat_screen.open, row.name))
         yield from self.chat_screen.palette()
 
     # ---- looks and keys
@@ -300,20 +348,14 @@ class ChatApp(App[int]):
         liked = self.session.preferences
         if liked.theme != theme.name:
             liked.theme = theme.name
-            try:
+            with errors_said(self):
                 liked.save()
-            except LocalspecError as error:
-                say(self, str(error), problem=True)
 
     def _take_keys(self) -> None:
-        try:
-            keys = registry.read_keys()
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return
-        if keys:
-            self.set_keymap(keys)
-            self._check_keys(keys)
+        with errors_said(self):
+            if keys := registry.read_keys():
+                self.set_keymap(keys)
+                self._check_keys(keys)
 
     @work(thread=True, group="keys")
     def _check_keys(self, keys: dict[str, str]) -> None:

@@ -83,7 +83,6 @@ class Fit:
 
     @property
     def nearly_full(self) -> bool:
-        """It will be full soon."""
         if self.tokens is None or self.limit is None:
             return False
         return self.tokens > _NEARLY * (self.limit - room(self.limit))

@@ -1,4 +1,4 @@
-"""What an answer brings, from the threads of an answerer to a screen: joined until the screen has drawn the last part.
+"""What an answerer tells, from its threads to a screen: parts of an answer are joined until the last one is drawn.
 
 An answerer never waits for the screen, and the screen is never more than one part late, however slow it is.
 """
@@ -6,61 +6,57 @@ An answerer never waits for the screen, and the screen is never more than one pa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
-from typing import Any, Protocol
 
-from textual.message import Message as TextualMessage
+from textual.message import Message
+from textual.message_pump import MessagePump
 
 from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Taken, Told
-from localspec.tui.talk.posts import posted
 
-_LONGEST_REST = 0.25
-"""Seconds between two parts at most: text that stands still for longer seems to be stuck."""
+_LONGEST_REST = 0.25  # seconds between two parts at most: text that stands still for longer seems to be stuck
 
 
-class Screened(Protocol):
-    """What an inbox asks of the widget or screen it belongs to; every one of Textual's can do it."""
+class Posted(Message):
+    """What an answerer tells, as a widget, a screen or the app gets it."""
 
-    def post_message(self, message: TextualMessage) -> bool:
-        """Queues a message; safe to call from any thread."""
-        ...
-
-    def call_later(self, callback: Callable[..., Any]) -> bool:
-        """Calls on the screen's thread, soon; safe to call from any thread."""
-        ...
-
-    def call_after_refresh(self, callback: Callable[..., Any], *args: Any) -> bool:
-        """Calls when all messages up to now are handled and what they changed is drawn."""
-        ...
-
-    def set_timer(self, delay: float, callback: Callable[..., Any]) -> Any:
-        """Calls after `delay` seconds."""
-        ...
+    def __init__(self, told: Told) -> None:
+        super().__init__()
+        self.told = told
 
 
-class Inbox:
+class Posts:
+    """A sink that hands everything on to a widget, a screen or the app, as it comes."""
+
+    def __init__(self, owner: MessagePump) -> None:
+        self._owner = owner
+
+    def post_message(self, message: Told) -> bool:
+        return self._owner.post_message(Posted(message))
+
+
+class Inbox(Posts):
     """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second.
 
     After each part the owner rests for as long as the part took to be handled and drawn, so that keys have half of the
     time on a slow machine, too.
     """
 
-    def __init__(self, owner: Screened, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, owner: MessagePump, clock: Callable[[], float] = monotonic) -> None:
         """`clock` tells seconds."""
-        self._owner, self._clock = owner, clock
+        super().__init__(owner)
+        self._clock = clock
         self._waiting: deque[Told] = deque()
-        self._expected = False
-        """A call of `_deliver` is on its way."""
+        self._expected = False  # a call of `_deliver` is on its way
         self._stopped = False
 
     def post_message(self, message: Told) -> bool:
         if self._stopped:
-            return isinstance(message, AnswerEnded) and self._owner.post_message(posted(message))
+            return isinstance(message, AnswerEnded) and super().post_message(message)
         if isinstance(message, Taken):  # the first of all, and no part is to come later for it
-            return self._owner.post_message(posted(message))
+            return super().post_message(message)
         self._waiting.append(message)
         if self._expected:
             return True
@@ -81,30 +77,26 @@ class Inbox:
 
     def _deliver(self) -> None:
         taken = self._take()
-        if not taken:
-            self._expected = False
-            if self._waiting and not self._stopped:  # it came just now, when a call was still expected
-                self._expected = True
-                self._owner.call_later(self._deliver)
+        if taken:
+            began = self._clock()
+            for message in _joined(taken):
+                super().post_message(message)
+            self._owner.call_after_refresh(self._rest, began)
             return
-        began = self._clock()
-        for message in _joined(taken):
-            self._owner.post_message(posted(message))
-        self._owner.call_after_refresh(self._rest, began)
+        self._expected = False
+        if self._waiting and not self._stopped:  # it came just now, when a call was still expected
+            self._expected = True
+            self._owner.call_later(self._deliver)
 
     def _rest(self, began: float) -> None:
         took = self._clock() - began
         self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, min(took, _LONGEST_REST)), self._deliver)
 
 
-def _joined(messages: Iterable[Told]) -> list[Told]:
+def _joined(messages: list[Told]) -> list[Told]:
     """In their order, all parts as one, of the progress of the prompt the last."""
-    parts, others = list[AnswerPart](), dict[type, Told]()
-    for message in messages:
-        if isinstance(message, AnswerPart):
-            parts.append(message)
-        else:
-            others[type(message)] = message
+    parts = [message for message in messages if isinstance(message, AnswerPart)]
+    others = {type(message): message for message in messages if not isinstance(message, AnswerPart)}
     prefilled, ended = others.pop(Prefilled, None), others.pop(AnswerEnded, None)
     ordered = [prefilled, *others.values(), _one(parts) if parts else None, ended]
     return [message for message in ordered if message is not None]

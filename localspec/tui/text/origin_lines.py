@@ -1,6 +1,4 @@
-"""Where tokens come from, as colours and signs; and an answer, token by token, broken into lines of so many cells.
-
-The passes of an answer as people can read them: tokens as text, guesses with what became of them.
+"""The passes of an answer as people can read them; where tokens come from, as colours and signs; and lines of those.
 
 Made from the records of the engine, live or stored, and the bytes that tokens stand for.
 """
@@ -88,12 +86,7 @@ class PassReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self, record: PassRecord, kept: int | None = None) -> Pass:
-        """One record.
-
-        Args:
-            record: of the engine.
-            kept: tokens that came into the answer; fewer than the verdict's where a stop cut them. None = all.
-        """
+        """`kept`: tokens that came into the answer; fewer than the verdict's where a stop cut them. None = all."""
         chosen = set(record.accepted)
         depths: list[int] = []
         guesses = []
@@ -121,13 +114,7 @@ class PassReader:
 
 
 def read_passes(records: Iterable[PassRecord], piece: Piece, text: str | None = None) -> list[Pass]:
-    """All passes of an answer.
-
-    Args:
-        records: in order.
-        piece: of the model that made them.
-        text: of the answer; what was generated after it (the end of a turn, a stop string) is left out. None = all.
-    """
+    """All passes of an answer; what was generated after its text (the end of a turn, a stop string) is left out."""
     reader = PassReader(piece)
     passes = [reader.read(record) for record in records]
     return passes if text is None else list(cut_to(passes, text))
@@ -270,12 +257,8 @@ class OriginLines:
     """Lines that grow with the passes of an answer."""
 
     def __init__(self, width: int, *, ghosts: bool = False, line_ends: bool = False) -> None:
-        """
-        Args:
-            width: columns; 2 is the least, as some characters take that.
-            ghosts: show rejected guesses, too.
-            line_ends: show line ends as signs.
-        """
+        """`width`: columns; 2 is the least, as some characters take that. `ghosts`: show rejected guesses, too.
+        `line_ends`: as signs."""
         self.width = max(2, width)
         self.ghosts, self.line_ends = ghosts, line_ends
         self._done: list[Line] = []
@@ -292,7 +275,6 @@ class OriginLines:
         return [*self._done, *tail._done, tail._line]
 
     def add(self, passes: Iterable[Pass]) -> None:
-        """Appends what passes brought."""
         for one in passes:
             for cell in self._cells(one):
                 self._add(cell)

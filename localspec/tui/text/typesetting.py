@@ -68,13 +68,10 @@ class Look:
         """`base`: the colours of the widget that is drawn upon."""
         self._base = base
         self._found: dict[str | ContentStyle, RichStyle] = {}
-        self.plain = base.rich_style
-        """Text that is nothing special."""
+        self.plain = base.rich_style  # text that is nothing special
         markdown = {f"markdown.{name}": self.rich(style) for name, style in _MARKDOWN.items()}
-        self.theme = Theme(markdown)
-        """What Rich needs to draw Markdown."""
-        self.code = self.rich("$text on $boost")
-        """After blocks of code."""
+        self.theme = Theme(markdown)  # what Rich needs to draw Markdown
+        self.code = self.rich("$text on $boost")  # after blocks of code
 
     def rich(self, style: str | ContentStyle) -> RichStyle:
         """A style in Textual's words, such as `bold $primary`; needs the running app, whose theme it asks."""
@@ -103,18 +100,14 @@ class Look:
 
 LEAST = 8
 """Columns that a block leaves for what is in it; where it cannot, it takes none. A short word and its mark fit."""
-_INDENT = 2
-"""Columns left and right of code."""
-_BULLET = 3
-"""Columns that Rich puts before an item of a list without numbers."""
-_QUOTED = 4
-"""Columns that Rich takes from a quotation."""
+_INDENT = 2  # columns left and right of code
+_BULLET = 3  # columns that Rich puts before an item of a list without numbers
+_QUOTED = 4  # columns that Rich takes from a quotation
 _COLUMN = 12
 """Columns of the screen for each column of a table; with fewer, words longer than that would fill the table."""
 
 
-_UNBOUNDED = 100_000
-"""Columns that no table needs: Rich measures up to a width only."""
+_UNBOUNDED = 100_000  # columns that no table needs: Rich measures up to a width only
 
 
 class Numbered(Protocol):
@@ -267,8 +260,7 @@ class Tabular(TableElement):
             yield Text(" ").join(Text(head.content.plain, "markdown.table.header") for head in heads)
 
 
-_DEEPEST = 12
-"""Blocks within blocks (a list has two) that are told apart."""
+_DEEPEST = 12  # blocks within blocks (a list has two) that are told apart
 
 
 def _clean(state: StateCore) -> None:

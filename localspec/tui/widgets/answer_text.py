@@ -114,18 +114,14 @@ class Segment:
 
     def __init__(self, text: str, before: Segment | None = None, inside: bool = False) -> None:
         """`before`: the one that it comes after. `inside`: the next one begins amid a block of this one."""
-        self.text = text
-        """Its Markdown."""
+        self.text = text  # its Markdown
         self.inside = inside
         self._before_inside = before is not None and before.inside
         self.number: int = 1 if before is None else before.number + before.blocks
         """Of its first block of code, in the whole answer."""
-        self.lines: list[Line] | None = None
-        """None = not set yet, for another width or theme, or far from what is seen."""
-        self.height = 0
-        """Lines; guessed until it has been set once."""
-        self.measured = False
-        """Whether the height is known."""
+        self.lines: list[Line] | None = None  # none = not set yet, for another width or theme, or far from what is seen
+        self.height = 0  # lines; guessed until it has been set once
+        self.measured = False  # whether the height is known
 
     @cached_property
     def goes_on(self) -> bool:
@@ -169,18 +165,14 @@ class AnswerText(Widget):
     def __init__(self, message: StoredMessage) -> None:
         super().__init__()
         self._plain = PlainText()
-        self.segments = segments(plain_text(message.content))
-        """Its parts, in order; at least one."""
-        self._starts: list[int] = []
-        """The line at which each begins."""
+        self.segments = segments(plain_text(message.content))  # its parts, in order; at least one
+        self._starts: list[int] = []  # the line at which each begins
         self._height = 1
-        self._set_for: tuple[int, str, Style] | None = None
-        """Width and colours of the lines there are."""
+        self._set_for: tuple[int, str, Style] | None = None  # width and colours of the lines there are
 
     # ---- text
 
     async def extend(self, part: AnswerPart) -> None:
-        """Shows new text."""
         text = self._plain.push(part.text)
         if not text:
             return
@@ -190,7 +182,6 @@ class AnswerText(Widget):
         self._show_from(changed)
 
     async def settle(self, message: StoredMessage) -> None:
-        """Shows the finished text, as it was stored."""
         wanted = segments(plain_text(message.content))
         changed = 0
         while changed < min(len(wanted), len(self.segments)) and self.segments[changed].text == wanted[changed].text:

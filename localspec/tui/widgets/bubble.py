@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -26,8 +26,7 @@ from localspec.tui.widgets.registry import VIEWS, bind, load
 
 MARKDOWN = "markdown"
 """The view an answer has unless another is chosen."""
-_WORD_SECONDS = 0.25
-"""A letter that comes sooner after another makes a word of both."""
+_WORD_SECONDS = 0.25  # a letter that comes sooner after another makes a word of both
 
 
 class Figures(Static):
@@ -41,25 +40,11 @@ class Bubble(Vertical, can_focus=True):
     """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind(
-            "message.edit",
-            "e",
-            "screen.edit",
-            "Edit",
-            "Edit it: yours is sent again, an answer kept",
-            show=True,
-        ),
+        bind("message.edit", "e", "screen.edit", "Edit", "Edit it: yours is sent again, an answer kept", show=True),
         bind("message.regenerate", "r", "screen.regenerate", "Again", "Answer once more, beside this one", show=True),
         bind("message.continue", "o", "screen.go_on", "Continue", "Let the answer go on where it ended"),
         bind("message.copy", "c", "screen.copy", "Copy", "Copy this message", show=True),
-        bind(
-            "message.copy_code",
-            "k",
-            "screen.copy_code",
-            "Code",
-            "Copy its code; asks which block",
-            show=True,
-        ),
+        bind("message.copy_code", "k", "screen.copy_code", "Code", "Copy its code; asks which block", show=True),
         bind("message.branch", "b", "screen.branch", "Branch", "A new chat with the messages up to this one"),
         bind("message.previous", "left", "screen.sibling(-1)", "Other", "Previous version of this message"),
         bind("message.next", "right", "screen.sibling(1)", "Other", "Next version of this message"),
@@ -91,10 +76,8 @@ class Bubble(Vertical, can_focus=True):
         self._session, self._fold = session, session.preferences.fold_thinking
         self._thinking_text = plain_text(message.reasoning)
         self._body: Any = None
-        self._typed: Timer | None = None
-        """Runs while a letter waits for another."""
-        self._key: ActiveBinding | None = None
-        """What the waiting letter would do, if none comes."""
+        self._typed: Timer | None = None  # runs while a letter waits for another
+        self._key: ActiveBinding | None = None  # what the waiting letter would do, if none comes
         self._letter = ""
 
     def compose(self) -> ComposeResult:
@@ -102,17 +85,17 @@ class Bubble(Vertical, can_focus=True):
             yield Seam(self._summary)
         yield Static(self._head(), classes="head")
         if self.message.role == "user":
-            yield Static(self._said(), classes="said")
+            named = (f"+ {plain_text(one.name)} ({counted_lines(one.content)})" for one in self.message.attachments)
+            lines = [plain_text(self.message.content), *named]
+            yield Static(Content("\n".join(line for line in lines if line)), classes="said")
             return
         if self._thinking_text.strip():
             yield self._make_thinking()
-        yield from self._make_body()
-        foot = Figures(self._foot(), classes="foot")
-        foot.tooltip = "Click: where each token came from"
-        yield foot
-
-    def on_mount(self) -> None:
-        self._show_parts()
+        yield self._make_body()
+        self._foot = Figures(classes="foot")
+        self._foot.tooltip = "Click: where each token came from"
+        self._show_figures()
+        yield self._foot
 
     @property
     def text(self) -> AnswerText | None:
@@ -133,14 +116,12 @@ class Bubble(Vertical, can_focus=True):
         return super()._size_updated(size, virtual_size, container_size, layout=False)
 
     async def extend(self, part: AnswerPart) -> None:
-        """Shows what is new of an answer under way."""
         if part.thinking:
             self._thinking_text += plain_text(part.thinking)
             await self._show_thinking()
         await self._body.extend(part)
 
     async def settle(self, message: StoredMessage) -> None:
-        """Shows the answer as it was stored."""
         self.message = message
         self._thinking_text = plain_text(message.reasoning)
         if message.role == "assistant":
@@ -153,8 +134,7 @@ class Bubble(Vertical, can_focus=True):
         self.message = message
         self.query_one(".head", Static).update(self._head())
         if message.role == "assistant":
-            self.query_one(".foot", Static).update(self._foot())
-            self._show_parts()
+            self._show_figures()
 
     async def mark(self, summary: str | None) -> None:
         """Shows, or no longer, that the model's view begins here; `summary` as above."""
@@ -170,8 +150,7 @@ class Bubble(Vertical, can_focus=True):
             return
         self._view = view
         await self._body.remove()
-        (body,) = self._make_body()
-        await self.mount(body, before=self.query_one(".foot"))
+        await self.mount(self._make_body(), before=self._foot)
 
     # ---- letters
 
@@ -202,14 +181,12 @@ class Bubble(Vertical, can_focus=True):
         self._forget_letter()
         self._write("").post_message(events.Paste(event.text))
 
-    def on_descendant_blur(self) -> None:
-        self._forget_letter()
-
     def on_blur(self) -> None:
         self._forget_letter()
 
+    on_descendant_blur = on_blur
+
     async def _act(self) -> None:
-        """No other letter has come."""
         key = self._key
         self._forget_letter()
         if key is not None:
@@ -244,14 +221,15 @@ class Bubble(Vertical, can_focus=True):
         for part in self.query(Collapsible):
             part.collapsed = not part.collapsed
 
-    def _make_body(self) -> list[Widget]:
+    def _make_body(self) -> Widget:
         home = next((row.home for row in VIEWS if row.name == self._view), None)
         self._body = AnswerText(self.message) if home is None else load(home)(self._session, self.message)
-        return [self._body]
+        return cast("Widget", self._body)
 
-    def _show_parts(self) -> None:
-        if self.message.role == "assistant":
-            self.query_one(".foot").display = bool(self._foot().plain)
+    def _show_figures(self) -> None:
+        said = figures(self.message)
+        self._foot.update(Content(" · ".join(said)))
+        self._foot.display = bool(said)
 
     def _head(self) -> Content:
         message = self.message
@@ -266,20 +244,8 @@ class Bubble(Vertical, can_focus=True):
             ]
         return Content.assemble(*parts)
 
-    def _said(self) -> Content:
-        lines = [plain_text(self.message.content)]
-        lines += [
-            f"+ {plain_text(attached.name)} ({counted_lines(attached.content)})"
-            for attached in self.message.attachments
-        ]
-        return Content("\n".join(line for line in lines if line))
-
-    def _foot(self) -> Content:
-        return Content(" · ".join(figures(self.message)))
-
 
 def figures(message: StoredMessage) -> list[str]:
-    """What the line below an answer says."""
     said = {"stopped": ["stopped"], "error": ["failed"]}.get(message.state, [])
     if message.note:
         said.append(plain_text(message.note))
@@ -291,9 +257,6 @@ def figures(message: StoredMessage) -> list[str]:
         if stats.get("mean_accepted_length", 1) > 1:
             said.append(f"mean accepted length {stats['mean_accepted_length']:.1f}")
     return said
-
-
-# Where the model's view of a chat begins: a mark between two messages, with the summary of what stands above it.
 
 
 class Seam(Vertical):

@@ -22,8 +22,6 @@ from localspec.tui.widgets.pane import ChatPane
 
 @dataclass(frozen=True, slots=True)
 class OpenTabs:
-    """Keys of chats."""
-
     keys: tuple[str, ...] = ()
     """In the order of the tabs."""
     front: str = ""
@@ -55,9 +53,7 @@ class OpenTabs:
 def chats_at_start(archive: Archive, resume: bool, tabs: bool) -> tuple[list[Chat], Chat | None]:
     """(chats whose tabs come back, the one of them in front; None = a new chat after them).
 
-    Args:
-        resume: an earlier chat may be in front.
-        tabs: tabs come back at all.
+    `resume`: an earlier chat may be in front. `tabs`: tabs come back at all.
     """
     remembered = OpenTabs.load(archive)
     chats = remembered.chats(archive) if tabs else []
@@ -78,10 +74,8 @@ class ChatTabs(TabbedContent):
         super().__init__(id="chats")
         self._session = session
         self._panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
-        self._settled = False
-        """The tabs of last time are there, so that what is open may be written down."""
-        self._claim: Claim | None = None
-        """On the file of open tabs; None = it is another window's, or there is none."""
+        self._settled = False  # the tabs of last time are there, so that what is open may be written down
+        self._claim: Claim | None = None  # on the file of open tabs; None = it is another window's, or there is none
 
     def claim(self, archive: Archive) -> bool:
         """Takes the file of open tabs for this window; False = another window has it, and this one leaves it alone."""
@@ -106,7 +100,6 @@ class ChatTabs(TabbedContent):
 
     @property
     def panes(self) -> list[ChatPane]:
-        """Open chats, in the order of their tabs."""
         return list(self._panes)
 
     @property
@@ -115,13 +108,11 @@ class ChatTabs(TabbedContent):
         return self.active_pane if isinstance(self.active_pane, ChatPane) else None
 
     async def add(self, pane: ChatPane, before: ChatPane | None = None) -> None:
-        """Adds a tab, at the end or before another."""
         await self.add_pane(pane, before=before)
         self._panes.insert(len(self._panes) if before is None else self._panes.index(before), pane)
         self.set_class(len(self._panes) < 2, "single")
 
     async def drop(self, pane: ChatPane) -> None:
-        """Closes a tab."""
         self._panes.remove(pane)
         await self.remove_pane(str(pane.id))
         self.set_class(len(self._panes) < 2, "single")
@@ -140,6 +131,5 @@ class ChatTabs(TabbedContent):
         self.remember()
 
     def remember(self) -> None:
-        """Writes down what is open."""
         if self._settled and self._claim is not None and self.front is not None:
             OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self._session.archive)

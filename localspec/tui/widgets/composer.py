@@ -1,7 +1,4 @@
-"""Where people write: several lines, history of prompts, completion, folded pastes, attached files.
-
-The list above the input: slash commands at its start, files after an @; and what its keys do.
-"""
+"""Where people write: lines, history of prompts, folded pastes, attached files; and the list above the input."""
 
 from __future__ import annotations
 
@@ -23,11 +20,10 @@ from localspec.chat.archive.message import Attachment
 from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.errors import LocalspecError
 from localspec.models.installed import installed
-from localspec.tui.talk import attach
+from localspec.tui.talk import files
 from localspec.tui.widgets.registry import bind, commands
 
-_FOLD_CHARACTERS = 2_000
-"""A paste of so many characters is folded even if it is one line."""
+_FOLD_CHARACTERS = 2_000  # a paste of so many characters is folded even if it is one line
 
 
 class Prompt(NamedTuple):
@@ -38,17 +34,15 @@ class Prompt(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """The text, and the attachments as text."""
         return "\n\n".join(part for part in (self.text, *(item.content for item in self.attachments)) if part)
 
 
 def joined(prompts: Sequence[Prompt], rest: str) -> str:
-    """Prompts as one text with another after them, blank lines between."""
     return "\n\n".join(text for text in (*(prompt.whole for prompt in prompts), rest) if text)
 
 
 class Composer(TextArea):
-    """Posts `Submitted`, and `Asked` when the completion list must follow the text."""
+    """Posts `Submitted`, and `Moved` when the list of suggestions must follow the text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("write.send", "enter", "send", "Send", "Send the message"),
@@ -63,16 +57,12 @@ class Composer(TextArea):
     class Submitted(TextualMessage):
         """The text is to be sent."""
 
-        def __init__(self, composer: Composer, prompt: Prompt) -> None:
+        def __init__(self, prompt: Prompt) -> None:
             super().__init__()
-            self.composer, self.prompt = composer, prompt
+            self.prompt = prompt
 
     class Moved(TextualMessage):
         """Text or cursor changed: suggestions may differ."""
-
-        def __init__(self, composer: Composer) -> None:
-            super().__init__()
-            self.composer = composer
 
     def __init__(self, prompts: Callable[[], list[str]], enter_sends: bool = True, fold_lines: int = 8) -> None:
         """`prompts`: earlier prompts, newest first; asked when somebody begins to look through them."""
@@ -84,12 +74,10 @@ class Composer(TextArea):
         )
         self._prompts, self._enter_sends, self._fold_lines = prompts, enter_sends, fold_lines
         self._older: list[str] = []
-        self._place = -1
-        """Which older prompt is shown; -1 = none, what is written is one's own."""
+        self._place = -1  # which older prompt is shown; -1 = none, what is written is one's own
         self._own = ""
         self._folded: dict[str, Attachment] = {}
-        self.folds = True
-        """A long paste becomes an attachment; an answer that is edited has none."""
+        self.folds = True  # a long paste becomes an attachment; an answer that is edited has none
         self.steer: Callable[[str], bool] | None = None
         """Asked first with `up`, `down`, `accept`, `close`: an open list of suggestions takes them."""
         self.take_queued: Callable[[], bool] | None = None
@@ -120,10 +108,9 @@ class Composer(TextArea):
             attachments = tuple(attached for mark, attached in self._folded.items() if mark in text)
             for mark in self._folded:
                 text = text.replace(mark, "")
-            self.post_message(self.Submitted(self, Prompt(text.strip("\n"), attachments)))
+            self.post_message(self.Submitted(Prompt(text.strip("\n"), attachments)))
 
     def put(self, text: str) -> None:
-        """Replaces the text, cursor at its end."""
         self.load_text(text)
         self.move_cursor(self.document.end)
         self._place = -1
@@ -146,7 +133,6 @@ class Composer(TextArea):
 
     @property
     def whole(self) -> str:
-        """The text with folded pastes unfolded."""
         text = self.text
         for mark, attached in self._folded.items():
             text = text.replace(mark, attached.content)
@@ -226,27 +212,22 @@ class Composer(TextArea):
             event.prevent_default()
 
     def on_text_area_changed(self) -> None:
-        self.post_message(self.Moved(self))
+        self.post_message(self.Moved())
 
     def _steered(self, key: str) -> bool:
         return self.steer is not None and self.steer(key)
 
     def word_before_cursor(self) -> str:
-        """What stands between the last white space and the cursor."""
         row, column = self.cursor_location
         words = self.document.get_line(row)[:column].split(" ")
         return words[-1] if words else ""
 
     def replace_word(self, text: str) -> None:
-        """Puts a suggestion in place of the word before the cursor."""
         row, column = self.cursor_location
         self.replace(text, (row, column - len(self.word_before_cursor())), (row, column))
 
 
-# The list above the input: slash commands at its start, files after an @.
-
-
-class Suggestion(NamedTuple):
+class Suggested(NamedTuple):
     """What may stand there instead of the word before the cursor."""
 
     text: str
@@ -255,111 +236,85 @@ class Suggestion(NamedTuple):
     """Something is expected after it: no space, the list stays (folders)."""
 
 
-class Suggestions(OptionList, can_focus=False):
-    """Shown while it has anything to say; keys come through the input, which keeps the focus."""
+_MOST_SUGGESTIONS = 8
+_MODEL = "/model "  # what the name of a model follows
 
-    def __init__(self) -> None:
+
+class Suggestions(OptionList, can_focus=False):
+    """The list above an input: slash commands at its start, models after `/model`, files after an @.
+
+    Shown while it has anything to say; keys come through the input, which keeps the focus.
+    """
+
+    def __init__(self, composer: Composer) -> None:
         super().__init__(compact=True)
         self.display = False
-        self._offered: list[Suggestion] = []
-
-    def offer(self, suggestions: Sequence[Suggestion]) -> None:
-        """Shows these, the first one marked; none = hides."""
-        self._offered = list(suggestions)
-        self.clear_options()
-        self.display = bool(suggestions)
-        if suggestions:
-            width = max(len(suggestion.text) for suggestion in suggestions) + 2
-            self.add_options(
-                Option(Content.assemble(found.text.ljust(width), (found.doc, "$text-muted"))) for found in suggestions
-            )
-            self.highlighted = 0
-
-    @property
-    def chosen(self) -> Suggestion | None:
-        """The marked one."""
-        if not self.display or self.highlighted is None:
-            return None
-        return self._offered[self.highlighted]
-
-    def move(self, step: int) -> None:
-        """Marks another one."""
-        if self._offered:
-            self.highlighted = ((self.highlighted or 0) + step) % len(self._offered)
-
-
-_MOST_SUGGESTIONS = 8
-_MODEL = "/model "
-"""What the name of a model follows."""
-
-
-class Completion:
-    """Between one `Composer` and its `Suggestions`."""
-
-    def __init__(self, composer: Composer, suggestions: Suggestions) -> None:
-        self._composer, self._suggestions = composer, suggestions
+        self._composer = composer
+        self._offered: list[Suggested] = []
         self._files: list[str] | None = None
         self._models: list[str] | None = None
         self._closed_for = ""
         composer.steer = self._steer
 
     def follow(self) -> None:
-        """The text or the cursor moved."""
         composer, word = self._composer, self._composer.word_before_cursor()
         if word == self._closed_for and word:
             return
         self._closed_for = ""
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
-            self._suggestions.offer(_commands(word[1:]))
+            self._offer([Suggested(f"/{row.name}", row.doc) for row in commands() if row.name.startswith(word[1:])])
         elif composer.text == f"{_MODEL}{word}":
-            self._follow_models(word)
+            if word and self._models is not None:
+                self._offer_models(self._models, word)
+                return
+            self._offer([])
+            load = self._load_models  # not a coroutine, which might never be awaited
+            composer.run_worker(load, exclusive=True, group="models", exit_on_error=False)  # type: ignore[arg-type]
         elif word.startswith("@"):
             offer = partial(self._offer_files, word)  # not a coroutine, which might never be awaited
             composer.run_worker(offer, exclusive=True, group="files")  # type: ignore[arg-type]
         else:
-            self._suggestions.offer(())
-
-    def _follow_models(self, word: str) -> None:
-        if word and self._models is not None:
-            self._offer_models(self._models, word)
-            return
-        self._suggestions.offer(())
-        load = self._load_models  # not a coroutine, which might never be awaited
-        self._composer.run_worker(load, exclusive=True, group="models", exit_on_error=False)  # type: ignore[arg-type]
-
-    @property
-    def shown(self) -> bool:
-        """Whether anything is offered."""
-        return bool(self._suggestions.display)
+            self._offer([])
 
     def close(self) -> None:
         """Hides the list until another word is written."""
         self._closed_for = self._composer.word_before_cursor()
-        self._suggestions.offer(())
+        self._offer([])
 
-    def take(self) -> bool:
+    def _offer(self, found: list[Suggested]) -> None:
+        """Shows the first of these, the first one marked; none = hides."""
+        self._offered = found = found[:_MOST_SUGGESTIONS]
+        self.clear_options()
+        self.display = bool(found)
+        if found:
+            width = max(len(one.text) for one in found) + 2
+            self.add_options(Option(Content.assemble(one.text.ljust(width), (one.doc, "$text-muted"))) for one in found)
+            self.highlighted = 0
+
+    def _steer(self, key: str) -> bool:
+        if not self.display:
+            return False
+        if key == "accept":
+            return self._take()
+        self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self._offered)
+        return True
+
+    def _take(self) -> bool:
         """Puts the marked suggestion in; False = it stands there already, or there is none."""
-        chosen = self._suggestions.chosen
+        chosen = None if self.highlighted is None else self._offered[self.highlighted]
         if chosen is None or chosen.text == self._composer.word_before_cursor():
-            self._suggestions.offer(())
+            self._offer([])
             return False
         self._composer.replace_word(chosen.text + ("" if chosen.more else " "))
         return True
 
-    def _steer(self, key: str) -> bool:
-        if not self.shown:
-            return False
-        if key == "accept":
-            return self.take()
-        self._suggestions.move(-1 if key == "up" else 1)
-        return True
-
     async def _offer_files(self, word: str) -> None:
         if self._files is None:
-            self._files = await asyncio.to_thread(attach.files, Path.cwd())
-        paths = await asyncio.to_thread(attach.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
+            self._files = await asyncio.to_thread(files.files, Path.cwd())
+        paths = await asyncio.to_thread(files.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
         if self._composer.word_before_cursor() == word:
-            self._suggestions.offer([_file(path) for path in paths])
+            mentions = [f'@"{path}"' if " " in path else f"@{path}" for path in paths]
+            self._offer([Suggested(mention, more=mention.endswith("/")) for mention in mentions])
 
     async def _load_models(self) -> None:
         """Anew each time the command is typed: models come and go."""
@@ -372,15 +327,4 @@ class Completion:
             self._offer_models(self._models, word)
 
     def _offer_models(self, names: list[str], word: str) -> None:
-        found = [Suggestion(name) for name in names if name.startswith(word)]
-        self._suggestions.offer(found[:_MOST_SUGGESTIONS])
-
-
-def _commands(typed: str) -> list[Suggestion]:
-    names = [row for row in commands() if row.name.startswith(typed)]
-    return [Suggestion(f"/{row.name}", row.doc) for row in names][:_MOST_SUGGESTIONS]
-
-
-def _file(path: str) -> Suggestion:
-    quoted = f'@"{path}"' if " " in path else f"@{path}"
-    return Suggestion(quoted, more=quoted.endswith("/"))
+        self._offer([Suggested(name) for name in names if name.startswith(word)])

@@ -1,26 +1,31 @@
 """Boxes above what is there: a question with answers, a line to type.
 
 Notes in the corner, which go after a while; what the engine warns of is one, instead of a line across the screen.
+
+What may wait for the network: done on threads that nothing waits for, not even the end of the program.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import ClassVar
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Protocol
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message_pump import MessagePump
 from textual.screen import ModalScreen, ScreenResultType
+from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import pictured, plain_text
+from localspec.errors import LocalspecError
 from localspec.tui.widgets.registry import CLOSE
 
 
@@ -29,12 +34,16 @@ def say(node: MessagePump, text: str, problem: bool = False) -> None:
     app, said = node.app, plain_text(text)
     for note in [note for note in app._notifications if note.message == said]:  # has no public name
         app._unnotify(note, refresh=False)  # said again, it stands there once
-    app.notify(
-        said,
-        severity="warning" if problem else "information",
-        timeout=8 if problem else 4,
-        markup=False,
-    )
+    app.notify(said, severity="warning" if problem else "information", timeout=8 if problem else 4, markup=False)
+
+
+@contextmanager
+def errors_said(node: MessagePump) -> Iterator[None]:
+    """An error of localspec's own ends what is done here, and is said in the corner."""
+    try:
+        yield
+    except LocalspecError as error:
+        say(node, str(error), problem=True)
 
 
 class _Notes(logging.Handler):
@@ -66,7 +75,6 @@ class Dialog(ModalScreen[ScreenResultType]):
     BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
 
     def action_close(self) -> None:
-        """Gives up: the result is None."""
         self.dismiss(None)
 
     def say(self, text: str, bad: bool = False) -> None:
@@ -83,8 +91,7 @@ class Choice(Dialog[str | None]):
         """`answers`: (id, label, what it does)."""
         super().__init__()
         self._question, self._answers = question, answers
-        self._number = ""
-        """Digits typed so far."""
+        self._number = ""  # digits typed so far
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -124,3 +131,63 @@ class Line(Dialog[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
+
+
+def call_soon(app: App[Any], call: Callable[..., object], *arguments: Any) -> None:
+    """Calls on the app's own thread, soon, or never if it is being left; from any thread, and never blocks."""
+    if app._loop is not None:
+        with suppress(RuntimeError):  # the loop is closed
+            app._loop.call_soon_threadsafe(lambda: app.call_later(call, *arguments))
+
+
+class Tell(Protocol):
+    """Calls a function on the app's thread, soon, unless it is not wanted any more; never blocks."""
+
+    def __call__(self, call: Callable[..., object], *arguments: object) -> None: ...
+
+
+class Errands:
+    """Of a widget or screen. A new errand makes what the last one would still say unwanted, and so does its removal."""
+
+    def __init__(self, node: Widget) -> None:
+        self._node = node
+        self._latest = object()
+
+    def begin(
+        self, work: Callable[[Tell], None], what: str = "", failed: Callable[[LocalspecError], object] | None = None
+    ) -> None:
+        """Runs `work` on a thread of its own.
+
+        Args:
+            work: gets what calls on the app's thread.
+            what: words for the errand in the sentence on an unexpected error, such as "The search".
+            failed: hears of its errors on the app's thread; None = they are internal errors, as those of a worker.
+        """
+        app, this = self._node.app, object()
+        self._latest = this
+
+        def call_if_wanted(call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+            if self._latest is this and self._node.is_running:
+                call(*arguments)
+
+        def tell(call: Callable[..., object], *arguments: object) -> None:
+            call_soon(app, call_if_wanted, call, arguments)
+
+        def run() -> None:
+            try:
+                work(tell)
+            except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+                if failed is None:
+                    call_soon(app, app._handle_exception, error)
+                    return
+                known = isinstance(error, LocalspecError)
+                tell(failed, error if known else LocalspecError(f"{what} failed: {error!r}."))
+
+        # Not a worker of Textual's: those run on threads that the end of the program waits for.
+        threading.Thread(target=run, name="localspec-errand", daemon=True).start()
+
+
+def call_while_running(node: Widget, call: Callable[..., object], *arguments: Any) -> None:
+    """Calls on the app's own thread and waits for it, unless the widget or screen is gone; from another thread."""
+    if node.is_running:
+        node.app.call_from_thread(call, *arguments)

@@ -1,17 +1,11 @@
-"""Lines above the input that offer something: the model that answered in this chat before, or a summary of the chat.
-
-Prompts that wait for the end of an answer: a list above the input, the next one first.
-
-While the archive cannot be written: a line that stays, and a question before the chat is left. All that is in memory
-only is saved as soon as there is room.
-"""
+"""Lines above the input: the model that answered before, a summary, queued prompts; and chats that are not saved."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App
@@ -27,25 +21,17 @@ from localspec.chat.plain_text import one_line, plain_text
 from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
-from localspec.remote.answerer import Answer, Answerer, Question
+from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
 from localspec.tui.talk.conversation import Fit
-from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.widgets.composer import Prompt
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.registry import bind
 
-if TYPE_CHECKING:
-    from localspec.remote.answerer import Facts
-
 
 def own_model(model: str, facts: Facts | None) -> str:
-    """The model of a chat, if it is another one than the loaded one and can be loaded; else "".
-
-    Args:
-        model: as the chat has it.
-        facts: of the model that answers; nothing is offered in place of a server's.
-    """
+    """The model of a chat, if it is another one than the loaded one and can be loaded; else "". Nothing is offered in
+    place of a server's."""
     if not model or facts is None or facts.target is None or model == facts.key:
         return ""
     try:
@@ -73,7 +59,6 @@ class Hint(Static):
         super().__init__(markup=False)
 
     def tell(self, text: str) -> None:
-        """Says it; "" = nothing."""
         self.update(Content(text))
         self.display = bool(text)
 
@@ -85,8 +70,7 @@ class OwnModel(Hint):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = ""
-        """What `/own` loads; "" = nothing is offered."""
+        self.model = ""  # what `/own` loads; "" = nothing is offered
         self._asked: tuple[str, Facts | None] = ("", None)
 
     def offer(self, model: str, facts: Facts | None, begun: bool) -> None:
@@ -112,14 +96,12 @@ class Compactor(Hint):
         self._offer = ""
         self._parts: list[str] = []
         self._answer: Answer | None = None
-        self._done: asyncio.Event | None = None
-        """Set at the end of the summary; None = none is being written."""
+        self._done: asyncio.Event | None = None  # set at the end of the summary; None = none is being written
         self._error: LocalspecError | None = None
         self._stopped = False
 
     @property
     def writing(self) -> bool:
-        """Whether a summary is being written."""
         return self._done is not None
 
     def offer(self, found: Fit | None) -> None:
@@ -160,22 +142,19 @@ class Compactor(Hint):
         if not self.writing:
             await self.run_action("screen.compact")
 
-    def on_prefilled(self, event: Prefilled) -> None:
+    def on_posted(self, event: Posted) -> None:
         event.stop()
-        if self.writing and event.total is not None and event.done < event.total:
-            self.tell(f"Esc stops the summary: {event.done:,} of {event.total:,} tokens are read")
-
-    def on_answer_part(self, event: AnswerPart) -> None:
-        event.stop()
-        if self.writing:
-            self._parts.append(event.text)
+        told, done = event.told, self._done
+        if done is None:
+            return
+        if isinstance(told, Prefilled) and told.total is not None and told.done < told.total:
+            self.tell(f"Esc stops the summary: {told.done:,} of {told.total:,} tokens are read")
+        elif isinstance(told, AnswerPart):
+            self._parts.append(told.text)
             self.tell(f"Esc stops the summary: {len(''.join(self._parts).split())} words so far")
-
-    def on_answer_ended(self, event: AnswerEnded) -> None:
-        event.stop()
-        if event.answer is self._answer and self._done is not None and not self._stopped:
-            self._error = event.error if event.finish is FinishReason.ERROR else None
-            self._done.set()
+        elif isinstance(told, AnswerEnded) and told.answer is self._answer and not self._stopped:
+            self._error = told.error if told.finish is FinishReason.ERROR else None
+            done.set()
 
 
 class Queue(OptionList):
@@ -199,8 +178,7 @@ class Queue(OptionList):
     def __init__(self) -> None:
         super().__init__(compact=True)
         self.display = False
-        self.prompts: list[Prompt] = []
-        """In the order in which they are sent. Change them by the methods only."""
+        self.prompts: list[Prompt] = []  # in the order in which they are sent. Change them by the methods only.
         self._place: int | None = None
         """Where the prompt goes that was taken last, once it comes back; None = to the end."""
 
@@ -219,7 +197,6 @@ class Queue(OptionList):
         return prompt
 
     def pop_all(self) -> list[Prompt]:
-        """Empties the queue."""
         prompts, self.prompts = self.prompts, []
         self._place = None
         self._draw()
@@ -307,7 +284,6 @@ class Unsaved(Static):
             self.post_message(self.Saved())
 
     def tell(self) -> None:
-        """Looks at the archive; does nothing else while all is well."""
         wanted = does_not_last(self._archive)
         if wanted != self.display:
             self.update(Content(plain_text(self._archive.notice)))

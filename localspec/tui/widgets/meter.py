@@ -21,19 +21,13 @@ from localspec.tui.text.plots import bar, columns
 
 if TYPE_CHECKING:
     from localspec.engine.slot import PassRecord
-    from localspec.engine.stats import RequestStats
 
-
-# The live meter as one line that fits any width: what matters most stays longest.
-
-_RECENT_PASSES = 12
-"""Passes that "now" means."""
+_RECENT_PASSES = 12  # passes that "now" means
 _LEAST_COMPARED_TOKENS = 100
 """Tokens, in passes whose plain time is known, from which on an answer is compared with plain decoding: the first
 passes, which run cold, say little."""
 _GAP = "  "
-_LAST_IMPORTANT_RANK = 5
-"""Ranks up to this one are spelled out before others come in."""
+_LAST_IMPORTANT_RANK = 5  # ranks up to this one are spelled out before others come in
 
 
 @dataclass(slots=True)
@@ -43,7 +37,6 @@ class Now:
     recent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_PASSES))
 
     def add(self, records: Iterable[PassRecord]) -> None:
-        """Takes in passes, in order."""
         self.recent.extend((record.drafter if record.guesses else "", record.width) for record in records)
 
     @property
@@ -73,88 +66,68 @@ def meter_line(
 ) -> Content:
     """The figures of an answer in at most `width` cells.
 
-    Args:
-        stats: of the answer, live or over; without a token there are no figures.
-        now: who drafts and the width of passes; None = unknown (endpoints).
-        width: cells there are.
-        context: (tokens in use, tokens there are); None = unknown.
-        model: its name, shown where there is room.
+    `now`: who drafts and the width of passes; None = unknown (endpoints). `context`: (tokens in use, tokens there are).
     """
     segments = _speed(stats, now) if stats.generated else []
     if context is not None and context[1]:
         share = share_of(*context)
-        segments.append(
-            Segment(6, Content.assemble(("context ", "dim"), share), Content.assemble(("ctx ", "dim"), share))
-        )
+        segments.append(_figure(6, share, "context ", "ctx "))
     if model:
-        segments.insert(0, _plain(8 if stats.generated else 0, model))
+        segments.insert(0, _figure(8 if stats.generated else 0, model))
     return fitted(segments, width)
 
 
 def fitted(segments: list[Segment], width: int) -> Content:
     """Segments in their order, as far as they fit: by rank, in short, the important ones in full, then the rest."""
     ranks = sorted(segments, key=lambda one: one.rank)
+    important = [one for one in ranks if one.rank <= _LAST_IMPORTANT_RANK]
     shown: dict[int, Content] = {one.rank: one.short for one in ranks[:1]}
-    steps = [(one.rank, one.short) for one in ranks if one.rank <= _LAST_IMPORTANT_RANK]
-    steps += [(one.rank, one.full) for one in ranks if one.rank <= _LAST_IMPORTANT_RANK]
-    steps += [(one.rank, part) for one in ranks if one.rank > _LAST_IMPORTANT_RANK for part in (one.short, one.full)]
-    important = {one.rank for one in ranks if one.rank <= _LAST_IMPORTANT_RANK}
-    for rank, part in steps:
-        if rank > _LAST_IMPORTANT_RANK and not important <= set(shown):
-            break
-        wider = shown | {rank: part}
-        if _length(wider.values()) <= width:
-            shown = wider
+
+    def widen(rank: int, part: Content) -> None:
+        lengths = [one.cell_length for one in (shown | {rank: part}).values()]
+        if sum(lengths) + len(_GAP) * (len(lengths) - 1) <= width:
+            shown[rank] = part
+
+    for one in important:
+        widen(one.rank, one.short)
+    for one in important:
+        widen(one.rank, one.full)
+    if all(one.rank in shown for one in important):
+        for one in ranks[len(important) :]:
+            widen(one.rank, one.short)
+            widen(one.rank, one.full)
     line = Content(_GAP).join(shown[one.rank] for one in segments if one.rank in shown)
     return line.truncate(width, ellipsis=True) if line.cell_length > width else line
 
 
-def _length(parts: Iterable[Content]) -> int:
-    lengths = [part.cell_length for part in parts]
-    return sum(lengths) + len(_GAP) * (len(lengths) - 1)
-
-
 def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
-    found = [_plain(0, f"{_number(stats.tokens_per_second)} tok/s")]
-    if (
-        stats.drafted and stats.compared >= _LEAST_COMPARED_TOKENS
-    ):  # without a draft it is plain decoding, whatever estimates say
-        found.append(_plain(1, f"{stats.estimated_speedup:.2f}x plain"))
+    rate = stats.tokens_per_second
+    found = [_figure(0, f"{rate:.{0 if rate >= 100 else 1}f} tok/s")]
+    # Without a draft it is plain decoding, whatever estimates say.
+    if stats.drafted and stats.compared >= _LEAST_COMPARED_TOKENS:
+        found.append(_figure(1, f"{stats.estimated_speedup:.2f}x plain"))
     if stats.drafted:
-        found.append(_labelled(3, "acceptance ", "acc ", f"{stats.acceptance_rate:.0%}"))
-        found.append(_labelled(4, "accepted length ", "len ", f"{stats.mean_accepted_length:.2f}"))
+        found.append(_figure(3, f"{stats.acceptance_rate:.0%}", "acceptance ", "acc "))
+        found.append(_figure(4, f"{stats.mean_accepted_length:.2f}", "accepted length ", "len "))
         shares = [count / stats.draft_passes for count in stats.accepted_per_position[:8]]
         if shares:
-            found.append(_labelled(7, "by position ", "", columns(shares, 1.0)))
+            found.append(_figure(7, columns(shares, 1.0), "by position "))
     if now is not None:
         drafter, rows = now
-        full = f"{kind_of(drafter).name}, width {rows}" if drafter else "plain decoding"
-        if not drafter and stats.undrafted_reason:
-            full += f": {stats.undrafted_reason}"
+        why = f": {stats.undrafted_reason}" if stats.undrafted_reason else ""
+        full = f"{kind_of(drafter).name}, width {rows}" if drafter else f"plain decoding{why}"
         found.append(Segment(5, Content(full), Content(f"{drafter or 'plain'} w{rows}")))
     if not stats.exact:
-        found.append(_plain(2, "not exact"))
+        found.append(_figure(2, "not exact"))
     return found
 
 
-def _plain(rank: int, text: str) -> Segment:
-    return Segment(rank, Content(text), Content(text))
-
-
-def _labelled(rank: int, label: str, short: str, value: str) -> Segment:
+def _figure(rank: int, value: str, label: str = "", short: str = "") -> Segment:
     return Segment(rank, Content.assemble((label, "dim"), value), Content.assemble((short, "dim"), value))
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
-
-
-# The answer of a chat as the meter tells it: waiting, reading the prompt, writing, or over.
-
-_BAR_CELLS = 10
-"""Width of the bar that shows how much of a prompt has been read."""
-_RECENT_SHARE = 0.5
-"""How much of what is known of the reading speed comes from the last chunk."""
+_BAR_CELLS = 10  # width of the bar that shows how much of a prompt has been read
+_RECENT_SHARE = 0.5  # how much of what is known of the reading speed comes from the last chunk
 
 
 @dataclass(slots=True)
@@ -164,7 +137,6 @@ class ReadingSpeed:
     seconds: float | None = None
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """Takes in a chunk of `tokens` that took `seconds`."""
         taken = seconds / tokens
         self.seconds = taken if self.seconds is None else self.seconds + _RECENT_SHARE * (taken - self.seconds)
 
@@ -177,24 +149,22 @@ class Live:
     stats: RequestStats = field(default_factory=RequestStats)
     now: Now = field(default_factory=Now)
     clock: Callable[[], float] = monotonic
-    _asked: float | None = None
-    """When it was asked for, in seconds of the clock; None = nothing is waited for."""
+    _asked: float | None = None  # when it was asked for, in seconds of the clock; None = nothing is waited for
     _done: int = 0
-    _total: int = 0
-    """Tokens of the prompt; 0 = it is not being read."""
-    _at: float = 0.0
-    """When `_done` was reported, in seconds of the clock."""
+    _total: int = 0  # tokens of the prompt; 0 = it is not being read
+    _at: float = 0.0  # when `_done` was reported, in seconds of the clock
 
     def begin(self, answer: Answer) -> None:
-        """An answer was asked for."""
         self.answer, self.stats, self.now = answer, RequestStats(), Now()
         self._asked, self._total = self.clock(), 0
 
     def hear(self, event: AnswerPart | AnswerEnded | Prefilled, speed: ReadingSpeed) -> None:
-        """Takes in what came of the answer."""
         if isinstance(event, Prefilled):
             if event.total is not None:
-                self._read(event.done, event.total, speed)
+                now = self.clock()
+                if event.total == self._total and event.done > self._done:
+                    speed.learn(event.done - self._done, now - self._at)
+                self._done, self._total, self._at = event.done, event.total, now
             return
         if isinstance(event, AnswerPart):
             self.now.add(event.records)
@@ -202,14 +172,7 @@ class Live:
         self.rest()
 
     def rest(self) -> None:
-        """Nothing is waited for any more."""
         self._asked, self._total = None, 0
-
-    def _read(self, done: int, total: int, speed: ReadingSpeed) -> None:
-        now = self.clock()
-        if total == self._total and done > self._done:
-            speed.learn(done - self._done, now - self._at)
-        self._done, self._total, self._at = done, total, now
 
     def waits(self, speed: ReadingSpeed, others: bool) -> str:
         """What is waited for, in words; "" = nothing. `others`: another chat is being answered."""
@@ -217,23 +180,18 @@ class Live:
             return ""
         waited = f"{self.clock() - self._asked:.0f} s"
         if self._total and self._done < self._total:
-            return self._reading(speed, waited)
+            if speed.seconds is None:
+                return f"reading {self._total:,} tokens: {waited}"
+            since = self.clock() - self._at  # between two chunks the speed tells how far it must be
+            done = min(self._done + since / speed.seconds, self._total - 1)
+            left = max(1, round((self._total - done) * speed.seconds))
+            return f"reading {self._total:,} tokens {bar(done / self._total, _BAR_CELLS)} about {left} s"
         if not self._total and others:
             return f"waiting for the other chat: {waited}"
         return f"waiting for the first token: {waited}"
 
-    def _reading(self, speed: ReadingSpeed, waited: str) -> str:
-        """Between two chunks the speed tells how far it must be."""
-        if speed.seconds is None:
-            return f"reading {self._total:,} tokens: {waited}"
-        since = self.clock() - self._at
-        done = min(self._done + since / speed.seconds, self._total - 1)
-        left = max(1, round((self._total - done) * speed.seconds))
-        return f"reading {self._total:,} tokens {bar(done / self._total, _BAR_CELLS)} about {left} s"
 
-
-_REST_SECONDS = 0.1
-"""Between two drawings while an answer streams: numbers that change faster cannot be read."""
+_REST_SECONDS = 0.1  # between two drawings while an answer streams: numbers that change faster cannot be read
 TOOLTIP = """tok/s: tokens a second, prompt not counted
 x plain: plain decoding's time over the time taken; estimated from the passes of this answer in which nothing was
   drafted
@@ -253,8 +211,7 @@ class Meter(Static):
         self._model = ""
         self._use: tuple[int, int] | None = None
         self._drawn = 0.0
-        self._note = ""
-        """Shown in place of figures."""
+        self._note = ""  # shown in place of figures
 
     def tell(
         self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, live: Live, note: str = ""

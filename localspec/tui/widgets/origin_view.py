@@ -47,8 +47,7 @@ Mode = Literal["colour", "signs"]
 MODES: tuple[Mode, ...] = ("colour", "signs")
 _SLICE_SECONDS, _SLICE_PASSES, _PAUSE_SECONDS = 0.006, 8, 0.004
 """A long answer is laid out in slices, so that keys are never kept waiting."""
-_GHOST = 0.55
-"""How far a rejected guess fades into the background."""
+_GHOST = 0.55  # how far a rejected guess fades into the background
 
 
 class OriginView(Widget):
@@ -74,43 +73,19 @@ class OriginView(Widget):
     ) -> None:
         super().__init__(id=id, classes=classes)
         self.passes = list(passes)
-        self._mode: Mode = mode
-        self._ghosts = ghosts
+        self.mode, self.ghosts = mode, ghosts
         self._layout_of: OriginLines | None = None
-        self._laid_out = 0
-        """Passes that have become lines; the others follow in slices."""
+        self._laid_out = 0  # passes that have become lines; the others follow in slices
         self._waiting = False
         self._lines: list[Line] = []
         self._styles: dict[tuple[object, ...], Style] = {}
 
-    @property
-    def mode(self) -> Mode:
-        """How origins are shown."""
-        return self._mode
-
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        self._mode = mode
-        self._again()
-
-    @property
-    def ghosts(self) -> bool:
-        """Whether rejected guesses are shown."""
-        return self._ghosts
-
-    @ghosts.setter
-    def ghosts(self, ghosts: bool) -> None:
-        self._ghosts = ghosts
-        self._again()
-
     def add(self, passes: Iterable[Pass]) -> None:
-        """Appends passes at the end."""
         self.passes += passes
         self._lay_out()
         self.refresh(layout=True)
 
     def show(self, passes: Iterable[Pass]) -> None:
-        """Shows other passes instead."""
         self.passes = list(passes)
         self._again()
 
@@ -131,8 +106,7 @@ class OriginView(Widget):
 
     @property
     def _height(self) -> int:
-        """Rows of the screen for a line of text."""
-        return 2 if self._mode == "signs" else 1
+        return 2 if self.mode == "signs" else 1
 
     def _again(self) -> None:
         self._layout_of = None
@@ -140,7 +114,7 @@ class OriginView(Widget):
 
     def _lines_for(self, width: int) -> list[Line]:
         if self._layout_of is None or self._layout_of.width != max(2, width):
-            self._layout_of = OriginLines(width, ghosts=self._ghosts, line_ends=self._mode == "signs")
+            self._layout_of = OriginLines(width, ghosts=self.ghosts, line_ends=self.mode == "signs")
             self._laid_out = 0
             self._lay_out()
         return self._lines
@@ -169,7 +143,7 @@ class OriginView(Widget):
         base = self.visual_style
         background, foreground = base.background or Color(0, 0, 0), base.foreground or Color(255, 255, 255)
         look = (background, foreground, self.app.no_color, self.app.native_ansi_color)
-        key = (cell.drafter, cell.depth, cell.ghost, self._mode, look)
+        key = (cell.drafter, cell.depth, cell.ghost, self.mode, look)
         found = self._styles.get(key)
         if found is None:
             found = self._styles[key] = self._make_style(cell, background, foreground)
@@ -182,7 +156,7 @@ class OriginView(Widget):
                 return base + Style(dim=True, strike=True)
             return base + Style(color=foreground.blend(background, _GHOST).rich_color, strike=True)
         kind = kind_of(cell.drafter)
-        if self._mode == "signs" or not kind.colour:
+        if self.mode == "signs" or not kind.colour:
             return base
         if self.app.no_color:
             return base + Style(underline=kind.underline > 0, underline2=kind.underline == 2, italic=kind.italic)
@@ -197,15 +171,12 @@ class Shares:
     """How many tokens came from where, counted as they come."""
 
     def __init__(self, passes: Iterable[Pass] = ()) -> None:
-        self.tokens: Counter[str] = Counter()
-        """By drafter; "" = the target's own."""
-        self.drafters: set[str] = set()
-        """All that drafted, be it in vain."""
+        self.tokens: Counter[str] = Counter()  # by drafter; "" = the target's own
+        self.drafters: set[str] = set()  # all that drafted, be it in vain
         self.rejected = 0
         self.add(passes)
 
     def add(self, passes: Iterable[Pass]) -> None:
-        """Counts passes."""
         for one in passes:
             self.tokens.update(token.drafter for token in one.emitted)
             self.drafters.add(one.drafter)
@@ -236,13 +207,10 @@ def _swatch(name: str, mode: Mode, no_color: bool) -> ContentStyle:
     return ContentStyle(background=Color.parse(kind.colour), foreground=Color.parse("black"))
 
 
-# Origin views of a message: what the chat shows instead of Markdown when somebody asks where tokens came from.
-
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
 
 
-_SETTLED = 1.2
-"""Seconds after which everything that was heard before a view was opened is on disk."""
+_SETTLED = 1.2  # seconds after which everything that was heard before a view was opened is on disk
 
 
 class OriginText(Vertical):
@@ -275,7 +243,6 @@ class OriginText(Vertical):
             self.set_timer(_SETTLED, lambda: self._read(self.message))
 
     async def extend(self, part: AnswerPart) -> None:
-        """What came while it streams."""
         self._live += part.records
         if self._reader is not None:
             passes = [self._reader.read(record) for record in part.records]

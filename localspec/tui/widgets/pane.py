@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -22,31 +21,25 @@ from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
-from localspec.remote.answerer import Answer, Question
-from localspec.tui.talk import attach
+from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
+from localspec.tui.talk import files
 from localspec.tui.talk.conversation import Fit, fit, last_turn, question_of, room
-from localspec.tui.talk.inbox import Inbox
-from localspec.tui.talk.posts import AnswerEnded, AnswerPart, Prefilled, Taken
+from localspec.tui.talk.inbox import Inbox, Posted
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.composer import Completion, Composer, Prompt, Suggestions, joined
-from localspec.tui.widgets.dialogs import Choice, say
+from localspec.tui.widgets.composer import Composer, Prompt, Suggestions, joined
+from localspec.tui.widgets.dialogs import Choice, errors_said, say
 from localspec.tui.widgets.hints import Compactor, OwnModel, Queue
 from localspec.tui.widgets.meter import Live
 from localspec.tui.widgets.transcript import Transcript
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
-_SAVE_SECONDS = 0.7
-"""How long after the last key unsent text is saved."""
-_LOOK_SECONDS = 1.0
-"""How often it is looked for what other windows write."""
-_LONGEST_LABEL = 24
-"""Characters of a tab's label; three tabs fit a terminal of 80 columns."""
-_LONG_SECONDS = 10.0
-"""From asking to the end of an answer: so long that somebody may have turned away."""
-_ASKING = ("send", "ask", "compact")
-"""Groups of workers that lead to an answer, or to a summary."""
+_SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
+_LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
+_LONGEST_LABEL = 24  # characters of a tab's label; three tabs fit a terminal of 80 columns
+_LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that somebody may have turned away
+_ASKING = ("send", "ask", "compact")  # groups of workers that lead to an answer, or to a summary
 
 
 class ChatPane(TabPane):
@@ -73,59 +66,45 @@ class ChatPane(TabPane):
         """`asleep`: its messages are drawn when it is woken."""
         super().__init__(tab_label(chat), id=f"chat-{chat.key}")
         self.session, self.chat_id, self.key, self._asleep = session, chat.id, chat.key, asleep
-        self.answer: Answer | None = None
-        """The one under way."""
-        self.live = Live()
-        """What the meter tells of the last one."""
-        self.editing: int | None = None
-        """Id of the message whose new version is in the input."""
-        self.context_tokens: int | None = None
-        """Tokens of the chat as the model sees it; None = not counted yet."""
+        self.answer: Answer | None = None  # the one under way
+        self.live = Live()  # what the meter tells of the last one
+        self.editing: int | None = None  # id of the message whose new version is in the input
+        self.context_tokens: int | None = None  # tokens of the chat as the model sees it; None = not counted yet
         self._writer: AnswerWriter | None = None
         self._bubble: Bubble | None = None
-        self._inbox: Inbox | None = None
-        """Through which the answer comes."""
-        self._asked = 0.0
-        """When the answer was asked for, in seconds of the monotonic clock."""
+        self._inbox: Inbox | None = None  # through which the answer comes
+        self._asked = 0.0  # when the answer was asked for, in seconds of the monotonic clock
         self._asking: tuple[Question, list[StoredMessage], bool] | None = None
         """What was asked for, of whom, and whether an answer goes on; until it is taken."""
-        self._stopped = False
-        """Somebody stopped the answer; what still comes of it is not shown."""
-        self._thinks = False
-        """The answer under way has thoughts and says nothing yet."""
-        self.elsewhere = False
-        """Another window writes the last answer."""
-        self._version: int | None = None
-        """Of the archive, when it was looked at last."""
+        self._stopped = False  # somebody stopped the answer; what still comes of it is not shown
+        self._thinks = False  # the answer under way has thoughts and says nothing yet
+        self.elsewhere = False  # another window writes the last answer
+        self._version: int | None = None  # of the archive, when it was looked at last
         self._unsaved: float | None = None
         self._put_aside = ""
-        self._sending: Prompt | None = None
-        """On its way into the archive."""
+        self._sending: Prompt | None = None  # on its way into the archive
 
     def compose(self) -> ComposeResult:
         liked = self.session.preferences
         self.transcript = Transcript(self.session)
         earlier = partial(self.session.archive.prompts, limit=500)
         self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
-        suggestions = Suggestions()
-        self.completion = Completion(self.composer, suggestions)
+        self.suggestions = Suggestions(self.composer)
         self.compactor, self.own_model, self.queue = Compactor(), OwnModel(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield self.transcript
         yield self.compactor
         yield self.own_model
         yield self.queue
-        yield suggestions
+        yield self.suggestions
         yield self.composer
 
     async def on_mount(self) -> None:
-        chat = self.chat
-        self.composer.put(chat.unsent)
+        self.composer.put(self.chat.unsent)
         if not self._asleep:
             await self._draw()
 
     async def wake(self) -> None:
-        """It is looked at: its messages are drawn, if they are not yet."""
         if self._asleep:
             self._asleep = False
             await self._draw()
@@ -161,17 +140,10 @@ class ChatPane(TabPane):
 
     @property
     def chat(self) -> Chat:
-        """As the archive has it now."""
         return self.session.archive.chat(self.chat_id)
 
     @property
-    def label(self) -> str:
-        """What stands on the tab."""
-        return tab_label(self.chat)
-
-    @property
     def path(self) -> list[StoredMessage]:
-        """The messages shown."""
         return self.session.archive.path(self.chat_id)
 
     @property
@@ -184,14 +156,13 @@ class ChatPane(TabPane):
         return next((message for message in reversed(path) if message.role == "assistant"), path[-1] if path else None)
 
     def question(self) -> Question:
-        """What asking for the next answer now would be."""
         return question_of(self.chat, self.path, self.session.facts, private=self.session.private)
 
     # ---- writing
 
     def on_composer_moved(self) -> None:
         self._unsaved = monotonic()
-        self.completion.follow()
+        self.suggestions.follow()
         if not self.composer.text:
             self.queue.forget_place()
 
@@ -240,9 +211,8 @@ class ChatPane(TabPane):
     async def _send(self, prompt: Prompt) -> None:
         """Sends a prompt, or the new version of an edited message, and asks; what is not sent goes back."""
         try:
-            await self._send_with_files(prompt)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
+            with errors_said(self):
+                await self._send_with_files(prompt)
         except Exception:
             self._take_back(prompt)
             raise
@@ -258,12 +228,12 @@ class ChatPane(TabPane):
         edited = None if self.editing is None else archive.message(self.editing)
         answer_edited = edited is not None and edited.role == "assistant"
         if not answer_edited:  # in an answer an @path is a word of the model's
-            files = await asyncio.to_thread(attach.attached, prompt.text)
+            named = await asyncio.to_thread(files.attached, prompt.text)
             below = await self._folders(prompt.text)
             if below is None:
                 return
-            attachments = (*attachments, *files, *below)
-        self._end("stopped", "", None)
+            attachments = (*attachments, *named, *below)
+        self._end()
         if self._sending is not None:
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
@@ -279,26 +249,28 @@ class ChatPane(TabPane):
         else:
             self.ask()
 
-    def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> Iterator[Attachment]:
+    def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> list[Attachment]:
         """Attachments of a message that its new version mentions and that are not here to be read any more."""
-        names, asked = {one.name for one in attachments}, attach.folders(prompt.text)
-        for one in edited.attachments:
-            below = any(one.name.startswith(name.rstrip("/") + "/") for name in asked)
-            if one.name not in names and not below and attach.mentioned(prompt.text, one.name):
-                yield one
+        names = {one.name for one in attachments}
+        read = tuple(name.rstrip("/") + "/" for name in files.folders(prompt.text))
+        return [
+            one
+            for one in edited.attachments
+            if one.name not in names and not one.name.startswith(read) and files.mentioned(prompt.text, one.name)
+        ]
 
     async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
         """The files of the folders that a message mentions, if the user wants them; None = do not send it."""
         found: tuple[Attachment, ...] = ()
-        for name in attach.folders(text):
-            files = await asyncio.to_thread(attach.attached_below, typed(name), name)
-            words = "\n\n".join(f"{one.name}\n{one.content}" for one in files)
+        for name in files.folders(text):
+            inside = await asyncio.to_thread(files.attached_below, typed(name), name)
+            words = "\n\n".join(f"{one.name}\n{one.content}" for one in inside)
             asked = replace(self.question(), messages=[Message("user", words)], prefix="", reasoning="")
             tokens = (await asyncio.to_thread(fit, self.session.answerer, asked)).tokens
             size = f"{tokens:,} tokens" if tokens is not None else f"{len(words):,} characters"
             limit = self.session.facts.context if self.session.facts is not None else None
             room = f"; a chat can hold {limit:,}" if limit is not None else ""
-            what = f"the {len(files)} text files" if len(files) > 1 else "the text file"
+            what = f"the {len(inside)} text files" if len(inside) > 1 else "the text file"
             question = f"Attach {what} of {name}: {size}{room}?"
             answer = await self.app.push_screen_wait(
                 Choice(question, [("yes", "Attach them", "what .gitignore names is left out"),
@@ -307,7 +279,7 @@ class ChatPane(TabPane):
             )  # fmt: skip
             if answer not in ("yes", "no"):
                 return None
-            found += files if answer == "yes" else ()
+            found += inside if answer == "yes" else ()
         return found
 
     def edit(self, message: StoredMessage) -> None:
@@ -317,7 +289,7 @@ class ChatPane(TabPane):
         self.editing = message.id
         self.composer.folds = message.role == "user"
         self.composer.put("")
-        unnamed = tuple(one for one in message.attachments if not attach.mentioned(message.content, one.name))
+        unnamed = tuple(one for one in message.attachments if not files.mentioned(message.content, one.name))
         self.composer.restore([Prompt(message.content, unnamed)])
         self.composer.add_class("editing")
         does = "sends it" if message.role == "user" else "keeps it"
@@ -340,17 +312,13 @@ class ChatPane(TabPane):
         self.compactor.stop()
         self._unsaved = None if self._asleep else 0.0
         self._save_unsent()
-        self._end("stopped", "", None)
+        self._end()
 
     def _save_unsent(self) -> None:
         if self._unsaved is not None and self.editing is None and monotonic() - self._unsaved >= _SAVE_SECONDS:
             self._unsaved = None
-            self.session.archive.set_unsent(self.chat_id, self._draft())
-
-    def _draft(self) -> str:
-        """All that is written and not sent, as one text."""
-        prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
-        return joined(prompts, self.composer.whole)
+            prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
+            self.session.archive.set_unsent(self.chat_id, joined(prompts, self.composer.whole))
 
     # ---- asking
 
@@ -379,7 +347,7 @@ class ChatPane(TabPane):
         if not go_on and self._is_full(question, found):
             return
         self.context_tokens = found.tokens
-        self._end("stopped", "", None)
+        self._end()
         await self._begin(question, path, go_on)
         self._ask(question)
 
@@ -389,16 +357,31 @@ class ChatPane(TabPane):
         limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
         if limit is None:
             return False
-        self._end("stopped", "", None)
+        self._end()
         self._asking = question, path, go_on
         self._ask(replace(question, room=0 if go_on else room(limit)))
         return True
 
-    async def on_taken(self, event: Taken) -> None:
-        event.stop()
-        if event.answer is self.answer and self._asking is not None and not self._stopped:
+    async def on_posted(self, event: Posted) -> None:
+        """What comes of the answer under way goes on to the screen; what comes of one that was stopped does not."""
+        told = event.told
+        if isinstance(told, Taken):
+            event.stop()
+            await self._taken(told)
+        elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
+            event.stop()
+        elif isinstance(told, AnswerEnded):
+            await self._ended(told)
+        elif isinstance(told, AnswerPart):
+            if self._writer is None or self._stopped:
+                event.stop()
+            else:
+                await self._extend(told, self._writer)
+
+    async def _taken(self, told: Taken) -> None:
+        if told.answer is self.answer and self._asking is not None and not self._stopped:
             asked, self._asking = self._asking, None
-            self.context_tokens = event.tokens
+            self.context_tokens = told.tokens
             await self._begin(*asked)
             self.post_message(self.Changed())
 
@@ -463,21 +446,15 @@ class ChatPane(TabPane):
         self.live.begin(self.answer)
         self.post_message(self.Changed())
 
-    async def on_answer_part(self, event: AnswerPart) -> None:
-        if event.answer is not self.answer or self._writer is None or self._stopped:
-            event.stop()  # of an answer that was stopped
-            return
-        self._writer.extend(event.text, reasoning=event.thinking)
-        self._thinks = (self._thinks or bool(event.thinking.strip())) and not event.text.strip()
-        for record in event.records:
-            self._writer.extend(record=record)
+    async def _extend(self, part: AnswerPart, writer: AnswerWriter) -> None:
+        writer.extend(part.text, reasoning=part.thinking)
+        self._thinks = (self._thinks or bool(part.thinking.strip())) and not part.text.strip()
+        for record in part.records:
+            writer.extend(record=record)
         if self._bubble is not None:
-            await self._bubble.extend(event)
+            await self._bubble.extend(part)
 
-    async def on_answer_ended(self, event: AnswerEnded) -> None:
-        if event.answer is not self.answer:
-            event.stop()
-            return
+    async def _ended(self, event: AnswerEnded) -> None:
         if self._asking is not None and isinstance(event.error, RunnerError) and not self._stopped:
             asked, self._asking = self._asking, None
             await self._begin(*asked)  # so that the chat keeps what went wrong
@@ -497,14 +474,9 @@ class ChatPane(TabPane):
             self.send_next()
 
     def send_next(self) -> None:
-        """Sends the next queued prompt, if there is one."""
         if self.queue.prompts:
             self._sending = self.queue.pop()
             self._send(self._sending)
-
-    def on_prefilled(self, event: Prefilled) -> None:
-        if event.answer is not self.answer:
-            event.stop()
 
     def stop(self) -> None:
         """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment.
@@ -514,10 +486,10 @@ class ChatPane(TabPane):
         self.hand_back()
         self.compactor.stop()
         if self.answer is not None and self._inbox is not None and not self._stopped:
-            self._stopped = True
+            self._stopped, answer = True, self.answer
             self._inbox.stop()
-            self.answer.cancel()
-            self.set_timer(_STOP_SECONDS, partial(self._stop_waiting, self.answer))
+            answer.cancel()
+            self.set_timer(_STOP_SECONDS, lambda: self._end() if self.answer is answer else None)
 
     def end_thinking(self) -> None:
         """Lets the answer begin with what has been thought so far."""
@@ -526,14 +498,12 @@ class ChatPane(TabPane):
         elif self.answer is None or self._stopped or not self._thinks:
             say(self, "There is no thinking under way.", problem=True)
         else:
-            self._end("stopped", "", None)
+            self._end()
             self.ask(go_on=True, thought_out=True)
 
-    def _stop_waiting(self, answer: Answer) -> None:
-        if self.answer is answer:
-            self._end("stopped", "", None)
-
-    def _end(self, state: Literal["done", "stopped", "error"], note: str, stats: RequestStats | None) -> None:
+    def _end(
+        self, state: Literal["done", "stopped", "error"] = "stopped", note: str = "", stats: RequestStats | None = None
+    ) -> None:
         """The answer is over: what there is of it is stored and painted once more."""
         writer, bubble = self._writer, self._bubble
         if self.answer is not None and self._inbox is not None:
@@ -546,17 +516,12 @@ class ChatPane(TabPane):
             return
         stored = writer.finish(state, stats=None if stats is None else stats.as_dict(), note=note)
         if bubble is not None and bubble.is_mounted:
-            self._settle(bubble, stored)
+            self.run_worker(bubble.settle(stored), group="settle")
         self.count()
         self.post_message(self.Changed())
 
-    @work(group="settle")
-    async def _settle(self, bubble: Bubble, stored: StoredMessage) -> None:
-        await bubble.settle(stored)
-
     @work(exclusive=True, group="count")
     async def count(self) -> None:
-        """Finds out how much of the context the chat takes."""
         try:
             question = self.question()
             found = await asyncio.to_thread(fit, self.session.answerer, question)

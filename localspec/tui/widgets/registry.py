@@ -39,7 +39,6 @@ CLOSE = bind("screen.close", "escape", "close", "Close", "Back to the chat", sho
 
 
 def keys_file() -> Path:
-    """Where people write their own keys."""
     return paths.config_dir() / "keys.toml"
 
 
@@ -85,12 +84,13 @@ def known() -> dict[str, Binding]:
 
 
 class ScreenRow(NamedTuple):
-    """A screen of its own: key, slash command and palette entry come from this row."""
+    """A screen of its own: key, slash command and palette entry come from this row. Or another body for an answer."""
 
     name: str
     """The slash command without its slash; the binding's id is `open.NAME`."""
     home: str
-    """`module:Class`, imported when it is first opened and made with (ChatScreen), and words where there are any."""
+    """`module:Class`, imported when it is first opened and made with (ChatScreen), and words where there are any; a
+    body is a Widget of (Session, StoredMessage), with `extend(AnswerPart)` and `settle(StoredMessage)`."""
     title: str
     """Two words at most, for footer and palette."""
     doc: str
@@ -101,104 +101,83 @@ class ScreenRow(NamedTuple):
     """Its key is in the footer."""
 
 
-class ViewRow(NamedTuple):
-    """Another body for an answer: a Widget of (Session, StoredMessage), with `extend(AnswerPart)` and `settle(...)`."""
-
-    name: str
-    home: str
-    title: str
-    doc: str
-
-
-SCREENS: tuple[ScreenRow, ...] = (
-    ScreenRow("help", "localspec.tui.screens.help:HelpScreen", "Help", "keys, commands, and what is where", "f1", True),
-    ScreenRow("settings", "localspec.tui.screens.settings:SettingsScreen", "Settings", "models, looks, keys", "f2"),
+_AT = "localspec.tui.screens."
+_VIEW = "localspec.tui.widgets.origin_view:"
+SCREENS = (
+    ScreenRow("help", _AT + "help:HelpScreen", "Help", "keys, commands, and what is where", "f1", True),
+    ScreenRow("settings", _AT + "settings:SettingsScreen", "Settings", "models, looks, keys", "f2"),
     ScreenRow(
         "parameters",
-        "localspec.tui.screens.settings:ParametersScreen",
+        _AT + "settings:ParametersScreen",
         "Parameters",
         "system prompt, sampling and presets of this chat",
         "f3",
     ),
-    ScreenRow(
-        "history",
-        "localspec.tui.screens.history:HistoryScreen",
-        "History",
-        "all chats, and search in them",
-        "f4,ctrl+o",
-    ),
-    ScreenRow(
-        "models",
-        "localspec.tui.screens.models:ModelsScreen",
-        "Models",
-        "use another model; search, pull, import, remove",
-        "f5",
-    ),
-    ScreenRow("stats", "localspec.tui.screens.stats:StatsScreen", "Statistics", "what drafts brought", "f7"),
-    ScreenRow("race", "localspec.tui.screens.race:RaceScreen", "Race", "plain against speculative", "f8"),
-    ScreenRow("steps", "localspec.tui.screens.steps:StepsScreen", "Step view", "an answer pass by pass", "f9"),
-    ScreenRow("doctor", "localspec.tui.screens.doctor:DoctorScreen", "Doctor", "why is it slow, and what mends it"),
+    ScreenRow("history", _AT + "history:HistoryScreen", "History", "all chats, and search in them", "f4,ctrl+o"),
+    ScreenRow("models", _AT + "models:ModelsScreen", "Models", "use another model; search, pull, import, remove", "f5"),
+    ScreenRow("stats", _AT + "stats:StatsScreen", "Statistics", "what drafts brought", "f7"),
+    ScreenRow("race", _AT + "race:RaceScreen", "Race", "plain against speculative", "f8"),
+    ScreenRow("steps", _AT + "stats:StepsScreen", "Step view", "an answer pass by pass", "f9"),
+    ScreenRow("doctor", _AT + "help:DoctorScreen", "Doctor", "why is it slow, and what mends it"),
 )
-
-VIEWS: tuple[ViewRow, ...] = (
-    ViewRow(
-        "origins", "localspec.tui.widgets.origin_view:OriginText", "Origins", "where each token came from, in colours"
-    ),
-    ViewRow("ghosts", "localspec.tui.widgets.origin_view:GhostText", "Rejected", "the same with rejected guesses"),
-    ViewRow(
-        "signs", "localspec.tui.widgets.origin_view:SignText", "Signs", "origins as signs, readable without colour"
-    ),
+VIEWS = (
+    ScreenRow("origins", _VIEW + "OriginText", "Origins", "where each token came from, in colours"),
+    ScreenRow("ghosts", _VIEW + "GhostText", "Rejected", "the same with rejected guesses"),
+    ScreenRow("signs", _VIEW + "SignText", "Signs", "origins as signs, readable without colour"),
 )
 
 
 def load(home: str) -> Any:
-    """The class a row names."""
     module, _, name = home.partition(":")
     return getattr(import_module(module), name)
 
 
-# Slash commands: what can be written instead of a message. The chat screen has a method for each.
+# Slash commands: what can be written instead of a message.
+
+COMMANDS = _AT + "commands:SlashCommands"
+"""What runs them, imported at the first."""
 
 
 class CommandRow(NamedTuple):
-    """One command."""
-
     name: str
     usage: str
     """The words after the name; "" = none."""
     doc: str
     """What it does, in half a sentence."""
+    action: str = ""
+    """The chat screen's action that it is without words; "" = a method of `SlashCommands`, which others have for those
+    with words."""
 
 
 OWN = (
-    CommandRow("new", "", "a new chat, in a tab of its own"),
-    CommandRow("clear", "", "a new chat, as /new; this one is kept"),
-    CommandRow("close", "", "close this tab; the chat is kept"),
+    CommandRow("new", "", "a new chat, in a tab of its own", "new"),
+    CommandRow("clear", "", "a new chat, as /new; this one is kept", "new"),
+    CommandRow("close", "", "close this tab; the chat is kept", "close_tab"),
     CommandRow("system", "[TEXT]", "set this chat's system message, or remove it"),
-    CommandRow("again", "", "answer the last message once more"),
-    CommandRow("continue", "", "let the last answer go on"),
-    CommandRow("compact", "[off]", "let the model go on with a summary of what came before"),
-    CommandRow("edit", "", "edit your last message and send it again"),
+    CommandRow("again", "", "answer the last message once more", "regenerate"),
+    CommandRow("continue", "", "let the last answer go on", "go_on"),
+    CommandRow("compact", "[off]", "let the model go on with a summary of what came before", "compact"),
+    CommandRow("edit", "", "edit your last message and send it again", "edit"),
     CommandRow("editor", "[TEXT]", "write the prompt in your own editor"),
-    CommandRow("branch", "", "a new chat with the messages up to here; this one is as it was"),
-    CommandRow("copy", "[code]", "copy the last answer, or its code block"),
+    CommandRow("branch", "", "a new chat with the messages up to here; this one is as it was", "branch"),
+    CommandRow("copy", "[code]", "copy the last answer, or its code block", "copy"),
     CommandRow("rename", "[TITLE]", "give this chat another title"),
     CommandRow("pin", "", "pin this chat to the top of the list, or let it go"),
     CommandRow("tag", "TAG ...", "set this chat's tags"),
     CommandRow("delete", "", "delete this chat (undo with /undo)"),
-    CommandRow("undo", "", "bring back what was deleted last"),
+    CommandRow("undo", "", "bring back what was deleted last", "undo"),
     CommandRow("export", "[FILE]", "write this chat to a .md, .json or .html file"),
     CommandRow("import", "FILE", "take in chats: own JSON, or ChatGPT's export"),
     CommandRow("find", "[WORDS]", "search all chats"),
     CommandRow("private", "", "chats of which nothing is kept; once more leads back"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
     CommandRow("model", "[NAME]", "let another model answer from now on: here, of models.toml, or of the endpoint"),
-    CommandRow("own", "", "let the model answer that answered in this chat before"),
+    CommandRow("own", "", "let the model answer that answered in this chat before", "own_model"),
     CommandRow("servers", "", "look for model servers on this machine, and let one answer"),
-    CommandRow("theme", "[NAME]", "change the colours"),
+    CommandRow("theme", "[NAME]", "change the colours", "app.change_theme"),
     CommandRow("stop", "", "stop the answer (Esc)"),
-    CommandRow("quit", "", "leave"),
-    CommandRow("exit", "", "leave, as /quit"),
+    CommandRow("quit", "", "leave", "app.quit"),
+    CommandRow("exit", "", "leave, as /quit", "app.quit"),
 )
 
 

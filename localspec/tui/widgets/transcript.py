@@ -2,6 +2,8 @@
 
 Only the newest messages are drawn, as far as they are within reach; scrolling up draws more, and they go again when the
 reader is back at the bottom.
+
+What stands where a new chat has no messages yet: who answers, which models to pull, and the first keys.
 """
 
 from __future__ import annotations
@@ -20,16 +22,92 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.plain_text import plain_text
+from localspec.chat.prompt.prompt import note
+from localspec.remote.answerer import Facts
+from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
-from localspec.tui.widgets.welcome import Welcome
+from localspec.tui.widgets.registry import known, shown
 
-_LOOK_SECONDS = 0.05
-"""How often it is looked for answers whose height is only guessed, or that are off the screen."""
-_EARLIER_TURNS = 2
-"""Messages drawn at a time while the reader scrolls up, a page ahead."""
-_FILL_SECONDS = 0.003
-"""How long finding out heights may take each time."""
+_KEYS = {
+    "open.models": "models: better ones, search on the hub, files of your own",
+    "open.help": "help: all keys and commands",
+    "open.history": "earlier chats",
+    "chat.look": "colours that show where each token of an answer came from",
+    "open.race": "a race of plain decoding against speculation, on one prompt",
+}
+"""The bindings that are worth knowing at first."""
+_FIRST_KEYS = ("open.models", "open.help")
+"""Those that are shown beside models to pull, so that all fits a terminal of 24 lines."""
+_SIGNS = {"/": "at the beginning of a message: commands", "@": "and a path: a file is attached"}
+
+
+class Welcome(Static):
+    def __init__(self, session: Session) -> None:
+        super().__init__(markup=False)
+        self._session = session
+
+    def on_mount(self) -> None:
+        self.show()
+
+    def show(self) -> None:
+        """Who answers now."""
+        keys = {name: shown(self.app, binding) for name, binding in known().items() if name in _KEYS}
+        models = _models(self._session, keys["open.models"])
+        rows = [(keys[name], doc) for name, doc in _KEYS.items() if not models or name in _FIRST_KEYS]
+        rows += _SIGNS.items()
+        parts: list[str | tuple[str, str]] = [
+            ("localspec\n\n", "bold $primary"),
+            (_who(self._session), "$text"),
+            "\n\n",
+        ]
+        if self._session.fault:
+            parts += [(f"{plain_text(self._session.fault)}\n\n", "$text-warning")]
+        parts += models
+        for key, doc in rows:
+            parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
+        self.update(Content.assemble(*parts))
+
+
+def _models(session: Session, key: str) -> list[str | tuple[str, str]]:
+    """Models to pull, as long as there is only the bundled pair; how, with the key that opens the models."""
+    if session.facts is None or not session.facts.bundled:
+        return []
+    found = offered()
+    if not found:
+        return []
+    width = max(len(name) for name, _ in found)
+    parts: list[str | tuple[str, str]] = [f"{HEADING}\n"]
+    for name, words in found:
+        parts += [(f"{name:{width}}", "bold $accent"), f"  {words}\n"]
+    return [*parts, f"{key} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n"]
+
+
+def _who(session: Session) -> str:
+    """The model that answers, or why none does."""
+    facts = session.facts
+    if facts is not None:
+        return plain_text(sentence(facts))
+    if session.failure:
+        return plain_text(f"No model answers: {session.failure}")
+    return f"{plain_text(session.answerer.name)} is being loaded; you can write meanwhile."
+
+
+def sentence(facts: Facts) -> str:
+    """Who answers, and what to expect of it."""
+    if facts.remote:
+        return f"{facts.name} answers, at an endpoint. /model chooses another of its models."
+    drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
+    room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
+    tiny = f" {TINY}" if facts.bundled else ""
+    completes = f" {note(facts.name)}" if facts.completes else ""
+    return f"{facts.name} answers{drafted}.{room}{completes}{tiny}"
+
+
+_LOOK_SECONDS = 0.05  # how often it is looked for answers whose height is only guessed, or that are off the screen
+_EARLIER_TURNS = 2  # messages drawn at a time while the reader scrolls up, a page ahead
+_FILL_SECONDS = 0.003  # how long finding out heights may take each time
 _KEPT_PAGES = 50
 """Lines are kept so many pages above and below what is seen: setting them anew costs more than a frame. Messages that
 end farther above the newest text are not drawn: a long one takes many times the memory of its text."""
@@ -56,10 +134,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._view = MARKDOWN
         self._window: tuple[int | None, str] = (None, "")
         """First message that the model sees (None = all of them), and what it is told of those before."""
-        self._near: WeakSet[Bubble] = WeakSet()
-        """Drawn ones within a page of what is seen."""
-        self._changing = asyncio.Lock()
-        """One change of the path, or of how much of it is drawn, after the other."""
+        self._near: WeakSet[Bubble] = WeakSet()  # drawn ones within a page of what is seen
+        self._changing = asyncio.Lock()  # one change of the path, or of how much of it is drawn, after the other
 
     def compose(self):  # type: ignore[no-untyped-def]
         earlier = Earlier("", markup=False, classes="earlier")
@@ -100,11 +176,9 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @property
     def bubbles(self) -> list[Bubble]:
-        """Drawn messages, in order."""
         return list(self.query_children(Bubble))
 
     def bubble(self, message_id: int) -> Bubble | None:
-        """The bubble of a message, if it is drawn."""
         return next((bubble for bubble in self.bubbles if bubble.message.id == message_id), None)
 
     async def show(self, path: Sequence[StoredMessage]) -> None:
@@ -142,7 +216,6 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(self._draw_ahead)
 
     async def catch_up(self, path: Sequence[StoredMessage]) -> None:
-        """Shows these messages, with what another window has written into them since."""
         before = {bubble.message.id: bubble.message for bubble in self.bubbles}
         await self.show(path)
         for bubble in self.bubbles:
@@ -156,7 +229,6 @@ class Transcript(VerticalScroll, can_focus=False):
         return not self._anchor_released
 
     async def look(self, view: str) -> None:
-        """Shows all answers in another way."""
         self._view = view
         with self.app.batch_update():
             for bubble in self.bubbles:
@@ -190,7 +262,6 @@ class Transcript(VerticalScroll, can_focus=False):
             self.call_after_refresh(self.scroll_to_widget, bubble, animate=False, top=True)
 
     def to_end(self) -> None:
-        """Scrolls to the newest message and stays there."""
         self.anchor()
         if self._first < self._newest(self._shown):
             self._drop_old()

@@ -1,19 +1,24 @@
 """Text files, and folders of them, that go along with a message: `@path` in the input, suggested while it is typed.
 
 What `.gitignore` names stays out.
+
+Chats to files and back: what `/export` and `/import` do, off the screen's own thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from pathspec import GitIgnoreSpec
 
 from localspec import paths
-from localspec.chat.archive.message import Attachment
+from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Attachment, Chat
 from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
@@ -39,7 +44,6 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
 
 
 def folders(text: str, folder: Path | None = None) -> list[str]:
-    """The folders that a message mentions as `@path`."""
     folder = Path.cwd() if folder is None else folder
     names = (mention.strip('"') for mention in _MENTION.findall(text))
     return list(dict.fromkeys(name for name in names if os.path.isdir(folder / typed(name))))
@@ -121,8 +125,7 @@ LARGEST_FOLDER = 4 * 1024 * 1024
 """Bytes of all of them together: more than any context here holds."""
 _SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
 """Folders that hold what is made or fetched, named or not."""
-_MOST_STARS = 3
-"""In one part of a line's path: with more, looking for a match takes seconds for some names."""
+_MOST_STARS = 3  # in one part of a line's path: with more, looking for a match takes seconds for some names
 
 
 class Ignored:
@@ -242,3 +245,50 @@ def _lines(path: Path) -> list[str]:
     except OSError:
         pass
     return []
+
+
+Kind = Literal["markdown", "json", "html"]
+KINDS: dict[str, Kind] = {".md": "markdown", ".json": "json", ".html": "html"}
+
+
+def target(title: str, file: str) -> tuple[Path, Kind]:
+    """Where an export goes, and as what: the file that was named, or one of the chat's title in this folder.
+
+    Raises:
+        UsageError: the name's ending is none of `KINDS`.
+    """
+    path = typed(file) if file else Path(re.sub(r"[^\w-]+", "-", title.lower()).strip("-")[:60] + ".md")
+    if path.suffix not in KINDS:
+        raise UsageError(f"{path.name} ends in {path.suffix or 'nothing'}; exports end in {', '.join(KINDS)}.")
+    if not path.stem:
+        path = path.with_name("chat.md")
+    return path, KINDS[path.suffix]
+
+
+def export(archive: Archive, chat: Chat, file: str) -> Coroutine[Any, Any, str]:
+    """Writes a chat to a file that does not exist yet; the result says where."""
+    path, kind = target(chat.title or "chat", file)
+    return asyncio.to_thread(_write, archive, chat, path, kind)
+
+
+def _write(archive: Archive, chat: Chat, path: Path, kind: Kind) -> str:
+    text = archive.export([chat.id], kind)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already; name another file: /export FILE.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    return f"Written to {path}."
+
+
+def import_(archive: Archive, file: str) -> Coroutine[Any, Any, str]:
+    """Takes in the chats of a file; the result says how many.
+
+    Raises:
+        UsageError: no file is named.
+    """
+    if not file:
+        raise UsageError("Name the file to take in.", "/import FILE: own JSON, or ChatGPT's conversations.json or zip.")
+    return asyncio.to_thread(lambda: archive.import_file(typed(file)).sentence())

@@ -1,0 +1,259 @@
+"""What slash commands do to the chat in front; and servers that answer in place of a model of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from inspect import isawaitable
+from keyword import iskeyword
+
+from localspec.chat.plain_text import one_line
+from localspec.errors import Cancelled, LocalspecError, UsageError
+from localspec.models.installed.catalog import Catalog, EndpointEntry
+from localspec.models.installed.installed import find, knows
+from localspec.remote import search
+from localspec.remote.answerer import ServedAnswerer
+from localspec.remote.server import key_for, port_here
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.compacting import set_window
+from localspec.tui.talk import files
+from localspec.tui.talk.inbox import Posts
+from localspec.tui.widgets.dialogs import Choice, Errands, Line, errors_said, say
+from localspec.tui.widgets.pane import ChatPane
+from localspec.tui.widgets.registry import OWN
+
+_MOST_NAMED = 10  # models that a sentence names at most
+
+
+class SlashCommands:
+    """A method for each command of `registry.OWN` that is no action of the chat screen; the caller shows errors."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._archive = screen, screen.session.archive
+
+    async def run(self, name: str, rest: str) -> None:
+        """Runs a command with the words after it."""
+        row = next(row for row in OWN if row.name == name)
+        if row.action and not (row.usage and rest):
+            await self._screen.run_action(row.action)
+            return
+        do: Callable[[str], object] = getattr(self, name + "_" * iskeyword(name))
+        result = do(rest)
+        if isawaitable(result):
+            await result
+
+    def system(self, text: str) -> None:
+        pane = self._screen.front
+        self._archive.set_system(pane.chat_id, text)
+        say(self._screen, "The system message is set." if text else "There is no system message any more.")
+        pane.count()
+
+    async def compact(self, off: str) -> None:
+        if off != "off":
+            raise UsageError(f"/compact takes no {off!r}.", "/compact summarises, /compact off undoes it.")
+        await set_window(self._screen.front, None)
+        say(self._screen, "The model sees the whole chat again.")
+
+    def editor(self, text: str) -> None:
+        self._screen.front.composer.put(text)
+        self._screen.action_editor()
+
+    def copy(self, what: str) -> None:
+        if what == "code":
+            self._screen.action_copy_code()
+        else:
+            self._screen.action_copy()
+
+    def rename(self, title: str) -> None:
+        if title:
+            self._rename(self._screen.front.chat_id, title)
+        else:
+            self._screen.run_worker(self._ask_title(), group="title")
+
+    def pin(self, _: str) -> None:
+        chat = self._screen.front.chat
+        self._archive.pin(chat.id, not chat.pinned)
+        say(self._screen, "Unpinned." if chat.pinned else "Pinned: it stays on top of the list.")
+
+    def tag(self, tags: str) -> None:
+        self._archive.set_tags(self._screen.front.chat_id, tags.split())
+        say(self._screen, f"Tags: {', '.join(tags.split())}." if tags else "The chat has no tags any more.")
+
+    async def delete(self, _: str) -> None:
+        pane = self._screen.front
+        await self._screen.close_chat(pane)  # first: it still keeps its unsent text
+        key = self._archive.chat(pane.chat_id).key
+        deletion = self._archive.delete_chat(pane.chat_id)
+        self._screen.forget(key)
+        say(self._screen, f"Deleted {deletion.title or 'the chat'}; /undo brings it back.")
+
+    async def private(self, _: str) -> None:
+        private = not self._screen.session.private
+        await self._screen.set_private(private)
+        if not private:
+            say(self._screen, "The private chats are gone; these are your others again.")
+
+    def export(self, file: str) -> None:
+        self._screen.tell(files.export(self._archive, self._screen.front.chat, file))
+
+    def import_(self, file: str) -> None:
+        self._screen.tell(files.import_(self._archive, file))
+
+    def find(self, words: str) -> None:
+        self._screen.open("history", words)
+
+    def preset(self, name: str) -> None:
+        presets = {preset.name: preset for preset in self._archive.presets()}
+        if name not in presets:
+            raise UsageError(
+                f"There is no preset {name!r}." if name else "Name the preset.",
+                f"There are: {', '.join(presets)}." if presets else "F3 saves one.",
+            )
+        chat_id = self._screen.front.chat_id
+        self._archive.set_system(chat_id, presets[name].system)
+        self._archive.set_params(chat_id, presets[name].params)
+        say(self._screen, f"Preset {name}.")
+
+    def theme(self, name: str) -> None:
+        app = self._screen.app
+        if name in app.available_themes:
+            app.theme = name
+        else:
+            raise UsageError(f"There is no theme {name!r}.", f"There are: {', '.join(app.available_themes)}.")
+
+    def model(self, name: str) -> None:
+        """Lets another model answer: a server's that models.toml calls so, one of the server that answers, or one of
+        this machine.
+
+        Without a name the server's models are listed, or where none answers those that models.toml has. Where it has
+        none, the screen of this machine's models opens.
+        """
+        screen, answerer, named = self._screen, self._screen.session.answerer, Catalog.load().endpoints
+        if name in named:
+            screen.run_worker(_take(screen, named[name]), group="server", exclusive=True)
+        elif isinstance(answerer, ServedAnswerer):
+            _list(screen, answerer, name)
+        elif name and knows(name):
+            find(name)
+            screen.choose(name)
+        elif name:
+            raise UsageError(f"No model is called {name!r}.", "F5 lists the models of this machine.")
+        elif named:
+            screen.run_worker(_offer(screen, list(named.values())), group="server", exclusive=True)
+        else:
+            screen.open("models")
+
+    def servers(self, _: str) -> None:
+        """Lets a server of this machine answer; prompts go there only once the user has agreed (`ChatPane.agreed`)."""
+        self._screen.run_worker(_search(self._screen), group="server", exclusive=True)
+
+    def stop(self, _: str) -> None:
+        self._screen.front.stop()
+
+    def _rename(self, chat_id: int, title: str) -> None:
+        self._archive.rename(chat_id, title)
+        self._screen.show_titles()
+
+    async def _ask_title(self) -> None:
+        chat = self._screen.front.chat
+        if title := await self._screen.app.push_screen_wait(Line("Title of this chat", chat.title)):
+            self._rename(chat.id, title)
+
+
+async def _offer(screen: ChatScreen, named: Sequence[EndpointEntry]) -> None:
+    here = ("here", "a model of this machine", "")
+    rows = [(str(number), one.name, one_line(one.endpoint)) for number, one in enumerate(named)]
+    chosen = await screen.app.push_screen_wait(Choice("Which model shall answer?", [here, *rows]))
+    if chosen == "here":
+        screen.open("models")
+    elif chosen is not None:
+        await _take(screen, named[int(chosen)])
+
+
+async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
+    """The user has written its address into models.toml, so that nothing is asked before a prompt goes there."""
+    pane, answerer = screen.pane, screen.session.answerer
+    with errors_said(screen):
+        key = await asyncio.to_thread(key_for, entry)  # a keyring may ask for its password
+        found = ServedAnswerer(entry.endpoint, entry.model or None, key)
+        if screen.session.answerer is answerer:
+            screen.use(found)
+            _sign(screen, pane, entry.name)
+
+
+def _list(screen: ChatScreen, answerer: ServedAnswerer, name: str) -> None:
+    pane = screen.pane
+
+    def listed(names: Sequence[str]) -> None:
+        screen.run_worker(_choose(screen, answerer, name, names, pane), group="server", exclusive=True)
+
+    def failed(error: LocalspecError) -> None:
+        if not isinstance(error, Cancelled):  # another model answers meanwhile
+            say(screen, str(error), problem=True)
+
+    Errands(screen).begin(lambda tell: tell(listed, answerer.models()), "The list of models", failed)
+
+
+async def _choose(
+    screen: ChatScreen, answerer: ServedAnswerer, name: str, names: Sequence[str], pane: ChatPane | None
+) -> None:
+    if name and name not in names:
+        with errors_said(screen):
+            if not knows(name):
+                raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
+            find(name)
+            screen.choose(name)
+        return
+    chosen = name or await _pick(screen, f"Models of {answerer.base}", names, answerer.model)
+    if chosen is not None and screen.session.answerer is answerer:
+        answerer.choose(chosen, Posts(screen.app))
+        _sign(screen, pane, chosen)
+        say(screen, f"{chosen} answers from now on.")
+
+
+async def _search(screen: ChatScreen) -> None:
+    """Looks at the usual ports of this machine, and lists what answers."""
+    pane, answerer = screen.pane, screen.session.answerer
+    say(screen, "Looking for servers on this machine …")
+    own = port_here(answerer.base) if isinstance(answerer, ServedAnswerer) else None
+    leave_out = () if own is None else (own,)
+    found = await asyncio.to_thread(lambda: asyncio.run(search.servers(leave_out=leave_out)))
+    if not found:
+        ports = ", ".join(str(port) for port in search.PORTS if port not in leave_out)
+        say(screen, f"No {'other ' if own else ''}server answers on this machine at the ports {ports}.", problem=True)
+        return
+    rows = [
+        (str(number), f"{one.address} · {one.usual}'s port", one_line(_listed(one.models)) or "it lists no models")
+        for number, one in enumerate(found)
+    ]
+    chosen = await screen.app.push_screen_wait(Choice("Servers on this machine: which one shall answer?", rows))
+    if chosen is None:
+        return
+    server = found[int(chosen)]
+    if not server.models:
+        say(screen, f"{server.address} lists no models; load one there first.", problem=True)
+        return
+    several = len(server.models) > 1
+    model = await _pick(screen, f"Models of {server.address}", server.models) if several else server.models[0]
+    if model is not None and screen.session.answerer is answerer:
+        screen.use(ServedAnswerer(server.address, model), server.address)
+        _sign(screen, pane, model)
+
+
+def _sign(screen: ChatScreen, pane: ChatPane | None, model: str) -> None:
+    if pane is not None:
+        screen.session.archive.set_model(pane.chat_id, model)
+
+
+async def _pick(screen: ChatScreen, question: str, names: Sequence[str], current: str | None = None) -> str | None:
+    """One of the names; None = given up."""
+    rows = [
+        (str(number), one_line(name), "answers now" if name == current else "") for number, name in enumerate(names)
+    ]
+    found = await screen.app.push_screen_wait(Choice(one_line(question), rows))
+    return None if found is None else names[int(found)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + rest
