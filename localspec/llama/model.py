@@ -103,9 +103,7 @@ class Model:
             device: llama.cpp's names of the only devices to use, with commas, and their parts of the layers, if any
                 ("CUDA0", "CUDA0=3,CUDA1=1"); None = all it has, the CPU alone when `gpu_layers` is 0.
             spread: how tensors go to these devices; its mode counts where layers are on a GPU.
-            kernels: who computes passes on the CPU: "wide" packs the weights for localspec's own library as they load,
-                "repacked" lets llama.cpp reorder them (its `use_extra_bufts`; not where that means AMX), "plain" leaves
-                them as they are.
+            kernels: "repacked" is llama.cpp's `use_extra_bufts`, but for AMX.
             nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
             weights: False = lay it out without memory, to look at the graphs of its passes; it cannot compute.
             progress: called with 0.0 to 1.0; returning False cancels.

@@ -37,7 +37,7 @@ from localspec.methods import ROWS, TABLE
 
 if TYPE_CHECKING:
     from localspec.gguf import Header
-    from localspec.machine.memory import Place
+    from localspec.machine import Place
     from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
     from localspec.models.memory.fit import FitSettings
 

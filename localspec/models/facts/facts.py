@@ -121,7 +121,9 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
         tokenizer=_tokenizer(header),
-        template=template and {"characters": len(template), "marks": sorted(template_marks(template))},
+        template={"characters": len(template), "marks": sorted(template_marks(template))}
+        if template is not None
+        else None,
         memory=tuple(_needs(parts, settings, places)) if whole else (),
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,

@@ -28,9 +28,8 @@ from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.hub.download import Part
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Plan
-from localspec.models.installed.adopt import adopt
+from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
-from localspec.models.installed.other_programs import Kept, find_kept
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
