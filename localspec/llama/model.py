@@ -103,7 +103,6 @@ class Model:
             device: llama.cpp's names of the only devices to use, with commas, and their parts of the layers, if any
                 ("CUDA0", "CUDA0=3,CUDA1=1"); None = all it has, the CPU alone when `gpu_layers` is 0.
             spread: how tensors go to these devices; its mode counts where layers are on a GPU.
-            kernels: "repacked" is llama.cpp's `use_extra_bufts`, but for AMX.
             nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
             weights: False = lay it out without memory, to look at the graphs of its passes; it cannot compute.
             progress: called with 0.0 to 1.0; returning False cancels.

@@ -187,11 +187,11 @@ class ChatApp(App[int]):
             return
         self._said_errors[kind] = now
         where = f"{log_file()} says where" if write(found) else "LOCALSPEC_DEBUG=1 shows where"
-        what = f"an internal error: {shorten(repr(found), 120)}. {where}; please report it."
+        what = shorten(repr(found), 120)
         if not over:
-            self.warn(f"The chat goes on after {what}")
+            self.warn(f"The chat goes on after an internal error: {what}. {where}; please report it.")
         elif not self.ended_by:  # unsent text is kept if that can still be done
-            self.ended_by = f"The chat ended by {what}"
+            self.ended_by = f"The chat ended by an internal error: {what}. {where}; please report it."
             self.exit(return_code=1)
             for pane in self.chat_screen.panes if self.screen_stack else ():
                 pane.leave()
