@@ -136,8 +136,6 @@ class NativeKernels:
         )
         return KernelError(f"the C library failed: {reason}.")
 
-    # One row
-
     def _front(
         self,
         rows: LogitRows,
@@ -259,8 +257,6 @@ class NativeKernels:
         found = int(scratch.results[0])
         return tokens[:found].copy(), out[:found].copy()
 
-    # Verification
-
     def verify(
         self,
         rows: LogitRows,
@@ -318,8 +314,6 @@ class NativeKernels:
             raise self._error(scratch, status, rows, 0)
         accepted, next_token = scratch.results[:2].tolist()
         return scratch.picked[:accepted].copy(), next_token
-
-    # Drafter heads
 
     def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
         """float32[n, rows]: the matrix times each of float32[n, columns] inputs.

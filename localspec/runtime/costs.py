@@ -82,8 +82,7 @@ def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, kerne
 
 def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
     """Seconds in which a machine reads so many bytes and multiplies them with so many rows. A byte is taken for a
-    weight: what is packed closer takes longer to unpack.
-    """
+    weight: what is packed closer takes longer to unpack."""
     return count / rates.memory + rows * 2.0 * count / rates.products
 
 

@@ -133,7 +133,7 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = called or _shown(name)  # name of the default
+        self.default = called or _shown(name)
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
@@ -231,8 +231,7 @@ class Pool:
 
     def slots(self, files: Files | None = None) -> int:
         """Requests at once for a model; None = the default. Models with recurrent layers, and trees, draft in one slot
-        only, so they get one unless the settings say so.
-        """
+        only, so they get one unless the settings say so."""
         wanted = self._settings.get("slots")
         if wanted is not None:
             return int(wanted)

@@ -305,8 +305,7 @@ class Worker:
 
     def _passed(self) -> list[Event]:
         """A step of the loop. One that fails is repeated: on the CPU where a GPU failed, else without the draft model,
-        which may have taken the memory that lacked.
-        """
+        which may have taken the memory that lacked."""
         try:
             events = self.loop.step()
         except DecodeError as error:
@@ -315,7 +314,7 @@ class Worker:
             elif not self.shed_draft(str(error)):
                 raise
             events = self.loop.step()
-        self._drop_failed()
+        self.drop({})
         return events
 
     def _move(self, error: DeviceError) -> None:
@@ -332,17 +331,12 @@ class Worker:
             self.work_when_idle()
 
     def drop(self, faults: Mapping[str, str]) -> None:
-        """Drafters that failed are not asked any more, and freed; by name, and why. On the thread only."""
-        for name, why in faults.items():
-            self.loop.plan.drop(name, why)
-        self._drop_failed()
-
-    def _drop_failed(self) -> None:
-        """Drafters that failed by themselves are not asked any more; a draft model or head is freed, too."""
+        """Drafters that failed, those with these faults and those that failed by themselves, are not asked any more; a
+        draft model or head is freed, too. On the thread only."""
         plan = self.loop.plan
-        for one in plan.drafters:
-            if isinstance(one, Custom) and one.fault:
-                plan.drop(one.name, one.fault)
+        own = {one.name: one.fault for one in plan.drafters if isinstance(one, Custom) and one.fault}
+        for name, why in {**own, **faults}.items():
+            plan.drop(name, why)
         for name in plan.dropped:
             self._loaded.drop(name)
 

@@ -124,8 +124,7 @@ class ConstantWidth(Context):
 
     def same_bits(self) -> bool:
         """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after
-        the step at 256 cells, in the first slot and in the last. The cache is empty then.
-        """
+        the step at 256 cells, in the first slot and in the last. The cache is empty then."""
         tokens = np.random.default_rng(1).integers(0, self.n_vocab, self.n_ctx).astype(np.int32)
         for length in (_SHORT_HISTORY, _ATTENTION_BLOCK - self.width, _ATTENTION_BLOCK + 1):
             nodes = self.longest_draft(length)

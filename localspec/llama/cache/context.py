@@ -103,8 +103,6 @@ class Context:
         for cells in self._cells:
             cells.reuse = "all"
 
-    # -- the Target protocol ------------------------------------------------------------------------------------
-
     def prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
         """Brings the slot's cache to all tokens but the last, computing no logits; see `prefill_chunk`."""
         self._check(slot, tokens)
@@ -285,8 +283,6 @@ class Context:
         """Frees the cache; logits rows become invalid. A second call does nothing."""
         self.handle.close()
 
-    # -- syncing the cache with a history -----------------------------------------------------------------------
-
     def _check(self, slot: int, tokens: Tokens) -> None:
         if self.handle.pointer is None:
             raise UsageError("the context is closed.")
@@ -346,8 +342,6 @@ class Context:
         if start < prompt_end and self.settings.grid_prefill:
             return min((start // grid + 1) * grid, prompt_end)
         return min(end, start + (grid if self.exact_widths is None else max(self.exact_widths | {1})))
-
-    # -- passes -------------------------------------------------------------------------------------------------
 
     def _prepare(self, feed: Feed) -> Part:
         tokens, count = feed.tokens, len(feed.tokens)

@@ -171,8 +171,6 @@ class States:
             raise UsageError(f"states {what} of positions {start} to {stop} are {held}.")
         return run.rows[start - run.start : stop - run.start].astype(np.float32)
 
-    # -- for the context ----------------------------------------------------------------------------------------
-
     def keep(self, tap: Tap) -> None:
         """Frees what `tap` does not ask for; heads that read the rest go on with this object."""
         self.tap = tap

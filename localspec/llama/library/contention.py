@@ -121,8 +121,7 @@ class Contention:
 
     def claim_delay(self) -> float:
         """Seconds that our threads waited for a CPU since this was asked last, in half a second of passes at most. They
-        are evidence that a pass was delayed. 0 where it is not measured.
-        """
+        are evidence that a pass was delayed. 0 where it is not measured."""
         with self._lock:
             now = waited() if self.enabled else None
             if now is None or self._waited is None:
