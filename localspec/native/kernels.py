@@ -204,10 +204,8 @@ class NativeKernels:
         noise: Noise = NO_NOISE,
         position: int = 0,
     ) -> SparseProbs:
-        """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`.
-
-        `noise` and `position` say whether XTC takes tokens out here; nothing else depends on them.
-        """
+        """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`. `noise` and `position`
+        say whether XTC takes tokens out here; nothing else depends on them."""
         scratch, front = self._front(rows, index, sampling, window, noise, position)
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
@@ -316,13 +314,11 @@ class NativeKernels:
         return scratch.picked[:accepted].copy(), next_token
 
     def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
-        """float32[n, rows]: the matrix times each of float32[n, columns] inputs.
+        """float32[n, rows]: the matrix times each of float32[n, columns] inputs, by at most so many threads, as far as
+        it is worth them; the bits are the same.
 
         An input is rounded to 15 bits beside its largest entry; sums are exact integers. One that holds NaN or inf
-        gives NaN. At most so many threads take part, as far as the matrix is worth them; the bits are the same.
-
-        Raises:
-            KernelError: the inputs have another number of columns.
+        gives NaN.
         """
         if inputs.ndim != 2 or inputs.shape[1] != matrix.shape[1] or inputs.dtype != np.float32:
             given = f"{inputs.dtype}{list(inputs.shape)}"

@@ -254,11 +254,8 @@ class Engine:
         return self._worker.running
 
     def compiled(self, grammar: Grammar) -> Constraint:
-        """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything.
-
-        Raises:
-            UsageError: the grammar has a mistake, or is too large.
-        """
+        """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything. Raises
+        UsageError: the grammar has a mistake, or is too large."""
         return self._compiler.compile(grammar)
 
     @property

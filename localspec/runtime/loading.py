@@ -191,14 +191,11 @@ def _wished_kernels(settings: EngineSettings) -> Kernels | None:
 
 
 def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
-    """`load_models` on a thread that ends with it.
+    """`load_models` on a thread that ends with it; KeyboardInterrupt gives loading up at its next report.
 
     OpenMP keeps a pool for every thread that has ever computed. With more of them than CPUs libgomp's threads no longer
     wait awake for each other, and a pass that is cut into many parts takes a third longer (1 B Q8_0 on wide kernels, 2
     threads: 42 ms instead of 31). The pool of a thread that has ended is gone, so the engine's own is the only one.
-
-    Raises:
-        Whatever `load_models` and `progress` raise; KeyboardInterrupt gives loading up at its next report.
     """
     given_up = threading.Event()
 

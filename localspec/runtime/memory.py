@@ -97,11 +97,8 @@ class Placement:
 
 
 def place(settings: EngineSettings) -> Placement:
-    """Decides where the models go.
-
-    Raises:
-        UsageError: layers were asked for, and llama.cpp has no GPU; or no such main GPU.
-    """
+    """Decides where the models go. Raises UsageError: layers were asked for, and llama.cpp has no GPU; or no such main
+    GPU."""
     listed = gpus(settings.rpc)
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)

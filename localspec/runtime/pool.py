@@ -92,10 +92,7 @@ class Lease:
 
 
 class Pool:
-    """The installed models. Thread-safe.
-
-    Only names are taken, never paths: who asks may be a stranger on the network.
-    """
+    """The installed models. Thread-safe. Only names are taken, never paths: who asks may be a stranger on the network."""
 
     def __init__(
         self,
@@ -180,11 +177,8 @@ class Pool:
             return Lease(self, name, held.model)
 
     def lease(self, name: str, progress: Progress | None = None) -> Lease:
-        """A lease, after loading the model if need be; waits while another one is loaded.
-
-        Raises:
-            Cancelled: the pool was closed meanwhile.
-        """
+        """A lease, after loading the model if need be; waits while another one is loaded. Raises Cancelled: it was
+        closed."""
         with self._loading:
             if self._closing:
                 raise Cancelled("The server is ending.")
@@ -252,10 +246,8 @@ class Pool:
         return report
 
     def _make_room(self, name: str, files: Files) -> None:
-        """Closes idle engines, the longest unused first, until the memory plan of a model fits.
-
-        The default is loaded alone whatever the plan says: it was asked for by name where the server was started.
-        """
+        """Closes idle engines, the longest unused first, until the memory plan of a model fits. The default is loaded
+        alone whatever the plan says: it was asked for by name where the server was started."""
         while self.loaded() or name != self.default:
             if (found := self._plan(files)).fits:
                 return

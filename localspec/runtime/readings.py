@@ -203,15 +203,8 @@ class Readings:
     def read(
         self, passes: Callable[[Readings], Iterator[_Result | None]], cancel: Callable[[], bool] | None
     ) -> _Result:
-        """What the last pass brings.
-
-        Args:
-            passes: begins to read with one of the readers.
-            cancel: asked between passes.
-
-        Raises:
-            Cancelled: `cancel` said so.
-        """
+        """What the last pass brings of `passes`, which begins to read with one of the readers; `cancel` is asked
+        between passes. Raises Cancelled: it said so."""
         with self._one:
             if self._like is not self._loaded.context:  # the models have moved to another device since the last text
                 self.close()

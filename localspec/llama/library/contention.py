@@ -194,11 +194,9 @@ class Usage(NamedTuple):
 
 
 def kept_out(before: Mapping[str, Usage], after: Mapping[str, Usage], cpus: int) -> float:
-    """Seconds between two measurements for which other programs kept the threads of passes from a CPU.
-
-    The `cpus` threads that ran most are taken for those of passes. What the others of this process ran may have kept
-    them out as well, so it is taken off.
-    """
+    """Seconds between two measurements for which other programs kept the threads of passes from a CPU. The `cpus`
+    threads that ran most are taken for those of passes. What the others of this process ran may have kept them out
+    as well, so it is taken off."""
     nothing = Usage(0.0, 0.0)
     since = [
         Usage(now.ran - old.ran, now.waited - old.waited)
