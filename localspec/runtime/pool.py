@@ -92,7 +92,7 @@ class Lease:
 
 
 class Pool:
-    """The installed models. Thread-safe. Only names are taken, never paths: who asks may be a stranger on the network."""
+    """The installed models. Thread-safe. Only names are taken, never paths: who asks may be a stranger."""
 
     def __init__(
         self,

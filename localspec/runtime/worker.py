@@ -32,7 +32,7 @@ from localspec.runtime.idle import (
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import load_apart, make_loop
-from localspec.runtime.memory import Placement, number, on_cpu
+from localspec.runtime.placement import Placement, number, on_cpu
 from localspec.types import NO_TOKENS
 
 _LOG = logging.getLogger("localspec")

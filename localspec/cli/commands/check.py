@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
-    from localspec.runtime.memory import gpu_lines, serving
+    from localspec.runtime.placement import gpu_lines, serving
 
     target, draft = find(options.target)
     pair = Catalog.load().pairs.get(options.target)
@@ -82,7 +82,7 @@ def _check_head(options: argparse.Namespace, target: Sequence[Header], path: Pat
     from localspec.drafters.heads import loading as heads
     from localspec.models.facts.pairing import Match
     from localspec.models.memory import fit
-    from localspec.runtime.memory import gpu_lines
+    from localspec.runtime.placement import gpu_lines
 
     settings = replace(fit_settings(options), heads=heads.shapes(target[0], [path]))
     plan = (fit.choose if options.fit else fit.plan)(target, None, settings, places())
@@ -116,7 +116,7 @@ def check_alone(options: argparse.Namespace, path: Path) -> int:
     from localspec.models.facts.facts import describe
     from localspec.models.facts.heads import draft_kind
     from localspec.models.memory import fit
-    from localspec.runtime.memory import gpu_lines, serving
+    from localspec.runtime.placement import gpu_lines, serving
 
     kind = checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else draft_kind(read_parts(path)[0])
     if kind.is_head:

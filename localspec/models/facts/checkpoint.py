@@ -32,7 +32,7 @@ from localspec.errors import LocalspecError, ModelFileError, reason
 from localspec.gguf.reader import DOWNLOAD_AGAIN
 from localspec.methods import ROWS, TABLE
 from localspec.models.facts.heads import DraftKind
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array
 
 
