@@ -86,7 +86,7 @@ class EngineSettings:
     slots: int = declared(1, least=1, most=64, help="requests served at once; default: 1")
     """Requests served at once."""
     second_slot: bool = False
-    """With one slot, a second one where it costs the first nothing (see `runtime.memory.second_slot`), so that a short
+    """With one slot, a second one where it costs the first nothing (see `runtime.placement.objection`), so that a short
     answer need not wait for a long one. All else is as with one slot."""
     wide: bool = declared(True, help="llama.cpp's kernels alone, not localspec's")
     """Use localspec's own kernels for models on the CPU."""

@@ -168,12 +168,10 @@ def ram(root: Path = ROOT) -> Place:
 
 
 def available_bytes(root: Path = ROOT) -> int | None:
-    """Memory that this process may still take without swapping; None where that is unknown (anywhere but on Linux).
-
-    It is the least of Linux's `MemAvailable` and, for each control group from this process's own up to the root, the
-    limit less what is used and cannot be dropped. Pages of files can be, `active_file` too: `MemAvailable` counts both
-    lists (si_mem_available in mm/show_mem.c), and weights that were read twice are on the active one.
-    """
+    """Memory that this process may still take without swapping; None where that is unknown (anywhere but on Linux): the
+    least of Linux's `MemAvailable` and, for each control group from this process's own up to the root, the limit
+    less what is used and cannot be dropped. Pages of files can be, `active_file` too: `MemAvailable` counts both
+    lists (si_mem_available in mm/show_mem.c), and weights that were read twice are on the active one."""
     return min([*_kilobytes("MemAvailable", root / "proc/meminfo"), *(left for _, left in _limits(root))], default=None)
 
 

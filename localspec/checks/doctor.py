@@ -33,7 +33,7 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.memory import gpu
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
-from localspec.runtime import memory
+from localspec.runtime import memory, placement
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept import tuning
 from localspec.runtime.loaded import Loaded
@@ -119,7 +119,7 @@ def examine_layers(loaded: Loaded) -> Iterator[Finding]:
     if loaded.draft_model is not None:
         words += f"; draft model: {_where(loaded.draft_model)}"
     free = replace(loaded.settings, gpu_layers="auto", draft_gpu_layers="auto", device=None, draft_device=None)
-    if (found := memory.measured(free)) is not None:
+    if (found := placement.measured(free)) is not None:
         words += f"; while answering {found.words}"
     if loaded.gpu_fault:
         yield Finding("layers", f"{words}; the GPU failed: {loaded.gpu_fault}", "Try the GPU again.", "--gpu-layers -1")

@@ -90,7 +90,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     from localspec.gguf.split import read_parts
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory.fit import FitSettings, choose
-    from localspec.runtime.memory import alone
+    from localspec.runtime.placement import alone
 
     target, draft = find(settings.get("target"))
     if settings.get("draft") is not None:

@@ -161,8 +161,6 @@ class Model:
             f"{self.path} is {kind} ({self.header.architecture}), not a model that writes token after token."
         )
 
-    # -- text and tokens ----------------------------------------------------------------------------------------
-
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
         """int32[n] tokens of `text`, `bos` first if wanted. `special`: "<|im_end|>" is that token, not characters."""
         data = text.encode("utf-8", "replace")
@@ -274,8 +272,6 @@ class Model:
     @property
     def sha256(self) -> str:
         return file_sha256(self.path)
-
-    # -- lifetime -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Frees the weights and closes its contexts. A second call does nothing."""

@@ -143,10 +143,8 @@ class PromptTokenizer:
         return np.concatenate(parts) if parts else NO_TOKENS
 
     def _found(self, text: str, breaks: Sequence[int]) -> tuple[list[tuple[int, SpecialToken]], dict[int, bool]]:
-        """(place, token) of the control tokens that count, and a break in each spelling that does not.
-
-        A break says whether the text must be cut there, because the token is found in every text.
-        """
+        """(place, token) of the control tokens that count, and a break in each spelling that does not. A break says
+        whether the text must be cut there, because the token is found in every text."""
         places = [(len(text[start:end].encode()), start, end) for start, end in self._spellings.places(text)]
         taken = bytearray(len(text))
         counted: list[tuple[int, SpecialToken]] = []

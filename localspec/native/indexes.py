@@ -76,10 +76,8 @@ LONGEST = 4  # tokens of a context at most (`native/counts.c`)
 
 
 class ContextCounts(_Index):
-    """Knows what followed the last one to four tokens, and how often: of one conversation, or of many sequences.
-
-    64 bytes a context, 16 MB at most; where it is full, what is rarest fades. Not thread-safe.
-    """
+    """Knows what followed the last one to four tokens, and how often: of one conversation, or of many sequences. 64
+    bytes a context, 16 MB at most; where it is full, what is rarest fades. Not thread-safe."""
 
     def __init__(self) -> None:
         super().__init__("counts", (), "no counts of contexts")
@@ -166,10 +164,8 @@ class NgramIndex(_Index):
         self._address = self._buffer.ctypes.data
 
     def sync(self, tokens: Tokens, unchanged: int = 0) -> None:
-        """Makes the index that of int32[n] `tokens`, the whole history: truncates to the common prefix, appends.
-
-        The first `unchanged` tokens are not looked at: the caller knows that they are those of the last call.
-        """
+        """Makes the index that of int32[n] `tokens`, the whole history: truncates to the common prefix, appends. The
+        first `unchanged` tokens are not looked at: the caller knows that they are those of the last call."""
         if not 0 <= unchanged <= len(tokens):
             raise KernelError(f"{unchanged} of {len(tokens)} tokens cannot be unchanged.")
         unchanged = min(unchanged, self._length)
@@ -185,11 +181,9 @@ class NgramIndex(_Index):
         self._length = len(tokens)
 
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
-        """What followed the longest matching suffix where it stood last before, and the length of the match.
-
-        int32[max_tokens]; a copy that reaches the end of the history goes on with what it has copied. Empty and 0
-        if nothing matches.
-        """
+        """What followed the longest matching suffix where it stood last before, int32[max_tokens], and the length of
+        the match. A copy that reaches the end of the history goes on with what it has copied. Empty and 0 if nothing
+        matches."""
         if max_tokens < 0:
             raise KernelError(f"{max_tokens} tokens were asked for.")
         if max_tokens > len(self._buffer) - 2:
@@ -219,10 +213,8 @@ NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32),
 
 
 class SuffixIndex(_Index):
-    """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more).
-
-    A token comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe.
-    """
+    """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more). A token
+    comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe."""
 
     def __init__(self, depth: int = 64) -> None:
         """`depth`: longest match that is told from longer ones. Raises KernelError unless it is 1 to 64."""

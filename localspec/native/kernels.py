@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from localspec.errors import KernelError
 from localspec.native.gpu import DeviceRows, verify_rows
@@ -26,6 +24,7 @@ from localspec.native.library import (
     NO_MEMORY,
     NO_SUPPORT,
     NOT_FINITE,
+    Int8Matrix,
     Scratch,
     open_library,
 )
@@ -40,43 +39,6 @@ from localspec.types import (
     SparseProbs,
     Tokens,
 )
-
-_AT_ONCE = 4096  # rows that are rounded at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Matrix:
-    """A matrix in a byte a weight: entry (i, k) is `values[i, k] * scales[i]`."""
-
-    values: npt.NDArray[np.int8]  # int8[rows, columns], C-contiguous
-    scales: Float32Array  # float32[rows]
-
-    @staticmethod
-    def of(weights: npt.NDArray[np.floating]) -> Int8Matrix:
-        """float[rows, columns], rounded; a row is 0 where it holds nothing else."""
-        return Int8Matrix.in_parts(weights.shape, lambda start, stop: weights[start:stop])
-
-    @staticmethod
-    def in_parts(shape: tuple[int, ...], read: Callable[[int, int], npt.NDArray[np.floating]]) -> Int8Matrix:
-        """The same of weights that are read in parts, so that a large matrix takes little beside itself: `read(start,
-        stop)` gives float[stop - start, columns]."""
-        values, scales = np.empty(shape, dtype=np.int8), np.empty(shape[0], dtype=np.float32)
-        for start in range(0, shape[0], _AT_ONCE):
-            part = np.asarray(read(start, min(start + _AT_ONCE, shape[0])), dtype=np.float32)
-            top = np.abs(part).max(axis=1)
-            scales[start : start + len(part)] = top / np.float32(127)
-            values[start : start + len(part)] = np.rint(part * (127.0 / np.where(top > 0, top, 1.0))[:, None])
-        return Int8Matrix(values, scales)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
-        return len(self.values), self.values.shape[1]
-
-    def rows(self, ids: npt.NDArray[np.integer]) -> Float32Array:
-        """float32[n, columns] of these rows: an embedding."""
-        return np.asarray(self.values[ids] * self.scales[ids, None], dtype=np.float32)
-
 
 NO_NOISE = Noise(0)  # for distributions that do not depend on noise
 _MOST_INPUTS = 64  # LS_MOST_INPUTS
@@ -135,8 +97,6 @@ class NativeKernels:
             status, f"status {status}"
         )
         return KernelError(f"the C library failed: {reason}.")
-
-    # One row
 
     def _front(
         self,
@@ -206,10 +166,8 @@ class NativeKernels:
         noise: Noise = NO_NOISE,
         position: int = 0,
     ) -> SparseProbs:
-        """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`.
-
-        `noise` and `position` say whether XTC takes tokens out here; nothing else depends on them.
-        """
+        """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`. `noise` and `position`
+        say whether XTC takes tokens out here; nothing else depends on them."""
         scratch, front = self._front(rows, index, sampling, window, noise, position)
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
@@ -258,8 +216,6 @@ class NativeKernels:
             raise self._error(scratch, status, rows, index)
         found = int(scratch.results[0])
         return tokens[:found].copy(), out[:found].copy()
-
-    # Verification
 
     def verify(
         self,
@@ -319,16 +275,12 @@ class NativeKernels:
         accepted, next_token = scratch.results[:2].tolist()
         return scratch.picked[:accepted].copy(), next_token
 
-    # Drafter heads
-
     def matvec(self, matrix: Int8Matrix, inputs: Float32Array, threads: int = 1) -> Float32Array:
-        """float32[n, rows]: the matrix times each of float32[n, columns] inputs.
+        """float32[n, rows]: the matrix times each of float32[n, columns] inputs, by at most so many threads, as far as
+        it is worth them; the bits are the same.
 
         An input is rounded to 15 bits beside its largest entry; sums are exact integers. One that holds NaN or inf
-        gives NaN. At most so many threads take part, as far as the matrix is worth them; the bits are the same.
-
-        Raises:
-            KernelError: the inputs have another number of columns.
+        gives NaN.
         """
         if inputs.ndim != 2 or inputs.shape[1] != matrix.shape[1] or inputs.dtype != np.float32:
             given = f"{inputs.dtype}{list(inputs.shape)}"

@@ -3,8 +3,8 @@
 An estimate, from the sizes of a model and two rates of the machine, only has to be good enough for the first few
 passes: every real one corrects it (`planning.costs`). What a target's passes took while answering, by where it runs, is
 known at the next start before anything is loaded: it decides whether `auto` fills passes on a GPU up to one width
-(`llama.exact.choice`), and whether an integrated GPU or the CPU serves (`memory.measured`). What plans know (`Store`)
-is two facts: acceptance for each pair of files, costs for each target, machine and configuration.
+(`llama.exact.choice`), and whether an integrated GPU or the CPU serves (`placement.measured`). What plans know
+(`Store`) is two facts: acceptance for each pair of files, costs for each target, machine and configuration.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, kerne
 
 def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
     """Seconds in which a machine reads so many bytes and multiplies them with so many rows. A byte is taken for a
-    weight: what is packed closer takes longer to unpack.
-    """
+    weight: what is packed closer takes longer to unpack."""
     return count / rates.memory + rows * 2.0 * count / rates.products
 
 

@@ -214,8 +214,7 @@ class Engine:
 
     def forget(self) -> None:
         """Drops the caches of all free slots: the next answer begins as a fresh program's does,
-        but for past answers (`recall` of `generate`) and what the plan has learned.
-        """
+        but for past answers (`recall` of `generate`) and what the plan has learned."""
         self.on_engine_thread(self._worker.begin_anew)
 
     def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
@@ -255,11 +254,8 @@ class Engine:
         return self._worker.running
 
     def compiled(self, grammar: Grammar) -> Constraint:
-        """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything.
-
-        Raises:
-            UsageError: the grammar has a mistake, or is too large.
-        """
+        """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything. Raises
+        UsageError: the grammar has a mistake, or is too large."""
         return self._compiler.constraint(grammar)
 
     @property

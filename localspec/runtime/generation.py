@@ -32,11 +32,7 @@ class Generation:
         self._arrived: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[Event]:
-        """Events as they come.
-
-        Raises:
-            LocalspecError: what went wrong on the engine thread.
-        """
+        """Events as they come; raises what went wrong on the engine thread."""
         while self.finish is None:
             yield self._read(self._inbox.get())
 

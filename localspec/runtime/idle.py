@@ -54,7 +54,7 @@ def quiet_in() -> float:
 
 
 class IdleSelfCheck:
-    """Tries our kernels (`llama.self_check`), a case at a step."""
+    """Tries our kernels (`llama.exact.facts.SelfCheck`), a case at a step."""
 
     def __init__(self, check: SelfCheck, failed: Callable[[str], None]) -> None:
         """`failed` is called with the case that failed, if one does."""

@@ -62,7 +62,7 @@ class ModelFacts:
     @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
         """Without `layers`."""
-        from localspec.runtime.memory import number  # who only reads facts needs none of it
+        from localspec.runtime.placement import number
 
         settings, model = loaded.settings, loaded.model
         given, all_layers = number(settings.gpu_layers), model.header.n_layers + 1

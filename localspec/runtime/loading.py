@@ -42,11 +42,11 @@ from localspec.models.facts.shape import ModelShape, default_context, is_small, 
 from localspec.models.memory.fit import rollback
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
-from localspec.runtime import costs, memory
+from localspec.runtime import costs, placement
 from localspec.runtime.costs import Store
 from localspec.runtime.kept.corpus import Corpus, file_of
 from localspec.runtime.loaded import Loaded
-from localspec.runtime.memory import number
+from localspec.runtime.placement import number
 
 _LOG = logging.getLogger("localspec")
 _FEWEST_ROWS = 64  # rows of a pass for which there is room however short drafts are
@@ -77,21 +77,21 @@ def load_models(settings: EngineSettings, progress: Progress | None = None) -> L
         draft_header = check_text_model(settings.draft)  # before minutes are spent on the target
         match = pairing.check(target_header, draft_header, cross_tokenizer=settings.cross_tokenizer)
     settings = replace(settings, branches=1) if keeps_state(target_header) else settings  # a state follows one chain
-    placed = memory.place(settings)
+    placed = placement.place(settings)
 
     try:
         loaded = _load_parts(placed.settings, target_header, match, found, progress)
     except (ModelError, DecodeError) as error:
         if placed.chosen:
-            failed, found = memory.on_cpu(placed, error.message), heads.find_all(settings, target_header)
+            failed, found = placement.on_cpu(placed, error.message), heads.find_all(settings, target_header)
             loaded = _load_parts(failed.settings, target_header, match, found, progress)  # or it is the file's fault
             _LOG.warning("The GPU (%s) failed: %s %s", placed.settings.device, error.message, _CPU_SERVES)
             placed = failed
-        elif placed.settings.gpu_layers and (words := memory.shortage(placed)):
+        elif placed.settings.gpu_layers and (words := placement.shortage(placed)):
             raise type(error)(error.message, f"{words} Give fewer --gpu-layers, or leave them out.") from error
         else:
             raise
-    memory.remember(placed)
+    placement.remember(placed)
     loaded.gpu_fault = placed.fault
     return loaded
 
@@ -147,15 +147,15 @@ def _choose(
         widest=widest,
         gpu_layers=number(settings.gpu_layers),
         device=settings.device,
-        spread=memory.spread(settings),
-        padded=costs.padded(settings, number(settings.gpu_layers), memory.spread(settings)),
+        spread=placement.spread(settings),
+        padded=costs.padded(settings, number(settings.gpu_layers), placement.spread(settings)),
         facts=kept.facts(),
         progress=progress,
         tap=union(head.tap for head in found),
         otherwise=wanted if spare else None,
     )
     if spare and chosen.context.settings.n_slots == 1:
-        single = f"{memory.CHUNKS}, since {chosen.proof.reason}"
+        single = f"{placement.CHUNKS}, since {chosen.proof.reason}"
     return chosen, single
 
 
@@ -180,7 +180,7 @@ def _wanted_context(settings: EngineSettings, target: Header, heads: bool) -> tu
         return wanted, ""
     ours = not number(settings.gpu_layers) and (_wished_kernels(settings) or choice.usual_kernels()) == "wide"
     small = is_small(n_ctx, shape, draft, 2, total, element_bytes)
-    return wanted, memory.objection(settings, target, heads=heads, ours=ours, small=small)
+    return wanted, placement.objection(settings, target, heads=heads, ours=ours, small=small)
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:
@@ -190,14 +190,11 @@ def _wished_kernels(settings: EngineSettings) -> Kernels | None:
 
 
 def load_apart(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
-    """`load_models` on a thread that ends with it.
+    """`load_models` on a thread that ends with it; KeyboardInterrupt gives loading up at its next report.
 
     OpenMP keeps a pool for every thread that has ever computed. With more of them than CPUs libgomp's threads no longer
     wait awake for each other, and a pass that is cut into many parts takes a third longer (1 B Q8_0 on wide kernels, 2
     threads: 42 ms instead of 31). The pool of a thread that has ended is gone, so the engine's own is the only one.
-
-    Raises:
-        Whatever `load_models` and `progress` raise; KeyboardInterrupt gives loading up at its next report.
     """
     given_up = threading.Event()
 

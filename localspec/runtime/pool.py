@@ -92,10 +92,7 @@ class Lease:
 
 
 class Pool:
-    """The installed models. Thread-safe.
-
-    Only names are taken, never paths: who asks may be a stranger on the network.
-    """
+    """The installed models. Thread-safe. Only names are taken, never paths: who asks may be a stranger."""
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = called or _shown(name)  # name of the default
+        self.default = called or _shown(name)
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
@@ -180,11 +177,8 @@ class Pool:
             return Lease(self, name, held.model)
 
     def lease(self, name: str, progress: Progress | None = None) -> Lease:
-        """A lease, after loading the model if need be; waits while another one is loaded.
-
-        Raises:
-            Cancelled: the pool was closed meanwhile.
-        """
+        """A lease, after loading the model if need be; waits while another one is loaded. Raises Cancelled: it was
+        closed."""
         with self._loading:
             if self._closing:
                 raise Cancelled("The server is ending.")
@@ -231,8 +225,7 @@ class Pool:
 
     def slots(self, files: Files | None = None) -> int:
         """Requests at once for a model; None = the default. Models with recurrent layers, and trees, draft in one slot
-        only, so they get one unless the settings say so.
-        """
+        only, so they get one unless the settings say so."""
         wanted = self._settings.get("slots")
         if wanted is not None:
             return int(wanted)
@@ -253,10 +246,8 @@ class Pool:
         return report
 
     def _make_room(self, name: str, files: Files) -> None:
-        """Closes idle engines, the longest unused first, until the memory plan of a model fits.
-
-        The default is loaded alone whatever the plan says: it was asked for by name where the server was started.
-        """
+        """Closes idle engines, the longest unused first, until the memory plan of a model fits. The default is loaded
+        alone whatever the plan says: it was asked for by name where the server was started."""
         while self.loaded() or name != self.default:
             if (found := self._plan(files)).fits:
                 return

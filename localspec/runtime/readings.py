@@ -193,29 +193,23 @@ class Readings:
     def __init__(self, loaded: Loaded, run: _Run) -> None:
         self._loaded, self._run = loaded, run
         self._one = threading.Lock()
-        self._open()
+        self._like: Context | None = None  # whose model reads
 
-    def _open(self) -> None:
-        self._like = like = self._loaded.context
-        self.embedder = Embedder(like.model, like.n_ctx, like.threads)
-        self.scorer, self.hidden = Scorer(like), HiddenReader(like)
+    def _follow(self) -> None:
+        """Readers for the context that answers: none has read yet, or the models have moved to another device."""
+        like = self._loaded.context
+        if self._like is not like:
+            self.close()
+            self._like, self.embedder = like, Embedder(like.model, like.n_ctx, like.threads)
+            self.scorer, self.hidden = Scorer(like), HiddenReader(like)
 
     def read(
         self, passes: Callable[[Readings], Iterator[_Result | None]], cancel: Callable[[], bool] | None
     ) -> _Result:
-        """What the last pass brings.
-
-        Args:
-            passes: begins to read with one of the readers.
-            cancel: asked between passes.
-
-        Raises:
-            Cancelled: `cancel` said so.
-        """
+        """What the last pass brings of `passes`, which begins to read with one of the readers; `cancel` is asked
+        between passes. Raises Cancelled: it said so."""
         with self._one:
-            if self._like is not self._loaded.context:  # the models have moved to another device since the last text
-                self.close()
-                self._open()
+            self._follow()
             steps = passes(self)
             while True:
                 if cancel is not None and cancel():
@@ -226,5 +220,5 @@ class Readings:
 
     def close(self) -> None:
         """Frees the caches; no text is being read."""
-        for reader in (self.embedder, self.scorer, self.hidden):
+        for reader in () if self._like is None else (self.embedder, self.scorer, self.hidden):
             reader.close()

@@ -32,7 +32,7 @@ from localspec.runtime.idle import (
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import load_apart, make_loop
-from localspec.runtime.memory import Placement, number, on_cpu
+from localspec.runtime.placement import Placement, number, on_cpu
 from localspec.types import NO_TOKENS
 
 _LOG = logging.getLogger("localspec")
@@ -41,10 +41,7 @@ _LOG = logging.getLogger("localspec")
 def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
     """Loads the models again on the CPU, where `loaded` then has them, and says so; the loop that goes on with the
     requests of `loop`. What they have cached is computed again there, so the bits of what follows are other ones.
-
-    Raises:
-        DeviceError: `exact` is strict, which the bits of another device would break; or the CPU cannot serve.
-    """
+    Raises DeviceError: `exact` is strict, which the bits of another device would break; or the CPU cannot serve."""
     settings = loaded.settings
     name = f"The GPU ({settings.device})" if settings.device else "The GPU"
     if settings.exact == "strict":
@@ -305,8 +302,7 @@ class Worker:
 
     def _passed(self) -> list[Event]:
         """A step of the loop. One that fails is repeated: on the CPU where a GPU failed, else without the draft model,
-        which may have taken the memory that lacked.
-        """
+        which may have taken the memory that lacked."""
         try:
             events = self.loop.step()
         except DecodeError as error:
@@ -315,7 +311,7 @@ class Worker:
             elif not self.shed_draft(str(error)):
                 raise
             events = self.loop.step()
-        self._drop_failed()
+        self.drop({})
         return events
 
     def _move(self, error: DeviceError) -> None:
@@ -332,17 +328,12 @@ class Worker:
             self.work_when_idle()
 
     def drop(self, faults: Mapping[str, str]) -> None:
-        """Drafters that failed are not asked any more, and freed; by name, and why. On the thread only."""
-        for name, why in faults.items():
-            self.loop.plan.drop(name, why)
-        self._drop_failed()
-
-    def _drop_failed(self) -> None:
-        """Drafters that failed by themselves are not asked any more; a draft model or head is freed, too."""
+        """Drafters that failed, those with these faults and those that failed by themselves, are not asked any more; a
+        draft model or head is freed, too. On the thread only."""
         plan = self.loop.plan
-        for one in plan.drafters:
-            if isinstance(one, Custom) and one.fault:
-                plan.drop(one.name, one.fault)
+        own = {one.name: one.fault for one in plan.drafters if isinstance(one, Custom) and one.fault}
+        for name, why in {**own, **faults}.items():
+            plan.drop(name, why)
         for name in plan.dropped:
             self._loaded.drop(name)
 

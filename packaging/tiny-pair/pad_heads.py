@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from localspec.models.facts.checkpoint import Tensors, save
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 
 NEVER = -100.0
 """Of a padding token in the last channel, where a target with a padded vocabulary has a positive constant."""

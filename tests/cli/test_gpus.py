@@ -11,7 +11,7 @@ import pytest
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
 from localspec.planning.costs import PassCosts
-from localspec.runtime import costs, memory
+from localspec.runtime import costs, placement
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, SLOW, SOFTWARE, list_gpus
 from tests.models.made_models import Made, write_model
@@ -110,7 +110,7 @@ def test_a_gpu_that_failed_is_told_until_it_is_asked_for(
 ) -> None:
     list_gpus(monkeypatch, CARD)
     pair = EngineSettings(tiny_target, tiny_draft)
-    memory.remember(memory.on_cpu(memory.place(pair), "no memory."))
+    placement.remember(placement.on_cpu(placement.place(pair), "no memory."))
     line = "CUDA0 (NVIDIA GeForce RTX 4090): not used, it failed at an earlier start: no memory."
     assert line in command("check", "tiny").out.splitlines()
     assert line in command("show", "tiny").out

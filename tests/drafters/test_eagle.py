@@ -24,7 +24,7 @@ from localspec.llama.library.settings import FINAL, ContextSettings
 from localspec.llama.model import Model
 from localspec.models.facts.checkpoint import Tensors, save
 from localspec.native import kernels
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 

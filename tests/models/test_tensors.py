@@ -16,7 +16,7 @@ import pytest
 
 from localspec.errors import ModelFileError
 from localspec.models.facts.checkpoint import Tensors
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 
 Given = tuple[str, npt.NDArray[Any]]
 

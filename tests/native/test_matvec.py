@@ -7,7 +7,7 @@ import pytest
 
 from localspec.errors import KernelError
 from localspec.native import kernels
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array
 from tests.native.backends import NATIVE, REFERENCE, Backend
 

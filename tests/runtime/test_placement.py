@@ -21,7 +21,7 @@ from localspec.config import EngineSettings
 from localspec.errors import ModelFileError, UsageError
 from localspec.llama.library import lib
 from localspec.machine import Place
-from localspec.runtime import memory
+from localspec.runtime import placement
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
 from localspec.runtime.memory import gpus as listed_gpus
@@ -88,8 +88,8 @@ def kept() -> list[dict[str, Any]]:
 
 
 def test_a_machine_without_a_gpu_keeps_and_says_nothing(pair: EngineSettings, caplog: pytest.LogCaptureFixture) -> None:
-    found = memory.place(pair)
-    assert found == memory.Placement(replace(pair, gpu_layers=0, draft_gpu_layers=0))
+    found = placement.place(pair)
+    assert found == placement.Placement(replace(pair, gpu_layers=0, draft_gpu_layers=0))
     load_models(pair).close()
     assert (kept(), caplog.records) == ([], [])
 
@@ -99,7 +99,7 @@ def test_a_gpu_that_is_not_worth_it_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, gpu: lib.Device
 ) -> None:
     list_gpus(monkeypatch, gpu)
-    assert memory.place(pair) == memory.Placement(replace(pair, gpu_layers=0, draft_gpu_layers=0))
+    assert placement.place(pair) == placement.Placement(replace(pair, gpu_layers=0, draft_gpu_layers=0))
     assert kept() == []
 
 
@@ -119,12 +119,12 @@ def test_what_fits_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch, pair: Engine
 
 def test_what_is_remembered_stays(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
     list_gpus(monkeypatch, CARD)
-    memory.place(pair)
+    placement.place(pair)
     (file,) = (paths.data_dir() / "facts").glob("layers-*.json")
     file.write_text('{"layers": [3, 0], "fault": ""}')
 
     def numbers(settings: EngineSettings) -> tuple[Any, Any]:
-        placed = memory.place(settings).settings
+        placed = placement.place(settings).settings
         return placed.gpu_layers, placed.draft_gpu_layers
 
     assert numbers(pair) == (3, 0)
@@ -138,9 +138,9 @@ def test_another_device_or_more_memory_decides_anew(monkeypatch: pytest.MonkeyPa
     for gpu in (CARD, replace(CARD, total_bytes=48 * GIB), replace(CARD, description="another"), CARD):
         with monkeypatch.context() as patch:
             list_gpus(patch, gpu)
-            memory.place(pair)
+            placement.place(pair)
     list_gpus(monkeypatch, replace(CARD, free_bytes=1))  # what is free is no reason
-    memory.place(pair)
+    placement.place(pair)
     assert len(kept()) == 3
 
 
@@ -170,11 +170,11 @@ def test_layers_that_load_when_asked_for_end_a_fault(
     monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, asked: list[int]
 ) -> None:
     list_gpus(monkeypatch, CARD)
-    memory.remember(memory.on_cpu(memory.place(pair), "it broke"))
-    assert memory.place(pair).fault == "it broke"
+    placement.remember(placement.on_cpu(placement.place(pair), "it broke"))
+    assert placement.place(pair).fault == "it broke"
     load_models(replace(pair, gpu_layers=-1)).close()
-    assert memory.place(pair).fault == ""
-    assert memory.place(pair).settings.gpu_layers == -1
+    assert placement.place(pair).fault == ""
+    assert placement.place(pair).settings.gpu_layers == -1
 
 
 @pytest.mark.usefixtures("broken")
@@ -215,7 +215,7 @@ def test_layers_without_a_gpu_are_refused(
 ) -> None:
     list_gpus(monkeypatch, *listed)
     with pytest.raises(UsageError, match=r"gpu_layers is 8, but llama\.cpp finds no GPU here"):
-        memory.place(replace(pair, gpu_layers=8))
+        placement.place(replace(pair, gpu_layers=8))
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
@@ -239,7 +239,7 @@ def test_what_is_asked_for_is_done(
     monkeypatch: pytest.MonkeyPatch, pair: EngineSettings, given: dict[str, Any], expected: tuple[Any, ...]
 ) -> None:
     list_gpus(monkeypatch, SLOW)
-    placed = memory.place(replace(pair, **given)).settings
+    placed = placement.place(replace(pair, **given)).settings
     assert (placed.gpu_layers, placed.draft_gpu_layers, placed.device, placed.draft_device) == expected
     assert kept() == []
 
@@ -253,7 +253,7 @@ def test_several_gpus_share_by_all_their_memory(
     loaded.close()
     assert (loaded.settings.device, loaded.settings.draft_device) == ("CUDA0=3,CUDA1=2", "CUDA0=3,CUDA1=2")
     assert splits == [[3, 2], [3, 2]]
-    assert memory.place(replace(pair, gpu_layers=-1)).settings.device == "CUDA0,CUDA1"  # --fit goes by what is free
+    assert placement.place(replace(pair, gpu_layers=-1)).settings.device == "CUDA0,CUDA1"  # --fit goes by what is free
     splits.clear()
     load_models(replace(pair, device="CUDA1=1,CUDA0=4", draft_gpu_layers=0)).close()
     load_models(replace(pair, device="CUDA1")).close()
@@ -297,13 +297,13 @@ def test_real_passes_decide_about_an_integrated_gpu(
     then: int,
 ) -> None:
     list_gpus(monkeypatch, gpu)
-    assert memory.place(pair).settings.gpu_layers == by_table
+    assert placement.place(pair).settings.gpu_layers == by_table
     took(replace(pair, gpu_layers=-1), on_gpu)
-    assert memory.place(pair).settings.gpu_layers == by_table, "the CPU is not known yet"
+    assert placement.place(pair).settings.gpu_layers == by_table, "the CPU is not known yet"
     took(replace(pair, gpu_layers=0), on_cpu)
     caplog.clear()
     for _ in range(2):
-        assert memory.place(pair).settings.gpu_layers == then
+        assert placement.place(pair).settings.gpu_layers == then
     loaded = load_models(pair)
     (where,) = examine_layers(loaded)
     loaded.close()
@@ -317,8 +317,10 @@ def test_real_passes_decide_about_an_integrated_gpu(
             f"While answering a plain pass took {gpu_ms} ms on {gpu.name} and {cpu_ms} ms on the CPU: the {who} serves "
             "from now on."
         ]
-    assert memory.place(replace(pair, gpu_layers=-1 if not then else 0)).settings.gpu_layers == (-1 if not then else 0)
-    assert memory.place(replace(pair, threads=7)).settings.gpu_layers == by_table, "other threads were not timed"
+    assert placement.place(replace(pair, gpu_layers=-1 if not then else 0)).settings.gpu_layers == (
+        -1 if not then else 0
+    )
+    assert placement.place(replace(pair, threads=7)).settings.gpu_layers == by_table, "other threads were not timed"
 
 
 def test_under_strict_a_gpu_s_passes_count_with_all_their_rows(
@@ -327,9 +329,9 @@ def test_under_strict_a_gpu_s_passes_count_with_all_their_rows(
     list_gpus(monkeypatch, M4)
     took(replace(pair, gpu_layers=-1), 0.01, 0.03)
     took(replace(pair, gpu_layers=0), 0.02)
-    assert memory.place(pair).settings.gpu_layers == -1
-    assert memory.place(replace(pair, exact="strict")).settings.gpu_layers == 0
-    found = memory.measured(replace(pair, exact="strict"))
+    assert placement.place(pair).settings.gpu_layers == -1
+    assert placement.place(replace(pair, exact="strict")).settings.gpu_layers == 0
+    found = placement.measured(replace(pair, exact="strict"))
     assert found is not None
     assert found.words == "a plain pass took 30.0 ms on MTL0 and 20.0 ms on the CPU"
 
@@ -342,9 +344,9 @@ def test_other_machines_that_are_named_are_used_whatever_an_integrated_gpu_took(
     took(replace(pair, gpu_layers=0), 0.02)
     there = listed_gpus()
     far = Place("RPC0", "gpu", 8 * GIB, 8 * GIB, "far:50052")
-    monkeypatch.setattr(memory, "gpus", lambda servers=None: [*there, far] if servers else there)
-    assert memory.place(pair).settings.device == "Vulkan0"
-    assert memory.place(replace(pair, rpc="far:50052")).settings.device == "RPC0"
+    monkeypatch.setattr(placement, "gpus", lambda servers=None: [*there, far] if servers else there)
+    assert placement.place(pair).settings.device == "Vulkan0"
+    assert placement.place(replace(pair, rpc="far:50052")).settings.device == "RPC0"
 
 
 def test_a_card_is_used_whatever_an_integrated_gpu_took(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
@@ -353,8 +355,8 @@ def test_a_card_is_used_whatever_an_integrated_gpu_took(monkeypatch: pytest.Monk
     took(replace(pair, gpu_layers=0), 0.02)
     with monkeypatch.context() as patch:
         list_gpus(patch, CARD)
-        assert memory.measured(pair) is None
-        assert memory.place(pair).settings.device == "CUDA0"
+        assert placement.measured(pair) is None
+        assert placement.place(pair).settings.device == "CUDA0"
 
 
 @pytest.mark.parametrize(
@@ -374,13 +376,13 @@ def test_one_gpu_has_all_without_a_split(
     loaded.close()
     assert (loaded.settings.device, loaded.settings.draft_device) == (device, device)
     assert splits == [[], []]
-    assert memory.place(loaded.settings).settings == loaded.settings
+    assert placement.place(loaded.settings).settings == loaded.settings
 
 
 def test_a_main_gpu_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, pair: EngineSettings) -> None:
     list_gpus(monkeypatch, CARD)
     with pytest.raises(UsageError, match=r"main_gpu is 1, but the devices are CUDA0, counted from 0"):
-        memory.place(replace(pair, split_mode="none", main_gpu=1))
+        placement.place(replace(pair, split_mode="none", main_gpu=1))
     with pytest.raises(UsageError, match=r"main_gpu is 1, which needs split_mode none"):
         replace(pair, main_gpu=1)
 
@@ -391,7 +393,7 @@ def test_how_tensors_are_spread_reaches_the_model(monkeypatch: pytest.MonkeyPatc
     for given in ({}, {"split_mode": "row"}, {"cpu_moe": 2}, {"override_tensor": "ffn_up=CPU"}):
         loaded = load_models(replace(pair, **given))
         loaded.close()
-        assert loaded.model.spread == memory.spread(replace(pair, **given))
+        assert loaded.model.spread == placement.spread(replace(pair, **given))
         keys.add(loaded.cache_key)
     assert len(keys) == 4
     assert len(kept()) == 4
@@ -420,7 +422,7 @@ def test_parts_that_are_none_are_refused(
 ) -> None:
     list_gpus(monkeypatch, CARD)
     with pytest.raises(UsageError, match=words):
-        memory.place(replace(pair, device=device))
+        placement.place(replace(pair, device=device))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
-    from localspec.runtime.memory import serving
+    from localspec.runtime.placement import serving
 
     target, draft = find(options.target)
     pair = Catalog.load().pairs.get(options.target)
@@ -91,7 +91,7 @@ def _of_published(target: Header, path: Path) -> Match:
 
 def _memory_lines(plan: MemoryPlan, unused: str) -> list[str]:
     """A memory plan: which GPU has what, a line per model and device, and a verdict."""
-    from localspec.runtime.memory import gpu_lines
+    from localspec.runtime.placement import gpu_lines
 
     lines = [
         f"{share.model} on {share.place}: {decimal(share.total)} (weights {decimal(share.weights)}, "
@@ -116,7 +116,7 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.installed.catalog import Catalog
     from localspec.models.memory import fit
-    from localspec.runtime.memory import serving
+    from localspec.runtime.placement import serving
 
     kind = kind_of(path)
     if kind.is_head:

@@ -215,7 +215,7 @@ def run(options: argparse.Namespace) -> int:
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find
     from localspec.models.memory.fit import plan
-    from localspec.runtime.memory import gpu_lines, serving
+    from localspec.runtime.placement import gpu_lines, serving
 
     if options.engine:
         return _show_serving(options.name, options.engine, options.json)

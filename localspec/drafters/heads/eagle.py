@@ -28,7 +28,7 @@ from localspec.llama.library.settings import FINAL, Tap
 from localspec.models.facts.checkpoint import Tensors, config_of
 from localspec.models.facts.heads import check_forgets
 from localspec.native import kernels
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array
 
 _PREFIX = "layers.0."

@@ -33,7 +33,7 @@ from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import FINAL, Tap
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array, LogitRows, Tokens
 
 

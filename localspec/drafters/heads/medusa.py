@@ -25,7 +25,7 @@ from localspec.llama.cache.context import Context
 from localspec.models.facts.checkpoint import Tensors
 from localspec.models.facts.heads import check_forgets
 from localspec.native import kernels
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows
 
 _TENSOR_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weight")

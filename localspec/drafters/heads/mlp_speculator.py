@@ -23,7 +23,7 @@ from localspec.llama.cache.context import Context
 from localspec.models.facts.checkpoint import Tensors, config_of
 from localspec.models.facts.heads import check_forgets
 from localspec.native import kernels
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 _EPSILON = np.float32(1e-6)

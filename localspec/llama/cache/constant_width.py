@@ -34,15 +34,9 @@ class ConstantWidth(Context):
     def __init__(
         self, model: Model, settings: ContextSettings, width: int, tap: Tap = NO_TAP, *, keep_states: bool = True
     ) -> None:
-        """
-        Args:
-            model: whose cache can be trimmed.
-            settings: one leaf; the last `width` - 1 cells are kept free for rows that count for nothing.
-            width: rows of every pass that decodes.
-
-        Raises:
-            UsageError: several leaves, a recurrent model, or a width that does not fit.
-        """
+        """Every pass that decodes has `width` rows; the last `width` - 1 cells are kept free for those that count for
+        nothing. Raises UsageError: several leaves, a model whose cache cannot be trimmed, or a width that does not
+        fit."""
         if settings.max_leaves > 1 or not model.can_trim:
             raise UsageError("Passes of one width need chains, and a cache that can be trimmed.")
         if not 1 < width <= min(settings.max_rows, _ATTENTION_BLOCK // 2) or settings.n_ctx <= width:
@@ -59,11 +53,8 @@ class ConstantWidth(Context):
 
     def launch(self, feeds: Sequence[Feed]) -> None:
         """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.
-        Every feed has a pass of its own: that of the last one is begun, the others are over then.
-
-        Raises:
-            UsageError: a draft with more nodes than a pass has room for.
-        """
+        Every feed has a pass of its own: that of the last one is begun, the others are over then. Raises UsageError:
+        a draft with more nodes than a pass has room for."""
         self._done, self._launched = [], []
         for feed in feeds:
             most = self.longest_draft(len(feed.tokens))
@@ -124,8 +115,7 @@ class ConstantWidth(Context):
 
     def same_bits(self) -> bool:
         """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after
-        the step at 256 cells, in the first slot and in the last. The cache is empty then.
-        """
+        the step at 256 cells, in the first slot and in the last. The cache is empty then."""
         tokens = np.random.default_rng(1).integers(0, self.n_vocab, self.n_ctx).astype(np.int32)
         for length in (_SHORT_HISTORY, _ATTENTION_BLOCK - self.width, _ATTENTION_BLOCK + 1):
             nodes = self.longest_draft(length)

@@ -103,8 +103,6 @@ class Context:
         for cells in self._cells:
             cells.reuse = "all"
 
-    # -- the Target protocol ------------------------------------------------------------------------------------
-
     def prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
         """Brings the slot's cache to all tokens but the last, computing no logits; see `prefill_chunk`."""
         self._check(slot, tokens)
@@ -155,11 +153,11 @@ class Context:
         return self.collect()
 
     def launch(self, feeds: Sequence[Feed]) -> None:
-        """Begins a pass over every feed's missing tokens and draft; a GPU is not waited for.
+        """Begins a pass over every feed's missing tokens and draft; a GPU is not waited for. The next call must be
+        `collect`.
 
         Logits are computed for the last history token and each node only. Tokens missing before them are prefilled
-        first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass. The next
-        call must be `collect`.
+        first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass.
         """
         self._launched = []
         parts = [self._prepare(feed) for feed in feeds]
@@ -204,10 +202,8 @@ class Context:
 
     def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Takes over another slot's cache if it holds much more of a history; how many tokens are cached then.
-
-        llama.cpp copies whole caches only, so a short gain does not pay. Hidden states are not copied: a context that
-        keeps them reads the prompt.
-        """
+        llama.cpp copies whole caches only, so a short gain does not pay. Hidden states are not copied: a context
+        that keeps them reads the prompt."""
         held = self.reusable(slot, tokens, prompt_length)
         if not self.copies:
             return held
@@ -222,10 +218,8 @@ class Context:
         return self._sync(slot, tokens, prompt_length)
 
     def pending(self, slot: int, tokens: Tokens) -> int:
-        """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached.
-
-        What a pass does not take along (see `EXTRA_ROWS`) is computed before it and does not count.
-        """
+        """Rows the next pass must spend on this history besides drafts: 1, or more when the end is not cached. What a
+        pass does not take along (see `EXTRA_ROWS`) is computed before it and does not count."""
         cells = self._cells[slot]
         keep = self.reusable(slot, tokens, cells.prompt_length)
         return 1 if self._prefills_first(cells, keep, len(tokens), cells.prompt_length) else len(tokens) - keep
@@ -284,8 +278,6 @@ class Context:
     def close(self) -> None:
         """Frees the cache; logits rows become invalid. A second call does nothing."""
         self.handle.close()
-
-    # -- syncing the cache with a history -----------------------------------------------------------------------
 
     def _check(self, slot: int, tokens: Tokens) -> None:
         if self.handle.pointer is None:
@@ -346,8 +338,6 @@ class Context:
         if start < prompt_end and self.settings.grid_prefill:
             return min((start // grid + 1) * grid, prompt_end)
         return min(end, start + (grid if self.exact_widths is None else max(self.exact_widths | {1})))
-
-    # -- passes -------------------------------------------------------------------------------------------------
 
     def _prepare(self, feed: Feed) -> Part:
         tokens, count = feed.tokens, len(feed.tokens)

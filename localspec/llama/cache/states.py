@@ -121,18 +121,12 @@ class _Run:
 
 class States:
     """What a context keeps of its passes: a row a token of the cache, in float16, for each slot and each thing tapped.
-
     Held exactly where the KV is and was computed by this context with the tap on: a cache that came from a file has
     none, and final states of "decoded" rows leave prompts out. Memory for whole slots is set aside, of which systems
-    take what rows have come for.
-    """
+    take what rows have come for."""
 
     def __init__(self, outputs: Outputs, cells: Sequence[Cells]) -> None:
-        """`cells`: of every slot, which the context goes on changing.
-
-        Raises:
-            ModelError: there is no memory.
-        """
+        """`cells`: of every slot, which the context goes on changing. Raises ModelError: there is no memory."""
         self.tap = outputs.tap
         self._outputs, self._cells = outputs, cells
         self.n_slots = len(cells)
@@ -170,8 +164,6 @@ class States:
             held = "not tapped" if run is None else f"held from {run.start} to {run.stop}"
             raise UsageError(f"states {what} of positions {start} to {stop} are {held}.")
         return run.rows[start - run.start : stop - run.start].astype(np.float32)
-
-    # -- for the context ----------------------------------------------------------------------------------------
 
     def keep(self, tap: Tap) -> None:
         """Frees what `tap` does not ask for; heads that read the rest go on with this object."""

@@ -143,8 +143,7 @@ def switched(rows: int) -> Iterator[None]:
 @contextlib.contextmanager
 def packing() -> Iterator[Callable[[], None]]:
     """Has this thread's switch on inside a `with`, and weights that load there packed by as many threads as have a CPU:
-    after each matrix all wait for one that has none. What it yields asks again how many have one now.
-    """
+    after each matrix all wait for one that has none. What it yields asks again how many have one now."""
     openmp = library()
     wanted = int(openmp.omp_get_max_threads())
     try:

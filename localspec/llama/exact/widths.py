@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from localspec.llama.library.handle import most_nodes
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
-from localspec.types import Feed, LogitRows, Tokens
+from localspec.types import NO_TOKENS, Feed, LogitRows, Tokens
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _F32 = 0
@@ -198,40 +198,38 @@ class Bench:
         with self._watching():
             return self.context.decode(feeds)
 
+    def _pass(
+        self, end: int, length: int, nodes: Tokens = NO_TOKENS, parents: Sequence[int] | None = None
+    ) -> LogitRows:
+        """A pass after the first `end` tokens, `length` of them prompt, over a draft: a chain, unless `parents`."""
+        below = np.array(range(-1, len(nodes) - 1) if parents is None else parents, dtype=np.int32)
+        return self._decode([Feed(0, self._tokens[:end], length, nodes, below)])[0]
+
     def _prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
         with self._watching():
             self.context.prefill(slot, tokens, prompt_length, cancel)
-
-    # -- bits -----------------------------------------------------------------------------------------------------
 
     def reference(self, length: int, count: int, cancel: Callable[[], bool] | None = None) -> None:
         """Decodes `count` tokens one by one after `length` and keeps their rows for comparison."""
         self.context.forget(0)
         self.go_to(length, cancel=cancel)
-        rows = []
-        for index in range(count):
-            found = self._decode([Feed(0, self._tokens[: length + index], length)])[0]
-            rows.append(self._row(found, 0, 0))
-        self._references[length] = rows
+        self._references[length] = [self._row(self._pass(length + done, length), 0, 0) for done in range(count)]
 
     def chain_equals(self, length: int, width: int) -> bool:
         """Whether chains of `width` rows give the reference's bits: one, or one after the other over a step of 256, at
         which llama.cpp shows attention more cells. Passes that catch up on tokens are tried too."""
         expected = self._references[length]
         self.go_to(length)
-        parents = np.arange(-1, width - 2, dtype=np.int32)
         steps = length // 256 != (length + len(expected)) // 256
         for start in range(0, len(expected) - width + 1 if steps else 1, width):
             end = length + start
-            feed = Feed(0, self._tokens[:end], length, self._tokens[end : end + width - 1], parents)
-            rows = self._decode([feed])[0]
+            rows = self._pass(end, length, self._tokens[end : end + width - 1])
             if any(self._row(rows, i, i) != expected[start + i] for i in range(width)):
                 return False
         if self._observer is not None:
             return True
         self.go_to(length)  # a pass that catches up on `width` - 1 tokens, without their logits
-        rows = self._decode([Feed(0, self._tokens[: length + width - 1], length)])[0]
-        return rows[0].tobytes() == expected[width - 1].logits
+        return self._pass(length + width - 1, length)[0].tobytes() == expected[width - 1].logits
 
     def rollback_equals(self, length: int, width: int) -> bool:
         """Whether rows after rejected drafts have the reference's bits, where snapshots of a state bring it back: a
@@ -241,8 +239,7 @@ class Bench:
         for right, nodes in ((0, width - 1), ((width - 1) // 2, width - 1), (0, 0)):
             draft = self._wrong[:nodes].copy()
             draft[:right] = self._tokens[end : end + right]
-            parents = np.arange(-1, nodes - 1, dtype=np.int32)
-            rows = self._decode([Feed(0, self._tokens[:end], length, draft, parents)])[0]
+            rows = self._pass(end, length, draft)
             if any(self._row(rows, i, i) != expected[end - length + i] for i in range(right + 1)):
                 return False
             end += right + 1
@@ -257,37 +254,26 @@ class Bench:
         return self.context.max_leaves < 3 or width < 5 or self._side_equals(length, *in_turn(width - 1))
 
     def _side_equals(self, length: int, parents: list[int], true: list[int]) -> bool:
-        """Whether these nodes, a chain beside the main one, and the row before them have the reference's bits, and the
-        next pass, which takes the accepted siblings along once more."""
+        """Whether these nodes, a chain, and the row before them have the reference's bits, and the next pass, which
+        takes accepted siblings of the main chain along once more."""
         expected = self._references[length]
         self.go_to(length)
         nodes = self._wrong[: len(parents)].copy()
         nodes[true] = self._tokens[length : length + len(true)]
-        draft = np.array(parents, dtype=np.int32)
-        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, draft)])[0]
+        rows = self._pass(length, length, nodes, parents)
         row_of = {node: 1 + row for row, node in enumerate(layout(parents).order)}
         places = [(0, 0)] + [(1 + node, row_of[node]) for node in true]
         same = all(self._row(rows, *place) == expected[depth] for depth, place in enumerate(places))
-        again = self._decode([Feed(0, self._tokens[: length + len(true) + 1], length)])[0]
+        again = self._pass(length + len(true) + 1, length)
         extra = self.context.cached(0) - length - len(true)
         return same and extra == 1 and again[0].tobytes() == expected[len(true) + 1].logits
 
     def comb_equals(self, length: int, width: int) -> bool:
         """Whether the true chain with a wrong leaf beside each node, as many as the context takes, gives the
         reference's bits, and the next pass, after the accepted chain."""
-        expected = self._references[length]
-        self.go_to(length)
         parents = comb(width - 1, self.context.max_leaves)
-        main = layout(parents).order[: layout(parents).main_length]
-        nodes = self._wrong[: width - 1].copy()
-        nodes[main] = self._tokens[length : length + len(main)]
-        draft = np.array(parents, dtype=np.int32)
-        rows = self._decode([Feed(0, self._tokens[:length], length, nodes, draft)])[0]
-        places = [(0, 0)] + [(1 + node, 1 + depth) for depth, node in enumerate(main)]
-        if any(self._row(rows, *place) != expected[depth] for depth, place in enumerate(places)):
-            return False
-        again = self._decode([Feed(0, self._tokens[: length + len(main) + 1], length)])[0]
-        return again[0].tobytes() == expected[len(main) + 1].logits
+        tree = layout(parents)
+        return self._side_equals(length, parents, tree.order[: tree.main_length])
 
     def slots_equal(self, length: int, slots: int, rows_each: int, other_length: int = 0) -> bool:
         """Whether `slots` slots sharing a pass, `rows_each` rows each, all get the reference's bits; with
@@ -314,16 +300,12 @@ class Bench:
             watched = {name: values[batch_row].tobytes() for name, values in self._observer.rows.items()}
         return _Row(rows[index].tobytes(), watched)
 
-    # -- cost -----------------------------------------------------------------------------------------------------
-
     def seconds(self, length: int, width: int) -> float:
         """Time of one pass of `width` rows whose last history token is number `length`."""
         self.go_to(length)
-        parents = np.arange(-1, width - 2, dtype=np.int32)
         draft = self._tokens[length : length + min(width - 1, self.context.most_nodes)]
-        feed = Feed(0, self._tokens[:length], length, draft, parents[: len(draft)])
         start = time.perf_counter()
-        self._decode([feed])
+        self._pass(length, length, draft)
         return time.perf_counter() - start
 
 
@@ -371,18 +353,6 @@ def probe_lengths(n_ctx: int, reach: int = 16) -> list[int]:
     return sorted({length for length in wanted if 8 < length <= n_ctx - reach - 2})
 
 
-@dataclass(slots=True)
-class Clock:
-    seconds: float
-    started: float = field(default_factory=time.monotonic)
-
-    def left(self) -> float:
-        return self.started + self.seconds - time.monotonic()
-
-    def over(self) -> bool:
-        return self.left() < 0
-
-
 def examine(
     model: Model,
     settings: ContextSettings,
@@ -394,7 +364,7 @@ def examine(
     """Exact widths: 1, 2, ... up to the first that failed anywhere; None = the budget (seconds) ran out first. A pass
     may compute fewer rows of logits than it has rows, so no width is exact unless all smaller ones are."""
     rows = max(widest + 1, 8)
-    clock = Clock(budget)
+    end = time.monotonic() + budget
     lengths = probe_lengths(settings.n_ctx, rows)
     # the shortest, then from the longest down: where attention changes its path, most widths fail at once
     lengths = [*lengths[:1], *reversed(lengths[1:])]
@@ -407,11 +377,11 @@ def examine(
             state = bench.state
             for index, length in enumerate(here if allowed else []):
                 try:
-                    bench.reference(length, rows, clock.over)
+                    bench.reference(length, rows, lambda: time.monotonic() > end)
                 except Cancelled:
                     return None
                 for width in sorted(allowed):
-                    if clock.over():
+                    if time.monotonic() > end:
                         return None
                     if not _equal(bench, length, width, settings, lengths[0]):
                         allowed.discard(width)

@@ -70,11 +70,9 @@ class Cells:
         self.length, self.droppable = length, 0
 
     def keep(self, tokens: Tokens, prompt_length: int) -> int:
-        """How many leading cells serve `tokens`, at most all but the last.
-
-        With reuse "all" the longest common prefix. With "chunks" only cells that a fresh run would have computed in
-        the same passes: the common prefix if the prompt is the same, else whole chunks that were prefilled whole.
-        """
+        """How many leading cells serve `tokens`, at most all but the last. With reuse "all" the longest common prefix.
+        With "chunks" only cells that a fresh run would have computed in the same passes: the common prefix if the
+        prompt is the same, else whole chunks that were prefilled whole."""
         shared = min(common_prefix(self.tokens, tokens), len(tokens) - 1)
         if self.reuse == "all" or not self.grid:
             return shared
@@ -97,10 +95,8 @@ class Layout:
     main_length: int  # nodes on the main chain, the first rows of the batch
 
     def id_range(self, node: int, max_leaves: int) -> tuple[int, int]:
-        """(lowest id, number of ids) when the main leaf also takes the ids no leaf needs.
-
-        So only leaves beside the main chain ever need their ids repaired after a pass.
-        """
+        """(lowest id, number of ids) when the main leaf also takes the ids no leaf needs. So only leaves beside the
+        main chain ever need their ids repaired after a pass."""
         spare = max_leaves - self.leaves
         low, count = self.first_leaf[node], self.leaf_count[node]
         return (0, count + spare) if low == 0 else (low + spare, count)
@@ -254,10 +250,8 @@ class Batch:
         self.id_count[row:end] = [many for _, many in ranges]
 
     def add_history(self, slot: int, tokens: Tokens, start: int, row: int) -> int:
-        """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them.
-
-        A slot's sequence id is its number; where trees are possible there is one slot, and its cells carry all ids.
-        """
+        """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them. A slot's
+        sequence id is its number; where trees are possible there is one slot, and its cells carry all ids."""
         end = row + len(tokens)
         self.token[row:end] = tokens
         self.position[row:end] = self._positions[start : start + len(tokens)]

@@ -121,8 +121,7 @@ class Contention:
 
     def claim_delay(self) -> float:
         """Seconds that our threads waited for a CPU since this was asked last, in half a second of passes at most. They
-        are evidence that a pass was delayed. 0 where it is not measured.
-        """
+        are evidence that a pass was delayed. 0 where it is not measured."""
         with self._lock:
             now = waited() if self.enabled else None
             if now is None or self._waited is None:
@@ -195,11 +194,9 @@ class Usage(NamedTuple):
 
 
 def kept_out(before: Mapping[str, Usage], after: Mapping[str, Usage], cpus: int) -> float:
-    """Seconds between two measurements for which other programs kept the threads of passes from a CPU.
-
-    The `cpus` threads that ran most are taken for those of passes. What the others of this process ran may have kept
-    them out as well, so it is taken off.
-    """
+    """Seconds between two measurements for which other programs kept the threads of passes from a CPU. The `cpus`
+    threads that ran most are taken for those of passes. What the others of this process ran may have kept them out
+    as well, so it is taken off."""
     nothing = Usage(0.0, 0.0)
     since = [
         Usage(now.ran - old.ran, now.waited - old.waited)

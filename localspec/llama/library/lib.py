@@ -104,11 +104,8 @@ def _on_log(level: int, text: bytes | None, _: object) -> None:
 
 @functools.cache
 def api() -> Any:
-    """The ctypes module of llama.cpp's bindings, checked and started once, its log captured.
-
-    Raises:
-        LocalspecError: the bindings are missing, do not load, or are not of the pinned version.
-    """
+    """The ctypes module of llama.cpp's bindings, checked and started once, its log captured. Raises LocalspecError:
+    they are missing, do not load, or are not of the pinned version."""
     found = bindings.installed()
     try:
         module = found.load("llama_cpp")
@@ -247,13 +244,8 @@ def device_handles() -> list[int]:
 
 
 def raise_for_code(code: int, mark: int) -> NoReturn:
-    """Turns a non-zero return code of `llama_decode` into our error; `mark` is the log position before the call.
-
-    Raises:
-        Cancelled: the abort callback stopped it (code 2).
-        DeviceError: the computation failed (code -3).
-        DecodeError: anything else, with llama.cpp's own reason.
-    """
+    """Turns a non-zero return code of `llama_decode` into our error: Cancelled (2, the abort callback), DeviceError
+    (-3), else DecodeError, with llama.cpp's own reason. `mark` is the log position before the call."""
     if code == 2:
         raise Cancelled("Stopped.")
     what = {

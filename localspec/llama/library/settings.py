@@ -48,7 +48,7 @@ class ContextSettings:
     draft: llama.cpp keeps so many states besides the last. One slot only; other models drop what they like."""
     logits: Literal["copied", "in place"] = "copied"
     """How rows of logits are read: from the buffer that llama.cpp copies them to, or where a pass left them (see
-    `logits_tap`), which takes memory for four times as many. The bits are the same. With several slots, a recurrent
+    `LogitsTap`), which takes memory for four times as many. The bits are the same. With several slots, a recurrent
     model, or final states of prompts they are always copied."""
 
     def __post_init__(self) -> None:

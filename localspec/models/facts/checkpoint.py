@@ -28,7 +28,7 @@ from localspec.errors import LocalspecError, ModelFileError, reason
 from localspec.gguf import DOWNLOAD_AGAIN
 from localspec.methods import TABLE
 from localspec.models.facts.heads import DraftKind
-from localspec.native.kernels import Int8Matrix
+from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array
 
 

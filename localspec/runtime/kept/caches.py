@@ -287,8 +287,6 @@ class PromptCaches(_Caches):
         """What the names of the model's files begin with."""
         self._look()
 
-    # -- what the engine's thread calls ------------------------------------------------------------------------------
-
     def serve(self, slot: int, prompt: Tokens) -> None:
         """The slot is about to answer a prompt: what it loses is written, and a kept cache is brought back if it spares
         more of the prompt than what is in memory."""
@@ -319,8 +317,6 @@ class PromptCaches(_Caches):
             if self._new(slot) >= LEAST_GAIN:
                 self._save(slot)
         self._writer.shutdown()
-
-    # -- what is kept ------------------------------------------------------------------------------------------------
 
     def _own(self) -> list[_Kept]:
         return [kept for kept in self._known.values() if kept is not None]
@@ -379,8 +375,6 @@ class PromptCaches(_Caches):
             if new >= LEAST_GAIN and new * NEW_SHARE >= len(self._context.held(slot)[0]):
                 return slot
         return None
-
-    # -- files -------------------------------------------------------------------------------------------------------
 
     def _save(self, slot: int) -> None:
         if self._busy():

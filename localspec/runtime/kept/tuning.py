@@ -19,7 +19,7 @@ from localspec.llama.exact import wide
 from localspec.llama.exact.facts import cpu_name
 from localspec.llama.library import lib
 from localspec.machine import default_threads
-from localspec.runtime.memory import on_gpu
+from localspec.runtime.placement import on_gpu
 
 _CONFIGURATION = frozenset({"kernels", "cache"})  # found under one exactness, these may be wrong under another
 _TOGETHER = (_CONFIGURATION, frozenset({"min_ngram", "max_ngram"}))
