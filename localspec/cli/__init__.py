@@ -54,7 +54,7 @@ FOR_ANOTHER = ("connect",)
 
 
 TOGETHER: dict[str, str] = {
-    "help": "shell", "completion": "shell", "ps": "processes", "stop": "processes", "chats": "kept", "corpus": "kept",
+    "help": "program", "completion": "program", "ps": "program", "stop": "program", "chats": "kept", "corpus": "kept",
     "verify": "measured", "tune": "measured", "doctor": "measured", "train": "train", "extract": "train",
 }  # fmt: skip
 """Files that several commands share; there, `add_options` and `run` have the command's name at their end."""

@@ -165,10 +165,8 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
 @contextmanager
 def answer_lines() -> Iterator[Callable[[str], None]]:
     """Writes an answer's text as it is told, and ends its last line."""
-    last, shown = (
-        "",
-        PlainText().push if sys.stdout.isatty() else str,
-    )  # a terminal obeys what a model says; a file keeps it
+    last = ""
+    shown = PlainText().push if sys.stdout.isatty() else str  # a terminal obeys what a model says; a file keeps it
 
     def write(text: str) -> None:
         nonlocal last

@@ -182,7 +182,7 @@ def _answer(
 def _write(path: Path, found: Sequence[Answer]) -> None:
     arrays: dict[str, npt.NDArray[Any]] = {}
     for number, one in enumerate(found):
-        parts = {
+        parts: dict[str, npt.NDArray[Any]] = {
             "tokens": one.tokens,
             "prompt": np.array([one.prompt], np.int32),
             "ids": one.ids,
