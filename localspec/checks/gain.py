@@ -57,12 +57,9 @@ def tokens(prompts: int, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How the sides answered the same prompts."""
-
     tokens_a_pass: float
     """Of chains of `CHAIN` guesses at temperature 0, whether they pay or not."""
     speeds: dict[str, float]
-    """Tokens a second of each side."""
     gain: Ratio | None
     """Speed with the draft model over what there was before it."""
     equal: int
@@ -81,13 +78,11 @@ class Measured:
 
     @property
     def words(self) -> str:
-        """What was found."""
         before, after = self.ratios
         return f"{after:.2f}x plain decoding, {before:.2f}x before, {self.tokens_a_pass:.2f} tokens a pass"
 
     @property
     def sentence(self) -> str:
-        """Whether it is worth it."""
         before, after = self.ratios
         told = f"answers ran at {self.words}"
         if self.worth_it:
@@ -96,7 +91,6 @@ class Measured:
         return f"Not worth it: {told}; {why}."
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
         gain = None if self.gain is None else [self.gain.value, self.gain.low, self.gain.high]
         return {
             "tokens_a_pass": self.tokens_a_pass,
@@ -188,12 +182,9 @@ ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
 
 
 class Challenger(NamedTuple):
-    """Settings to try."""
-
     aspect: str
     words: str
     changes: dict[str, Any]
-    """Fields of `EngineSettings`."""
 
 
 def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
@@ -223,7 +214,6 @@ def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]
 
 
 def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Task]:
-    """The first user turn of each prompt."""
     return compare.tasks(
         [replace(prompt, messages=prompt.questions[0]) for prompt in prompts], (temperature,), max_tokens
     )
@@ -232,9 +222,7 @@ def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) ->
 class Tried(Protocol):
     """An engine under some settings (`apart.Apart` around `Answering`)."""
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Calls a method of `Answering`."""
-        ...
+    def call(self, method: str, *arguments: Any) -> Any: ...
 
     def close(self) -> None: ...
 
@@ -246,8 +234,6 @@ _ROUNDS_TO_LOSE = 2
 
 @dataclass(slots=True)
 class Trial:
-    """A challenger and how it went."""
-
     challenger: Challenger
     gain: Ratio | None = None
     """Speed over the best before it, 1 = equal; None = it could not be measured."""
@@ -257,28 +243,22 @@ class Trial:
 
 @dataclass(slots=True)
 class TuneReport:
-    """What was tried and found."""
-
     trials: list[Trial] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """What differs from the defaults; empty = the defaults are best, as far as can be told."""
     gain: Ratio | None = None
     """Speed over the defaults on other prompts; None = nothing was found, or it was not measured."""
     finished: bool = False
-    """Every aspect was tried, within the time."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """What the defaults run with (`Answering.about`)."""
 
     @property
     def sure(self) -> bool:
-        """Whether what was found is faster beyond noise."""
         return bool(self.settings) and self.gain is not None and self.gain.over != "" and self.gain.low > 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TunePlan:
-    """What to try, and how long."""
-
     aspects: tuple[str, ...] = ASPECTS
     rounds: int = 4
     """Times each prompt is answered by each side of a comparison."""

@@ -58,9 +58,7 @@ class Prompt:
     """The conversation. Every message but a system's is answered, unless the assistant's answer follows it here."""
     workload: str = "own"
     index: int = 0
-    """In its workload."""
     text: str = ""
-    """Raw text, where there are no messages."""
     ignore_end: bool = False
     """Go on after end-of-generation tokens."""
     apart: bool = False
@@ -96,7 +94,6 @@ def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
 
 
 Workloads = dict[str, list[Prompt]]
-"""{name: prompts}."""
 
 
 def load_prompts(path: Path | None = None) -> list[Prompt]:
@@ -230,7 +227,6 @@ def read(file: Path, words: str) -> tuple[list[Conversation], list[Conversation]
 
 
 def shipped() -> Iterator[Conversation]:
-    """Every subject of the shipped list in every form."""
     with paths.bundled("training_prompts.toml").open("rb") as file:
         groups = tomllib.load(file)["group"]
     for group in groups:

@@ -101,7 +101,6 @@ def build_parser(*with_options: str | None) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     streams.prepare()
     if not given and sys.stdin.isatty() and sys.stdout.isatty():
@@ -110,7 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    """Reads the command line and runs its command."""
     given = _completed(given)
     command = given[0] if given and given[0] in COMMANDS else None
     more: list[str] = []

@@ -45,7 +45,6 @@ def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[...
 
 @contextmanager
 def load_progress() -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar for loading and probing."""
     with _bar("Loading", 1.0, "TimeElapsedColumn") as update:
         yield update and (lambda what, share: update(description=what, completed=share))
 

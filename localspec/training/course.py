@@ -64,14 +64,10 @@ _TOKENS_A_SECOND_A_PASS = 2.4
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """One time at which the draft model is measured."""
-
     after: float
     """Share of training; 1.0 = at its end."""
     prompts: int
-    """Held-out ones, at most."""
     tokens: int
-    """Of an answer."""
     seconds: float
     """Of loading and answering; no prompt is asked after them."""
 
@@ -89,11 +85,8 @@ last one takes more if it has to."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What training takes."""
-
     minutes: float
     parameters: int
-    """Weights that are trained."""
     memory_bytes: int
     """At its peak."""
     disk_bytes: int
@@ -113,7 +106,6 @@ class Plan:
         return 60.0 * self.minutes * ANSWERS_SHARE
 
     def lines(self) -> list[str]:
-        """For people."""
         rest = self.minutes * (1 - ANSWERS_SHARE)
         return [
             f"{self.minutes * ANSWERS_SHARE:.0f} minutes of answers (about {self.tokens:,} tokens), "
@@ -210,7 +202,6 @@ def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[di
 
 
 def _chart(losses: Sequence[tuple[float, float]]) -> str:
-    """The loss as a line over minutes."""
     points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
     if len(points) < 2:
         return "<p>Too few steps for a line.</p>"
@@ -234,22 +225,16 @@ def _chart(losses: Sequence[tuple[float, float]]) -> str:
 _LEAST_SHARE = 0.2
 """Of the minutes, in which it trains however long answers took."""
 PROMPTS = "prompts.json"
-"""The file of what the target is asked."""
 
 
 class Reports(NamedTuple):
-    """What a course calls while it runs."""
-
     phase: Callable[..., None]
     """(phase, share done, detail): "answers", "training" or "measuring"; may raise to stop."""
     fact: Callable[[str], None]
-    """One sentence that stays."""
 
 
 @dataclass(slots=True)
 class State:
-    """What a course has done, as `course.json` keeps it."""
-
     target: str
     """sha256 of the target's file."""
     prompts: str
@@ -258,7 +243,6 @@ class State:
     minutes: float = 0.0
     """Asked for by the last run."""
     answer_seconds: float = 0.0
-    """Spent on answers, over all runs."""
     chosen: int = 0
     """Answers by which the tokens that are drafted were chosen, when training began."""
     measured: list[dict[str, Any]] = field(default_factory=list)
@@ -282,34 +266,26 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One draft model in the making."""
-
     target: Path
     name: str
-    """Of the draft model."""
     texts: str
-    """What it learns from, in words."""
     learned: Sequence[Conversation]
     held_out: Sequence[Conversation]
     shape: Shape
     plan: Plan
     layers: int
     before: Path | None
-    """What drafted for the target before."""
 
     @property
     def folder(self) -> Path:
-        """Of answers, checkpoint and result."""
         return work_folder(self.name)
 
     @property
     def result(self) -> Path:
-        """The trained file."""
         return self.folder / f"{self.name}.gguf"
 
     @property
     def chart(self) -> Path:
-        """A page that shows how training went."""
         return self.folder / f"{self.name}.html"
 
     def run(self, tell: Reports, fresh: bool = False) -> gain.Measured:

@@ -72,7 +72,6 @@ def run_chats(options: argparse.Namespace) -> int:
 
 
 def _number(archive: Archive, text: str) -> int:
-    """A chat by what a user calls it."""
     if text == "last":
         last = archive.last_chat()
         if last is None:

@@ -167,7 +167,6 @@ class _Batch:
         self._running: set[Generation] = set()
 
     def answer(self, line: dict[str, Any]) -> dict[str, Any]:
-        """One line's result."""
         from localspec.chat.turn import Message
 
         try:
@@ -184,7 +183,6 @@ class _Batch:
             return {"id": line["id"], "error": str(error)}
 
     def cancel(self) -> None:
-        """Stops what runs."""
         for generation in list(self._running):
             generation.cancel()
 
