@@ -102,8 +102,7 @@ def _attention(header: Header, length: int, rows: int) -> Work:
     cells = length + rows - 1
     attending = [(own, theirs) for own, theirs in zip(heads, kv_heads, strict=False) if theirs]
     return Work(
-        sum(2 * both * theirs * cells for _, theirs in attending),
-        sum(2 * both * own * seen for own, _ in attending),
+        sum(2 * both * theirs * cells for _, theirs in attending), sum(2 * both * own * seen for own, _ in attending)
     )
 
 

@@ -148,11 +148,7 @@ class Answering:
     """An engine under some settings; made in a process of its own (`apart`)."""
 
     def __init__(
-        self,
-        target: Path,
-        draft: Path | str | None,
-        settings: Mapping[str, Any],
-        progress: Loading | None = None,
+        self, target: Path, draft: Path | str | None, settings: Mapping[str, Any], progress: Loading | None = None
     ) -> None:
         """Loads, without what tuning stored; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)

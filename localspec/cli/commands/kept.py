@@ -355,9 +355,4 @@ def _text(path: Path) -> str | None:
     return None if "\0" in text else text
 
 
-_CORPUS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "stats": _stats,
-    "clear": _clear,
-    "trim": _trim,
-    "add": _add,
-}
+_CORPUS: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "clear": _clear, "trim": _trim, "add": _add}
