@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from localspec.chat.turn import Message
-from localspec.checks import compare
+from localspec.checks import ASPECTS, compare
 from localspec.checks.compare import Answering, Apart, Heat, Loading, Ratio, Run, Side, Task
 from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
@@ -176,9 +176,6 @@ def _measured(heats: Sequence[Heat]) -> Measured:
 
 def _tokens(runs: Sequence[Run]) -> int:
     return sum(run.tokens for run in runs)
-
-
-ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
 
 
 class Challenger(NamedTuple):

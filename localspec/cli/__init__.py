@@ -184,7 +184,6 @@ def _guarded(given: list[str]) -> int:
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
-        print(
-            f"localspec: internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it.", file=sys.stderr
-        )
+        told = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it."
+        print(f"localspec: {told}", file=sys.stderr)
         return 1

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import escape
@@ -159,17 +160,12 @@ def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]
 
 def check_free(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
     """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote."""
-    for what, needed, free in (
-        ("memory", found.memory_bytes, free_memory),
-        ("disk", found.disk_bytes - there, free_disk),
+    for what, needed, free, hint in (
+        ("memory", found.memory_bytes, free_memory, "A smaller target, fewer --layers or fewer --minutes take less."),
+        ("disk", found.disk_bytes - there, free_disk, "Free some, or give fewer --minutes: answers are most of it."),
     ):
         if free and needed > free:
-            raise ModelError(
-                f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.",
-                "A smaller target, fewer --layers or fewer --minutes take less."
-                if what == "memory"
-                else "Free some, or give fewer --minutes: answers are most of it.",
-            )
+            raise ModelError(f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.", hint)
 
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 220, 44
@@ -233,6 +229,15 @@ class Reports(NamedTuple):
     fact: Callable[[str], None]
 
 
+@contextmanager
+def _writing(file: Path) -> Iterator[Path]:
+    """A file is written whole or not at all; a full or read-only disk is a LocalspecError."""
+    try:
+        yield file
+    except OSError as error:
+        raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
+
+
 @dataclass(slots=True)
 class State:
     target: str
@@ -257,11 +262,8 @@ class State:
             return None
 
     def write(self, file: Path) -> None:
-        """Whole or not at all; a full or read-only disk is a LocalspecError."""
-        try:
+        with _writing(file):
             paths.write_whole(file, json.dumps(asdict(self)) + "\n")
-        except OSError as error:
-            raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +337,8 @@ class Course:
             )
         state.minutes = self.plan.minutes
         state.write(self._file)
-        try:
-            texts.write(self.folder / PROMPTS, self.texts, self.learned, self.held_out)
-        except OSError as error:
-            raise LocalspecError(f"{self.folder / PROMPTS} cannot be written: {error.strerror}.") from None
+        with _writing(self.folder / PROMPTS) as file:
+            texts.write(file, self.texts, self.learned, self.held_out)
         return state
 
     def _answer(self, state: State, tell: Reports) -> None:
@@ -400,10 +400,8 @@ class Course:
             )
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
-            try:
+            with _writing(self.chart):
                 paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))
-            except OSError as error:
-                raise LocalspecError(f"{self.chart} cannot be written: {error.strerror}.") from None
             if not last:
                 tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")
         return result

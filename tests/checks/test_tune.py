@@ -11,8 +11,9 @@ import pytest
 
 from localspec import paths
 from localspec.chat.turn import Message
+from localspec.checks import ASPECTS
 from localspec.checks.compare import Answer, Answering, Apart, Loading, Task, Turn
-from localspec.checks.gain import ASPECTS, Tried, TunePlan, TuneReport, challengers, questions, tune
+from localspec.checks.gain import Tried, TunePlan, TuneReport, challengers, questions, tune
 from localspec.checks.prompts import Prompt, load_prompts
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine.cpus import default_threads

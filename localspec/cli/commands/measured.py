@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.checks import ASPECTS
 from localspec.cli.options import (
     add_model_options,
     check_comparison,
@@ -115,7 +116,6 @@ may read differently after tuning; speculation still never changes it. --no-tune
 
 
 def add_options_tune(parser: argparse.ArgumentParser) -> None:
-    from localspec.checks.gain import ASPECTS
 
     parser.description = _TUNE
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
@@ -150,7 +150,7 @@ def run_tune(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
-    from localspec.checks.gain import ASPECTS, TunePlan, TuneReport, tune
+    from localspec.checks.gain import TunePlan, TuneReport, tune
     from localspec.cli.output import load_progress
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
