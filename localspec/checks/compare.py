@@ -145,7 +145,7 @@ class TrialCorpus(Corpus):
 
 
 class Answering:
-    """An engine under some settings; made in a process of its own (`apart`)."""
+    """An engine under some settings; made in a process of its own (`Apart`)."""
 
     def __init__(
         self, target: Path, draft: Path | str | None, settings: Mapping[str, Any], progress: Loading | None = None

@@ -217,7 +217,7 @@ def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) ->
 
 
 class Tried(Protocol):
-    """An engine under some settings (`apart.Apart` around `Answering`)."""
+    """An engine under some settings (`compare.Apart` around `Answering`)."""
 
     def call(self, method: str, *arguments: Any) -> Any: ...
 

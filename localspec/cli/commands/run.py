@@ -143,7 +143,7 @@ def _run_batch(options: argparse.Namespace) -> int:
 
     def answer(line: dict[str, Any]) -> dict[str, Any]:
         try:
-            more = {key: line[key] for key in ("seed", "max_tokens") if key in line}
+            more: dict[str, Any] = {key: line[key] for key in ("seed", "max_tokens") if key in line}
             messages = [Message(row["role"], row["content"]) for row in line.get("messages", ())]
             prompt = line.get("prompt", messages)
             generation = answers.start_answer(engine, options, prompt, wanted.having(more))
