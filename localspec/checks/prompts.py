@@ -93,9 +93,6 @@ def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
     return engine.tokenize(text_for_completion(messages), special=False)
 
 
-Workloads = dict[str, list[Prompt]]
-
-
 def load_prompts(path: Path | None = None) -> list[Prompt]:
     """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers in it: the model answers
     for itself.
@@ -103,7 +100,9 @@ def load_prompts(path: Path | None = None) -> list[Prompt]:
     return list(_read(path or paths.bundled("prompts.jsonl"), answers=False))
 
 
-def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: int | None = None) -> Workloads:
+def load_workloads(
+    names: Sequence[str] = (), path: Path | None = None, limit: int | None = None
+) -> dict[str, list[Prompt]]:
     """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `id`, `workload`,
     `ignore_end` and `apart` (see `Prompt`).
 
@@ -114,7 +113,7 @@ def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: i
         path: a user's file; None = the shipped one.
         limit: most prompts of each, the first ones.
     """
-    found: Workloads = {}
+    found: dict[str, list[Prompt]] = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
         found.setdefault(prompt.workload, []).append(prompt)
     unknown = [name for name in names if name not in found]
@@ -136,9 +135,8 @@ def _read(path: Path, answers: bool = True) -> Iterator[Prompt]:
             counts[workload] = counts.get(workload, -1) + 1
             yield _prompt(line, str(line.get("id", number)), workload, counts[workload], answers)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UsageError(
-                f"{path}, line {number}: it must be an object with `messages`, `prompt` or `text`."
-            ) from None
+            why = "it must be an object with `messages`, `prompt` or `text`."
+            raise UsageError(f"{path}, line {number}: {why}") from None
     if not counts:
         raise UsageError(f"{path} has no prompts.")
 

@@ -47,8 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     answers.take_listed(options)
-    _take_words(options)
-    if _is_chat(options):
+    prompt = _taken_words(options)
+    elsewhere = prompt is not None or options.file or options.batch or streams.is_piped()
+    alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
+    if not elsewhere and not alone and sys.stdout.isatty():  # a person gave nothing that the chat does not know
         from localspec.cli import build_parser
         from localspec.cli.commands import chat
 
@@ -58,14 +60,14 @@ def run(options: argparse.Namespace) -> int:
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
-        if options.prompt or options.file:
+        if prompt or options.file:
             raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")
         return _run_batch(options)
     if options.slots is not None:
         raise UsageError("--slots needs --batch.")
     if options.raw and options.system:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
-    text = _prompt_text(options)
+    text = _prompt_text(options, prompt)
     wanted = wanted_of(options)
     if options.endpoint:
         return answers.run_prompt(options, text, wanted)
@@ -90,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _take_words(options: argparse.Namespace) -> None:
-    """Turns the words of the command line into a target and a prompt."""
+def _taken_words(options: argparse.Namespace) -> str | None:
+    """Turns the words of the command line into a target, and the prompt that is left."""
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
@@ -100,26 +102,19 @@ def _take_words(options: argparse.Namespace) -> None:
         answers.name_target(options, words[0])
         answers.take_listed(options)
         words = words[1:]
-    options.prompt = words[0] if words else None
     if words and names_model(words[0]):
         print(plain_text(f"localspec: {words[0]!r}, the name of a model, is the prompt."), file=sys.stderr)
+    return words[0] if words else None
 
 
-def _is_chat(options: argparse.Namespace) -> bool:
-    """Whether a person at a terminal gave no prompt, and nothing that the chat does not know."""
-    elsewhere = options.prompt is not None or options.file or options.batch or streams.is_piped()
-    alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
-    return not elsewhere and not alone and sys.stdout.isatty()
-
-
-def _prompt_text(options: argparse.Namespace) -> str:
+def _prompt_text(options: argparse.Namespace, prompt: str | None) -> str:
     """Prompt, file and standard input, in this order."""
-    given = options.prompt if options.prompt != "-" else None
+    given = prompt if prompt != "-" else None
     check_text(given or "", "The prompt")
     parts = [given or ""]
     if options.file and options.file != "-":
         parts.append(read_text(options.file))
-    if options.prompt == "-" or options.file == "-":
+    if prompt == "-" or options.file == "-":
         parts.append(streams.read_all())
     elif not options.file and streams.is_piped():
         parts.append(streams.read_if_sent("-f - waits for it.") if given else streams.read_all())
