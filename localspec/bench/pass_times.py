@@ -38,8 +38,6 @@ _LOOKED_UP = ("token_embd", "position_embd", "per_layer_token_embd", "token_type
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a pass cannot do without."""
-
     read_bytes: int
     """Weights, and keys and values of the tokens in the cache."""
     operations: int
@@ -104,8 +102,7 @@ def _attention(header: Header, length: int, rows: int) -> Work:
     cells = length + rows - 1
     attending = [(own, theirs) for own, theirs in zip(heads, kv_heads, strict=False) if theirs]
     return Work(
-        sum(2 * both * theirs * cells for _, theirs in attending),
-        sum(2 * both * own * seen for own, _ in attending),
+        sum(2 * both * theirs * cells for _, theirs in attending), sum(2 * both * own * seen for own, _ in attending)
     )
 
 
@@ -133,11 +130,8 @@ _LONG_PASS_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PassSettings:
-    """What to time."""
-
     widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     lengths: tuple[int, ...] = (128, 3584)
-    """Tokens of context."""
     prefill: int = 512
     """Prompt tokens; 0 = none."""
     threads: int = 0
@@ -191,25 +185,20 @@ class Point:
 
 @dataclass(slots=True)
 class PassReport:
-    """What was measured, as far as it went."""
-
     header: Header
     settings: PassSettings
     points: list[Point]
     wide_isa: str = ""
     """Instruction set of our kernels; "" = they are not used."""
     wide_reason: str = ""
-    """Why they are not used."""
     limits: Limits | None = None
     splits: dict[Kernels, str] = field(default_factory=dict)
     """Parts llama.cpp cuts a pass into, as it reports them ("98", or "98 / 66": prefill / one row)."""
     rounds: int = 0
-    """Rounds that were finished."""
     interrupted: bool = False
 
     @property
     def kernels(self) -> tuple[Kernels, ...]:
-        """Those that were timed."""
         return ALL_KERNELS if self.wide_isa else LLAMA_KERNELS
 
     def narrow(self, point: Point) -> Point | None:
@@ -271,7 +260,6 @@ class _Runner(Bench):
         self.splits = "".join(re.findall(r"graph.*splits = (\d+(?: / \d+)?)", lines)[-1:])
 
     def visit(self, point: Point) -> float:
-        """Seconds of the point: the quickest of a few."""
         times: list[float] = []
         while not times or (sum(times) < _LONG_PASS_SECONDS and (len(times) < 2 or sum(times) < _SECONDS_PER_VISIT)):
             if point.kind == "pass":
@@ -379,7 +367,6 @@ def tables(report: PassReport) -> list[Table]:
 
 
 def heading(report: PassReport) -> str:
-    """What was measured, in a line."""
     header, settings = report.header, report.settings
     kernels = f", our kernels: {report.wide_isa}" if report.wide_isa else ""
     return (

@@ -21,8 +21,6 @@ from localspec.errors import LocalspecError, UsageError
 
 @dataclass(slots=True)
 class Figures:
-    """All runs of one side in one cell."""
-
     name: str
     runs: list[Run] = field(default_factory=list)
 
@@ -45,12 +43,10 @@ class Figures:
         return percentile([gap for answer in self.answers for gap in answer.gaps], share)
 
     def total(self, name: str) -> float:
-        """A counter of the stats, over all answers that have it."""
         return float(sum(answer.stats.get(name, 0) for answer in self.answers))
 
     @property
     def has_stats(self) -> bool:
-        """Whether it counts its drafts."""
         return any("drafted" in answer.stats for answer in self.answers)
 
     @property
@@ -91,8 +87,6 @@ class Figures:
 
 @dataclass(slots=True)
 class Cell:
-    """A workload at a temperature."""
-
     workload: str
     temperature: float
     heats: list[Heat] = field(default_factory=list)
@@ -107,7 +101,6 @@ class Cell:
         return len({heat.number for heat in self.heats})
 
     def figures(self, side: str) -> Figures:
-        """Of a side of that name; empty ones if it is not there."""
         return Figures(side, [heat.runs[side] for heat in self.heats if side in heat.runs])
 
     def speedup(self, side: str) -> Ratio | None:
@@ -152,7 +145,6 @@ class BenchSettings:
 
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
     tokens: int = 64
-    """Longest answer a turn."""
     rounds: int = 3
     seed: int = 1
     """Of the first prompt; each prompt and turn has its own."""
@@ -160,24 +152,18 @@ class BenchSettings:
 
 @dataclass(slots=True)
 class Results:
-    """What was measured, as far as it went."""
-
     cells: list[Cell]
     settings: BenchSettings
     pair: dict[str, Any]
     """`sides.pair_facts`."""
     machine: dict[str, Any]
-    """What ran it: processor, threads, configuration."""
     labels: list[str] = field(default_factory=list)
     """What a reader must know of these models: that they are padded ones."""
     total: int = 0
-    """Answers to prompts that there should be."""
     servers: dict[str, Any] = field(default_factory=dict)
-    """Facts of the other programs' servers, by side."""
 
     @property
     def done(self) -> int:
-        """Answers to prompts that there are."""
         return sum(len(heat.runs) for cell in self.cells for heat in cell.heats)
 
     @property
@@ -187,7 +173,6 @@ class Results:
 
     @property
     def compared(self) -> int:
-        """Conversations of our engine that called themselves exact."""
         return sum(len(cell.heats) for cell, _ in self._exact())
 
     def _exact(self) -> list[tuple[Cell, str]]:
@@ -195,13 +180,11 @@ class Results:
 
     @property
     def interval(self) -> str:
-        """What the intervals are, in words."""
         kinds = {found.over for cell in self.cells if (found := cell.speedup(PRODUCT)) is not None}
         return "; ".join(INTERVAL[kind] for kind in ("rounds", "prompts", "") if kind in kinds)
 
 
 def as_dict(results: Results) -> dict[str, Any]:
-    """Plain data for JSON."""
     return {
         "pair": results.pair,
         "labels": results.labels,
@@ -247,7 +230,6 @@ def _figures(cell: Cell, figures: Figures) -> dict[str, Any]:
 
 
 def heading(results: Results) -> str:
-    """What was measured, in a line."""
     target, draft = results.pair["target"], results.pair["draft"]
     pair = target["name"] + (f" with {draft['name']}" if draft else ", no draft model")
     settings, machine = results.settings, results.machine

@@ -43,8 +43,6 @@ BASELINE, PRODUCT = "plain", "localspec"
 
 
 class EngineSide:
-    """The engine under one setting."""
-
     def __init__(self, engine: Engine, name: str, drafter: str = "auto", length: int | None = None) -> None:
         """The engine is loaded with `max_draft_tokens=None` and every drafter that sides name, and has what its own
         plan has learned; drafts have `length` tokens in every pass, where None = what pays, and 0 = plain decoding.
@@ -110,7 +108,6 @@ def possible_drafters(engine: Engine) -> list[str]:
 
 
 def pair_facts(engine: Engine) -> dict[str, Any]:
-    """Which files answer."""
     settings = engine.loaded.settings
     files = {"target": settings.target, "draft": settings.draft}
     found: dict[str, Any] = {
@@ -125,7 +122,6 @@ def pair_facts(engine: Engine) -> dict[str, Any]:
 
 
 def machine_facts(engine: Engine) -> dict[str, Any]:
-    """What ran it, for people."""
     return {
         "processor": cpu_name(),
         "threads": engine.loaded.context.threads,
@@ -135,7 +131,6 @@ def machine_facts(engine: Engine) -> dict[str, Any]:
 
 
 def labels(engine: Engine) -> list[str]:
-    """What must stand beside every number of padded models."""
     found = []
     for kind, model in (("target", engine.loaded.model), ("draft", engine.loaded.draft_model)):
         words = "" if model is None else model.header.text(PADDED)
@@ -150,11 +145,8 @@ _MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the endpoint understands."""
-
     path: Literal["completions", "chat/completions"]
     extended: bool
-    """Fields beyond OpenAI's."""
 
     def __str__(self) -> str:
         prompt = "our rendered prompt" if self.path == "completions" else "messages, its own chat template"
@@ -202,7 +194,6 @@ class Served:
         self._fresh = True
 
     def answer(self, turn: Turn) -> Answer:
-        """Streams one answer."""
         if self._dialect.path != "completions" and not turn.messages:
             raise UsageError(
                 f"{self.name} takes chat messages only, and this prompt is raw text.",
@@ -238,7 +229,6 @@ class Served:
         return _answer("".join(texts), times, last, time.perf_counter() - start)
 
     def _understood(self) -> Dialect:
-        """The first way of asking that works."""
         refusal: Refused | None = None
         paths: tuple[Literal["completions", "chat/completions"], ...] = ("completions", "chat/completions")
         for dialect in (Dialect(path, extended) for path in paths for extended in (True, False)):

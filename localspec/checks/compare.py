@@ -44,12 +44,9 @@ class Turn(NamedTuple):
     messages: tuple[Message, ...]
     """The conversation, a user's or tool's message last; empty where the prompt is raw text."""
     options: Options
-    """How it is drawn and limited."""
     text: str = ""
-    """The raw text."""
 
     def having(self, **changes: Any) -> Turn:
-        """The same under other options."""
         return self._replace(options=self.options.having(changes))
 
 
@@ -59,7 +56,6 @@ class Answer:
 
     text: str
     tokens: int
-    """Tokens generated."""
     wall_seconds: float
     """Until the end was known."""
     arrivals: list[tuple[float, int]] = field(default_factory=list)
@@ -142,7 +138,6 @@ class TrialCorpus(Corpus):
         self._engine.on_engine_thread(change)
 
     def close(self) -> None:
-        """Gives the engine back what it had."""
         if self._engine.loaded.corpus is self:
             self._use(self._before)
         super().close()
@@ -150,14 +145,10 @@ class TrialCorpus(Corpus):
 
 
 class Answering:
-    """An engine under some settings; made in a process of its own (`apart`)."""
+    """An engine under some settings; made in a process of its own (`Apart`)."""
 
     def __init__(
-        self,
-        target: Path,
-        draft: Path | str | None,
-        settings: Mapping[str, Any],
-        progress: Loading | None = None,
+        self, target: Path, draft: Path | str | None, settings: Mapping[str, Any], progress: Loading | None = None
     ) -> None:
         """Loads, without what tuning stored; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
@@ -210,7 +201,6 @@ class Apart(contextlib.AbstractContextManager["Apart"]):
             raise
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the object's method returns."""
         try:
             self._pipe.send((method, arguments))
         except OSError:
@@ -280,14 +270,11 @@ def _send_error(pipe: Connection, error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Who answers."""
-
     name: str
     """Unique in a comparison."""
     answer: Callable[[Turn], Answer]
     """Later turns of a conversation may reuse the earlier ones. An error other than of its prompt ends all."""
     begin: Callable[[Prompt], None] = lambda prompt: None
-    """Called before a conversation."""
 
 
 class Task(NamedTuple):
@@ -315,7 +302,6 @@ class Run:
 
     turns: list[Turn] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    """One a turn."""
 
     @property
     def tokens(self) -> int:
@@ -336,7 +322,6 @@ class Heat:
 
     task: Task
     number: int
-    """Of the task."""
     round: int
     runs: dict[str, Run] = field(default_factory=dict)
     """By side; empty where the prompt could not be answered."""

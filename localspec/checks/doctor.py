@@ -41,8 +41,6 @@ from localspec.runtime.loaded import Loaded
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was looked at."""
-
     name: str
     value: str
     """What was found, with numbers."""
@@ -255,7 +253,6 @@ def _folder(name: str, folder: Path) -> Finding:
 
 
 def examine_disk() -> Iterator[Finding]:
-    """All that is kept, with its size now."""
     for place in kept.PLACES:
         where, size = place.size()
         yield Finding("disk", f"{decimal(size):>10}  {where}: {place.what}")
@@ -307,7 +304,6 @@ def examine_kernels(model: Model) -> Finding:
 
 
 def _source(engine: Engine) -> str:
-    """Where the costs of passes come from."""
     widths = sorted(engine.loaded.knowledge.costs.timed)
     if widths:
         return f"measured at widths {', '.join(map(str, widths))}, the rest estimated"
@@ -410,7 +406,6 @@ def _as_json(text: str) -> str:
 
 
 def write_bundle(path: Path, findings: Sequence[Finding], settings: Mapping[str, Any]) -> None:
-    """Writes the report of this process."""
     keys = {entry.key_env for entry in Catalog.load().endpoints.values()}
     text = bundle(findings, settings, os.environ, keys)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's way to write a name that is no text

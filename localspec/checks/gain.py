@@ -1,19 +1,33 @@
-"""What a draft model brings: held-out prompts through the real engine, with it and without it, in turns."""
+"""What a draft model brings, and which settings are fastest for a pair, a machine and a workload: measured through the
+real engine, in turns, and kept only if sure.
+
+Of settings, every aspect (threads, kernels, cache, n-grams, draft length) is searched in turn, starting from the best
+so far: the best so far and a challenger answer the same prompts, taking turns, in processes of their own; a challenger
+that is surely faster becomes the best so far. The best of many is partly luck, so the settings found are measured once
+more against the defaults, on prompts that were not searched with, and that is the figure reported. If its interval does
+not lie above 1, the defaults stay.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from localspec.chat.turn import Message
-from localspec.checks.compare import Answering, Apart, Heat, Ratio, Run, Side, Task, compare
-from localspec.checks.compare import gain as ratio
+from localspec.checks import ASPECTS, compare
+from localspec.checks.compare import Answering, Apart, Heat, Loading, Ratio, Run, Side, Task
 from localspec.checks.prompts import Prompt
+from localspec.errors import LocalspecError
+from localspec.gguf.split import read_parts
+from localspec.llama.exact import wide
+from localspec.machine.cpus import allowed, default_threads
+from localspec.machine.memory import available_bytes
 from localspec.models.installed.installed import NO_DRAFT
 from localspec.options import Options
 from localspec.types import SamplingParams
@@ -43,12 +57,9 @@ def tokens(prompts: int, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How the sides answered the same prompts."""
-
     tokens_a_pass: float
     """Of chains of `CHAIN` guesses at temperature 0, whether they pay or not."""
     speeds: dict[str, float]
-    """Tokens a second of each side."""
     gain: Ratio | None
     """Speed with the draft model over what there was before it."""
     equal: int
@@ -67,13 +78,11 @@ class Measured:
 
     @property
     def words(self) -> str:
-        """What was found."""
         before, after = self.ratios
         return f"{after:.2f}x plain decoding, {before:.2f}x before, {self.tokens_a_pass:.2f} tokens a pass"
 
     @property
     def sentence(self) -> str:
-        """Whether it is worth it."""
         before, after = self.ratios
         told = f"answers ran at {self.words}"
         if self.worth_it:
@@ -82,7 +91,6 @@ class Measured:
         return f"Not worth it: {told}; {why}."
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
         gain = None if self.gain is None else [self.gain.value, self.gain.low, self.gain.high]
         return {
             "tokens_a_pass": self.tokens_a_pass,
@@ -135,7 +143,7 @@ def measure(
             _side("after", new),
             _side(_CHAINS, new, sampling=_GREEDY, drafter="draft", max_draft_tokens=CHAIN, forced=True),
         ]
-        for heat in compare(sides, asked, progress=tell):
+        for heat in compare.compare(sides, asked, progress=tell):
             if heat.refused is not None:
                 refused = heat.refused  # like the prompts that the target could not answer for training
             elif heat.number >= _WARM_UP:
@@ -160,7 +168,7 @@ def _measured(heats: Sequence[Heat]) -> Measured:
     return Measured(
         _tokens(runs[_CHAINS]) / max(1, sum(answer.stats["passes"] for run in runs[_CHAINS] for answer in run.answers)),
         {side: _tokens(runs[side]) / sum(run.wall_seconds for run in runs[side]) for side in SIDES},
-        ratio(heats, "after", "before", lambda run: run.wall_seconds),
+        compare.gain(heats, "after", "before", lambda run: run.wall_seconds),
         sum(len(same) == 1 for same in texts),
         len(heats),
     )
@@ -168,3 +176,234 @@ def _measured(heats: Sequence[Heat]) -> Measured:
 
 def _tokens(runs: Sequence[Run]) -> int:
     return sum(run.tokens for run in runs)
+
+
+class Challenger(NamedTuple):
+    aspect: str
+    words: str
+    changes: dict[str, Any]
+
+
+def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
+    """What this machine has to try of an aspect, as far as the `base` settings that are given leave it open; `running`
+    is what the best so far runs with (`Answering.about`).
+    """
+    found: list[dict[str, Any]] = []
+    drafts = bool(running["drafts"])
+    if aspect == "threads":
+        usual = default_threads()
+        found = [{"threads": count} for count in sorted({1, usual // 2, usual - 1, len(allowed())} - {0, usual})]
+    elif aspect == "kernels" and base.get("gpu_layers") in (None, 0, "auto") and not running.get("gpu"):
+        names = ["repacked", "plain"] if not base.get("wide", True) or not wide.available() else []
+        names = names or ["wide", "repacked", "plain"]
+        found = [{"kernels": name} for name in names if base.get("cache", "auto") in ("auto", "f16") or name != "wide"]
+    elif aspect == "cache" and not running["wide"]:
+        found = [{"cache": name} for name in ("f16", "bf16", "q8_0", "unfused")]
+    elif aspect == "ngram" and drafts:
+        found = [{"min_ngram": low, "max_ngram": high} for low, high in ((1, 4), (3, 6), (4, 10))]
+    elif aspect == "length" and drafts and base.get("max_draft_tokens") is None and base.get("slots", 1) == 1:
+        found = [{"draft_cap": length} for length in (3, 15)]
+    return [
+        Challenger(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
+        for changes in found
+        if not set(changes) & set(base)
+    ]
+
+
+def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Task]:
+    return compare.tasks(
+        [replace(prompt, messages=prompt.questions[0]) for prompt in prompts], (temperature,), max_tokens
+    )
+
+
+class Tried(Protocol):
+    """An engine under some settings (`compare.Apart` around `Answering`)."""
+
+    def call(self, method: str, *arguments: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+Open = Callable[[Mapping[str, Any], Loading], Tried]
+_ROUNDS_TO_LOSE = 2
+"""A challenger that is surely slower after so many rounds is not measured on."""
+
+
+@dataclass(slots=True)
+class Trial:
+    challenger: Challenger
+    gain: Ratio | None = None
+    """Speed over the best before it, 1 = equal; None = it could not be measured."""
+    taken: bool = False
+    why: str = ""
+
+
+@dataclass(slots=True)
+class TuneReport:
+    trials: list[Trial] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What differs from the defaults; empty = the defaults are best, as far as can be told."""
+    gain: Ratio | None = None
+    """Speed over the defaults on other prompts; None = nothing was found, or it was not measured."""
+    finished: bool = False
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """What the defaults run with (`Answering.about`)."""
+
+    @property
+    def sure(self) -> bool:
+        return bool(self.settings) and self.gain is not None and self.gain.over != "" and self.gain.low > 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TunePlan:
+    aspects: tuple[str, ...] = ASPECTS
+    rounds: int = 4
+    """Times each prompt is answered by each side of a comparison."""
+    minutes: float = 15.0
+    """When this time is used up, no further challenger is tried; the last check may take longer."""
+    margin: float = 0.01
+    """What a challenger must be sure to gain, as a share: settings are not changed for nothing."""
+
+
+def tune(
+    target: Path,
+    draft: Path | None,
+    base: Mapping[str, Any],
+    search: Sequence[Task],
+    check: Sequence[Task],
+    plan: TunePlan | None = None,
+    progress: Loading | None = None,
+    report: TuneReport | None = None,
+    open_side: Open | None = None,
+) -> TuneReport:
+    """Searches, then checks what was found.
+
+    Args:
+        base: fields of `EngineSettings` that are given; they are not tuned.
+        search: asked while searching.
+        check: asked in the last comparison with the defaults.
+        report: filled in as results come, so that an interrupted run has some.
+        open_side: makes an engine with these settings; None = `Answering` in a process of its own.
+    """
+    if open_side is None:
+
+        def open_side(settings: Mapping[str, Any], say: Loading) -> Tried:
+            return Apart(Answering, target, draft, settings, progress=say)
+
+    both = 2 if _fit_twice(target, draft) else 1
+    return _Tuner(base, plan or TunePlan(), open_side, both, progress, report or TuneReport()).run(search, check)
+
+
+@dataclass
+class _Tuner:
+    base: Mapping[str, Any]
+    plan: TunePlan
+    open_side: Open
+    most_open: int
+    progress: Loading | None
+    report: TuneReport
+    share: float = 0.0
+    end: float = 0.0
+    open: dict[str, Tried] = field(default_factory=dict)
+
+    def run(self, search: Sequence[Task], check: Sequence[Task]) -> TuneReport:
+        report, self.end = self.report, time.monotonic() + 60.0 * self.plan.minutes
+        try:
+            report.defaults = self._engine({}, ()).call("about")
+            self._search(search)
+            if report.settings:
+                self.share = 0.9
+                report.gain = self._compared(report.settings, {}, check, early=False)
+        finally:
+            for one in self.open.values():
+                one.close()
+        return report
+
+    def _search(self, questions: Sequence[Task]) -> None:
+        report, aspects = self.report, [aspect for aspect in ASPECTS if aspect in self.plan.aspects]
+        for number, aspect in enumerate(aspects):
+            found = challengers(aspect, self.base, self._engine(report.settings, ()).call("about"))
+            for index, challenger in enumerate(found):
+                if time.monotonic() > self.end:
+                    return
+                self.share = 0.9 * (number + index / len(found)) / len(aspects)
+                trial = Trial(challenger)
+                report.trials.append(trial)
+                self._try(trial, questions)
+        report.finished = True
+
+    def _try(self, trial: Trial, questions: Sequence[Task]) -> None:
+        report = self.report
+        changed = {**report.settings, **trial.challenger.changes}
+        self._say(f"trying {trial.challenger.words}")
+        try:
+            about = self._engine(changed, (report.settings,)).call("about")
+        except LocalspecError as error:
+            trial.why = str(error)
+            return
+        if report.defaults["exact"] and not about["exact"]:
+            trial.why = "not exact here, which the defaults are"
+            return
+        if trial.challenger.aspect in ("kernels", "cache"):
+            before = self._engine(report.settings, (changed,)).call("about")["configuration"]
+            if about["configuration"] == before:
+                trial.why = "what runs already"
+                return
+        trial.gain = self._compared(changed, report.settings, questions, early=True)
+        if trial.gain.over and trial.gain.low > 1.0 + self.plan.margin:
+            report.settings, trial.taken = changed, True
+        else:
+            trial.why = "slower" if trial.gain.over and trial.gain.high < 1.0 else "no gain beyond noise"
+
+    def _compared(
+        self, one: Mapping[str, Any], other: Mapping[str, Any], asked: Sequence[Task], *, early: bool
+    ) -> Ratio:
+        """How much faster `one` is: time of whole answers, their prompts included."""
+        rounds, heats = self.plan.rounds, list[compare.Heat]()
+
+        def side(settings: Mapping[str, Any]) -> Side:
+            return Side(_name(settings), lambda turn: self._engine(settings, (one, other)).call("answer", turn))
+
+        def say(what: str, done: int, total: int) -> None:
+            self._say(f"round {1 + done * rounds // total} of {rounds}")
+
+        def gain() -> Ratio:
+            found = compare.gain(heats, _name(one), _name(other), lambda run: run.wall_seconds)
+            assert found is not None
+            return found
+
+        block, warm = 1 if self.most_open > 1 else len(asked), asked[0].options.max_tokens or 0
+        for heat in compare.compare([side(one), side(other)], asked, rounds, block=block, warm=warm, progress=say):
+            if heat.refused is not None:
+                raise heat.refused
+            heats.append(heat)
+            if early and heat.number + 1 == len(asked) and heat.round + 1 >= _ROUNDS_TO_LOSE and gain().high < 1.0:
+                break
+        return gain()
+
+    def _engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Tried:
+        """The engine with these settings; others than `wanted` are closed to make room."""
+        name = _name(settings)
+        if name not in self.open:
+            keep = {_name(one) for one in wanted} | {name}
+            for other in sorted(self.open, key=lambda known: known in keep):
+                if other not in keep or len(self.open) >= self.most_open:
+                    self.open.pop(other).close()
+            self.open[name] = self.open_side({**self.base, **settings}, lambda what, share: self._say(what))
+        return self.open[name]
+
+    def _say(self, what: str) -> None:
+        if self.progress is not None:
+            last = self.report.trials[-1].challenger.words if self.report.trials else "defaults"
+            self.progress(f"{'checking' if self.share >= 0.9 else last}: {what}", self.share)
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return repr(sorted(settings.items()))
+
+
+def _fit_twice(target: Path, draft: Path | None) -> bool:
+    """Whether two engines fit into memory side by side, one of them comparing two copies of the target as it loads."""
+    parts = [part.path for path in (target, draft) if path is not None for part in read_parts(path)]
+    free, size = available_bytes(), sum(part.stat().st_size for part in parts)
+    return free is None or 3.5 * size < free

@@ -58,9 +58,7 @@ class Prompt:
     """The conversation. Every message but a system's is answered, unless the assistant's answer follows it here."""
     workload: str = "own"
     index: int = 0
-    """In its workload."""
     text: str = ""
-    """Raw text, where there are no messages."""
     ignore_end: bool = False
     """Go on after end-of-generation tokens."""
     apart: bool = False
@@ -95,10 +93,6 @@ def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
     return engine.tokenize(text_for_completion(messages), special=False)
 
 
-Workloads = dict[str, list[Prompt]]
-"""{name: prompts}."""
-
-
 def load_prompts(path: Path | None = None) -> list[Prompt]:
     """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers in it: the model answers
     for itself.
@@ -106,7 +100,9 @@ def load_prompts(path: Path | None = None) -> list[Prompt]:
     return list(_read(path or paths.bundled("prompts.jsonl"), answers=False))
 
 
-def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: int | None = None) -> Workloads:
+def load_workloads(
+    names: Sequence[str] = (), path: Path | None = None, limit: int | None = None
+) -> dict[str, list[Prompt]]:
     """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `id`, `workload`,
     `ignore_end` and `apart` (see `Prompt`).
 
@@ -117,7 +113,7 @@ def load_workloads(names: Sequence[str] = (), path: Path | None = None, limit: i
         path: a user's file; None = the shipped one.
         limit: most prompts of each, the first ones.
     """
-    found: Workloads = {}
+    found: dict[str, list[Prompt]] = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
         found.setdefault(prompt.workload, []).append(prompt)
     unknown = [name for name in names if name not in found]
@@ -139,9 +135,8 @@ def _read(path: Path, answers: bool = True) -> Iterator[Prompt]:
             counts[workload] = counts.get(workload, -1) + 1
             yield _prompt(line, str(line.get("id", number)), workload, counts[workload], answers)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UsageError(
-                f"{path}, line {number}: it must be an object with `messages`, `prompt` or `text`."
-            ) from None
+            why = "it must be an object with `messages`, `prompt` or `text`."
+            raise UsageError(f"{path}, line {number}: {why}") from None
     if not counts:
         raise UsageError(f"{path} has no prompts.")
 
@@ -230,7 +225,6 @@ def read(file: Path, words: str) -> tuple[list[Conversation], list[Conversation]
 
 
 def shipped() -> Iterator[Conversation]:
-    """Every subject of the shipped list in every form."""
     with paths.bundled("training_prompts.toml").open("rb") as file:
         groups = tomllib.load(file)["group"]
     for group in groups:

@@ -25,8 +25,6 @@ from localspec.runtime.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to speculate."""
-
     drafter: str
     max_draft_tokens: int
     branches: int = 1
@@ -48,7 +46,6 @@ class Fork:
     temperature: float
     turn: int
     position: int
-    """Index of the token in the answer."""
     plain_token: int | None
     speculative_token: int | None
     plain_logits: tuple[float, float]
@@ -73,8 +70,6 @@ class Fork:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one setting."""
-
     runs: int = 0
     tokens: int = 0
     drafted: int = 0
@@ -86,8 +81,6 @@ class Tally:
 
 @dataclass(slots=True)
 class Report:
-    """What `verify` found."""
-
     by_setting: dict[Setting, Tally] = field(default_factory=dict)
     prompt_tokens: list[int] = field(default_factory=list)
     """Length of every prompt's last turn."""
@@ -111,7 +104,6 @@ class Report:
         return [fork for tally in self.by_setting.values() for fork in tally.forks]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         rows = [
             {"setting": str(setting)}
             | {name: getattr(tally, name) for name in ("runs", "tokens", "drafted", "accepted")}

@@ -54,7 +54,7 @@ FOR_ANOTHER = ("connect",)
 
 
 TOGETHER: dict[str, str] = {
-    "help": "shell", "completion": "shell", "ps": "processes", "stop": "processes", "chats": "kept", "corpus": "kept",
+    "help": "program", "completion": "program", "ps": "program", "stop": "program", "chats": "kept", "corpus": "kept",
     "verify": "measured", "tune": "measured", "doctor": "measured", "train": "train", "extract": "train",
 }  # fmt: skip
 """Files that several commands share; there, `add_options` and `run` have the command's name at their end."""
@@ -101,7 +101,6 @@ def build_parser(*with_options: str | None) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     streams.prepare()
     if not given and sys.stdin.isatty() and sys.stdout.isatty():
@@ -110,7 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    """Reads the command line and runs its command."""
     given = _completed(given)
     command = given[0] if given and given[0] in COMMANDS else None
     more: list[str] = []
@@ -186,7 +184,6 @@ def _guarded(given: list[str]) -> int:
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
-        print(
-            f"localspec: internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it.", file=sys.stderr
-        )
+        told = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it."
+        print(f"localspec: {told}", file=sys.stderr)
         return 1

@@ -72,7 +72,6 @@ def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def name_target(options: argparse.Namespace, name: str) -> None:
-    """Turns a word of the command line into the target."""
     if options.endpoint:
         raise UsageError(f"{name!r} names a model of this machine.", "With --endpoint, name it with --model.")
     if options.target:
@@ -134,7 +133,6 @@ def key_of(options: argparse.Namespace) -> str | None:
 
 
 def print_known(stats: RequestStats, seed: int | None, title: str) -> None:
-    """What is known of an answer of a server, on standard error; `title` says whose it is."""
     figures = known(stats)
     rate = f", {figures['tokens_per_second']:.1f} tokens/s" if "tokens_per_second" in figures else ""
     prompt = [f"prompt {figures['prompt_tokens']} tokens"] if "prompt_tokens" in figures else []

@@ -215,7 +215,6 @@ def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, 
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
-    """Sampling settings from parsed options."""
     from localspec.types import SamplingParams
 
     names = {field.name for field in fields(SamplingParams)} - {"logit_bias"}
@@ -235,7 +234,6 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def wanted_of(options: argparse.Namespace) -> Options:
-    """What is wanted of answers, from parsed options."""
     for name, text in [("--system", options.system), *(("--stop", text) for text in options.stop)]:
         check_text(text or "", name)
     from localspec.options import Options

@@ -45,7 +45,6 @@ def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[...
 
 @contextmanager
 def load_progress() -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar for loading and probing."""
     with _bar("Loading", 1.0, "TimeElapsedColumn") as update:
         yield update and (lambda what, share: update(description=what, completed=share))
 
@@ -165,10 +164,8 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
 @contextmanager
 def answer_lines() -> Iterator[Callable[[str], None]]:
     """Writes an answer's text as it is told, and ends its last line."""
-    last, shown = (
-        "",
-        PlainText().push if sys.stdout.isatty() else str,
-    )  # a terminal obeys what a model says; a file keeps it
+    last = ""
+    shown = PlainText().push if sys.stdout.isatty() else str  # a terminal obeys what a model says; a file keeps it
 
     def write(text: str) -> None:
         nonlocal last

@@ -56,7 +56,6 @@ def add_temperatures(group: argparse._ActionsContainer, told: str, **more: Any) 
 
 
 MOST_PORT = 65_535
-"""Largest TCP port."""
 MOST_SECONDS = 1e9
 """Longest wait in seconds, some 30 years; far longer ones overflow the clocks of the system."""
 _LONGEST_SHOWN = 40

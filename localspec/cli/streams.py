@@ -148,7 +148,6 @@ class _Source(threading.Thread):
         self.begun.set()
 
     def text(self) -> str:
-        """Waits for the end."""
         self.join()
         if self._fault is not None:
             raise self._fault

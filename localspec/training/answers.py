@@ -34,7 +34,6 @@ PIECE = 48
 _PIECE_SECONDS = 120.0
 """After which a piece asks nothing more."""
 SLOTS = 8
-"""Answers that are written at once."""
 _LEAST = 16
 """Answers of a piece before those that are being written at the end of the time are given up."""
 MOST_TOKENS = 192
@@ -42,7 +41,6 @@ MOST_TOKENS = 192
 CONTEXT = 1024
 """Tokens of a slot's context: prompt and answer."""
 BATCH = 8
-"""Answers of a step of training."""
 LONGEST = 384
 """Tokens of an answer that are read, with the end of its prompt."""
 _TEMPERATURES = (0.0, 0.7, 1.0)
@@ -51,12 +49,9 @@ _TEMPERATURES = (0.0, 0.7, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of the target."""
-
     tokens: Tokens
     """int32[n]: prompt and answer."""
     prompt: int
-    """Tokens of the prompt."""
     ids: Tokens
     """int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first."""
     chances: npt.NDArray[np.float16]
@@ -64,12 +59,10 @@ class Answer:
 
 
 def pieces(folder: Path) -> list[Path]:
-    """The files that are there, in order."""
     return sorted(folder.glob("answers-*.safetensors"))
 
 
 def read(folder: Path) -> Iterator[Answer]:
-    """All answers that are there."""
     for path in pieces(folder):
         file = opened(path)
         for number in range(sum(name.endswith(".tokens") for name in file.offset_keys())):

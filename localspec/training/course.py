@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import escape
@@ -63,14 +64,10 @@ _TOKENS_A_SECOND_A_PASS = 2.4
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """One time at which the draft model is measured."""
-
     after: float
     """Share of training; 1.0 = at its end."""
     prompts: int
-    """Held-out ones, at most."""
     tokens: int
-    """Of an answer."""
     seconds: float
     """Of loading and answering; no prompt is asked after them."""
 
@@ -88,11 +85,8 @@ last one takes more if it has to."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What training takes."""
-
     minutes: float
     parameters: int
-    """Weights that are trained."""
     memory_bytes: int
     """At its peak."""
     disk_bytes: int
@@ -112,7 +106,6 @@ class Plan:
         return 60.0 * self.minutes * ANSWERS_SHARE
 
     def lines(self) -> list[str]:
-        """For people."""
         rest = self.minutes * (1 - ANSWERS_SHARE)
         return [
             f"{self.minutes * ANSWERS_SHARE:.0f} minutes of answers (about {self.tokens:,} tokens), "
@@ -166,17 +159,12 @@ def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]
 
 def check_free(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
     """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote."""
-    for what, needed, free in (
-        ("memory", found.memory_bytes, free_memory),
-        ("disk", found.disk_bytes - there, free_disk),
+    for what, needed, free, hint in (
+        ("memory", found.memory_bytes, free_memory, "A smaller target, fewer --layers or fewer --minutes take less."),
+        ("disk", found.disk_bytes - there, free_disk, "Free some, or give fewer --minutes: answers are most of it."),
     ):
         if free and needed > free:
-            raise ModelError(
-                f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.",
-                "A smaller target, fewer --layers or fewer --minutes take less."
-                if what == "memory"
-                else "Free some, or give fewer --minutes: answers are most of it.",
-            )
+            raise ModelError(f"Training takes {decimal(needed)} of {what}, and {decimal(free)} are free.", hint)
 
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 220, 44
@@ -209,7 +197,6 @@ def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[di
 
 
 def _chart(losses: Sequence[tuple[float, float]]) -> str:
-    """The loss as a line over minutes."""
     points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
     if len(points) < 2:
         return "<p>Too few steps for a line.</p>"
@@ -233,22 +220,25 @@ def _chart(losses: Sequence[tuple[float, float]]) -> str:
 _LEAST_SHARE = 0.2
 """Of the minutes, in which it trains however long answers took."""
 PROMPTS = "prompts.json"
-"""The file of what the target is asked."""
 
 
 class Reports(NamedTuple):
-    """What a course calls while it runs."""
-
     phase: Callable[..., None]
     """(phase, share done, detail): "answers", "training" or "measuring"; may raise to stop."""
     fact: Callable[[str], None]
-    """One sentence that stays."""
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[Path]:
+    """A file is written whole or not at all; a full or read-only disk is a LocalspecError."""
+    try:
+        yield file
+    except OSError as error:
+        raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
 
 
 @dataclass(slots=True)
 class State:
-    """What a course has done, as `course.json` keeps it."""
-
     target: str
     """sha256 of the target's file."""
     prompts: str
@@ -257,7 +247,6 @@ class State:
     minutes: float = 0.0
     """Asked for by the last run."""
     answer_seconds: float = 0.0
-    """Spent on answers, over all runs."""
     chosen: int = 0
     """Answers by which the tokens that are drafted were chosen, when training began."""
     measured: list[dict[str, Any]] = field(default_factory=list)
@@ -272,43 +261,32 @@ class State:
             return None
 
     def write(self, file: Path) -> None:
-        """Whole or not at all; a full or read-only disk is a LocalspecError."""
-        try:
+        with _writing(file):
             paths.write_whole(file, json.dumps(asdict(self)) + "\n")
-        except OSError as error:
-            raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One draft model in the making."""
-
     target: Path
     name: str
-    """Of the draft model."""
     texts: str
-    """What it learns from, in words."""
     learned: Sequence[Conversation]
     held_out: Sequence[Conversation]
     shape: Shape
     plan: Plan
     layers: int
     before: Path | None
-    """What drafted for the target before."""
 
     @property
     def folder(self) -> Path:
-        """Of answers, checkpoint and result."""
         return work_folder(self.name)
 
     @property
     def result(self) -> Path:
-        """The trained file."""
         return self.folder / f"{self.name}.gguf"
 
     @property
     def chart(self) -> Path:
-        """A page that shows how training went."""
         return self.folder / f"{self.name}.html"
 
     def run(self, tell: Reports, fresh: bool = False) -> gain.Measured:
@@ -358,10 +336,8 @@ class Course:
             )
         state.minutes = self.plan.minutes
         state.write(self._file)
-        try:
-            texts.write(self.folder / PROMPTS, self.texts, self.learned, self.held_out)
-        except OSError as error:
-            raise LocalspecError(f"{self.folder / PROMPTS} cannot be written: {error.strerror}.") from None
+        with _writing(self.folder / PROMPTS) as file:
+            texts.write(file, self.texts, self.learned, self.held_out)
         return state
 
     def _answer(self, state: State, tell: Reports) -> None:
@@ -423,10 +399,8 @@ class Course:
             )
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
-            try:
+            with _writing(self.chart):
                 paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))
-            except OSError as error:
-                raise LocalspecError(f"{self.chart} cannot be written: {error.strerror}.") from None
             if not last:
                 tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")
         return result

@@ -128,7 +128,6 @@ CHECKPOINT_SECONDS = 120.0
 _LOSS_SHARE = 0.04
 """Of a step in the running mean of the loss: some fifty steps make it."""
 _STEPS_A_POINT = 20
-"""Steps for each point of the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +199,6 @@ def _rounded(count: int, step: int) -> int:
 
 @dataclass(slots=True)
 class Progress:
-    """How far training is."""
-
     step: int = 0
     seconds: float = 0.0
     """Of training, over all runs."""
@@ -211,7 +208,6 @@ class Progress:
     """(seconds, running mean), every few steps, as the chart shows them."""
 
     def stepped(self, loss: float) -> None:
-        """Counts a step."""
         self.step += 1
         self.loss = loss if math.isnan(self.loss) else self.loss + _LOSS_SHARE * (loss - self.loss)
         if self.step % _STEPS_A_POINT == 0:
@@ -306,7 +302,6 @@ def fast_bfloat16(device: str) -> bool:
 
 
 def best_device() -> str:
-    """CUDA or Apple's Metal if there, else the CPU."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -11,9 +11,10 @@ import pytest
 
 from localspec import paths
 from localspec.chat.turn import Message
+from localspec.checks import ASPECTS
 from localspec.checks.compare import Answer, Answering, Apart, Loading, Task, Turn
+from localspec.checks.gain import Tried, TunePlan, TuneReport, challengers, questions, tune
 from localspec.checks.prompts import Prompt, load_prompts
-from localspec.checks.tune import ASPECTS, Tried, TunePlan, TuneReport, challengers, questions, tune
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine import default_threads
 from localspec.options import Options
@@ -164,7 +165,7 @@ def test_two_engines_at_most_and_one_where_memory_is_short(monkeypatch: pytest.M
     machine = Machine(speed)
     tuned(machine, NGRAM)
     assert machine.most_open == 2
-    monkeypatch.setattr("localspec.checks.tune._fit_twice", lambda target, draft: False)
+    monkeypatch.setattr("localspec.checks.gain._fit_twice", lambda target, draft: False)
     small = Machine(speed)
     assert tuned(small, NGRAM).sure
     assert small.most_open == 1

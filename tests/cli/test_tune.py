@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localspec.checks.compare import Ratio
-from localspec.checks.tune import TuneReport
+from localspec.checks.gain import TuneReport
 from localspec.runtime.kept import tuning
 from localspec.runtime.kept.tuning import Tuning
 from tests.cli.conftest import Command
@@ -71,7 +71,7 @@ def test_what_cannot_be_stored_is_said_after_the_report(
         report: TuneReport = given[-1]
         report.settings, report.gain = {"draft_cap": 3}, Ratio(1.5, 1.4, 1.6, "rounds", 1.4, 1.6)
 
-    monkeypatch.setattr("localspec.checks.tune.tune", found)
+    monkeypatch.setattr("localspec.checks.gain.tune", found)
     if full:
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "facts").write_text("in the way")

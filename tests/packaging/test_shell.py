@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import COMMANDS, build_parser
-from localspec.cli.commands.shell import SHELLS
+from localspec.cli.commands.program import SHELLS
 from tests.cli.conftest import Command, command
 from tests.packaging.scripts import imported
 

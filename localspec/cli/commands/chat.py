@@ -159,14 +159,12 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
 
 
 def _here(options: argparse.Namespace, liked: dict[str, Any]) -> Here:
-    """The same, served to the chat."""
     from localspec.server.own.here import Here
 
     return Here(partial(_load, options, liked))
 
 
 def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
-    """The same, in another process."""
     from localspec.models.installed.installed import find
     from localspec.runner.child import Child, Load
 

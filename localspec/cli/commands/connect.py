@@ -44,8 +44,6 @@ _REDIRECTING = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The endpoint that answers."""
-
     url: str
     """`http://host:port`, without /v1."""
     model: str
@@ -55,8 +53,6 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a client is started."""
-
     program: str
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -246,7 +242,6 @@ def _command(setup: Setup, more: list[str], has_key: bool) -> str:
 
 
 def _start(setup: Setup, more: list[str], key: str) -> int:
-    """Runs the client until it ends; its exit code."""
     path = shutil.which(setup.program)
     if path is None:
         raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")

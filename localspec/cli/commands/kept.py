@@ -72,7 +72,6 @@ def run_chats(options: argparse.Namespace) -> int:
 
 
 def _number(archive: Archive, text: str) -> int:
-    """A chat by what a user calls it."""
     if text == "last":
         last = archive.last_chat()
         if last is None:
@@ -356,9 +355,4 @@ def _text(path: Path) -> str | None:
     return None if "\0" in text else text
 
 
-_CORPUS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "stats": _stats,
-    "clear": _clear,
-    "trim": _trim,
-    "add": _add,
-}
+_CORPUS: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "clear": _clear, "trim": _trim, "add": _add}

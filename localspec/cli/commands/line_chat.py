@@ -217,7 +217,6 @@ class Conversation:
         return end.finish
 
     def _print_stats(self) -> None:
-        """Figures of the last answer."""
         if self._last is None:
             raise UsageError("There is no answer yet.")
         if self._facts.remote:

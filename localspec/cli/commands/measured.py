@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.checks import ASPECTS
 from localspec.cli.options import (
     add_model_options,
     check_comparison,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from localspec.checks.compare import Ratio, Task
     from localspec.checks.doctor import Finding
-    from localspec.checks.tune import TuneReport
+    from localspec.checks.gain import TuneReport
     from localspec.checks.verify import Report
     from localspec.runtime.kept.tuning import Tuning
 
@@ -115,7 +116,6 @@ may read differently after tuning; speculation still never changes it. --no-tune
 
 
 def add_options_tune(parser: argparse.ArgumentParser) -> None:
-    from localspec.checks.tune import ASPECTS
 
     parser.description = _TUNE
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
@@ -150,7 +150,7 @@ def run_tune(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
-    from localspec.checks.tune import ASPECTS, TunePlan, TuneReport, tune
+    from localspec.checks.gain import TunePlan, TuneReport, tune
     from localspec.cli.output import load_progress
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
@@ -187,8 +187,8 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:
     """Every other prompt to search with, the rest to check with."""
+    from localspec.checks.gain import questions
     from localspec.checks.prompts import load_prompts
-    from localspec.checks.tune import questions
 
     if not options.minutes > 0:
         raise UsageError(f"--minutes is {options.minutes:g}; it must be above 0.")

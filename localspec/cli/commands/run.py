@@ -24,7 +24,6 @@ from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
-    from localspec.options import Options
     from localspec.planning.costs import Knowledge
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
@@ -48,8 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     answers.take_listed(options)
-    _take_words(options)
-    if _is_chat(options):
+    prompt = _taken_words(options)
+    elsewhere = prompt is not None or options.file or options.batch or streams.is_piped()
+    alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
+    if not elsewhere and not alone and sys.stdout.isatty():  # a person gave nothing that the chat does not know
         from localspec.cli import build_parser
         from localspec.cli.commands import chat
 
@@ -59,14 +60,14 @@ def run(options: argparse.Namespace) -> int:
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
-        if options.prompt or options.file:
+        if prompt or options.file:
             raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")
         return _run_batch(options)
     if options.slots is not None:
         raise UsageError("--slots needs --batch.")
     if options.raw and options.system:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
-    text = _prompt_text(options)
+    text = _prompt_text(options, prompt)
     wanted = wanted_of(options)
     if options.endpoint:
         return answers.run_prompt(options, text, wanted)
@@ -91,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _take_words(options: argparse.Namespace) -> None:
-    """Turns the words of the command line into a target and a prompt."""
+def _taken_words(options: argparse.Namespace) -> str | None:
+    """Turns the words of the command line into a target, and the prompt that is left."""
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
@@ -101,26 +102,19 @@ def _take_words(options: argparse.Namespace) -> None:
         answers.name_target(options, words[0])
         answers.take_listed(options)
         words = words[1:]
-    options.prompt = words[0] if words else None
     if words and names_model(words[0]):
         print(plain_text(f"localspec: {words[0]!r}, the name of a model, is the prompt."), file=sys.stderr)
+    return words[0] if words else None
 
 
-def _is_chat(options: argparse.Namespace) -> bool:
-    """Whether a person at a terminal gave no prompt, and nothing that the chat does not know."""
-    elsewhere = options.prompt is not None or options.file or options.batch or streams.is_piped()
-    alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
-    return not elsewhere and not alone and sys.stdout.isatty()
-
-
-def _prompt_text(options: argparse.Namespace) -> str:
+def _prompt_text(options: argparse.Namespace, prompt: str | None) -> str:
     """Prompt, file and standard input, in this order."""
-    given = options.prompt if options.prompt != "-" else None
+    given = prompt if prompt != "-" else None
     check_text(given or "", "The prompt")
     parts = [given or ""]
     if options.file and options.file != "-":
         parts.append(read_text(options.file))
-    if options.prompt == "-" or options.file == "-":
+    if prompt == "-" or options.file == "-":
         parts.append(streams.read_all())
     elif not options.file and streams.is_piped():
         parts.append(streams.read_if_sent("-f - waits for it.") if given else streams.read_all())
@@ -130,22 +124,36 @@ def _prompt_text(options: argparse.Namespace) -> str:
     return text
 
 
-_KEYS = {"id", "prompt", "messages", "seed", "max_tokens"}
-
-
 def _run_batch(options: argparse.Namespace) -> int:
-    """Answers every line; exit code 1 when a line failed (its result says why)."""
+    """Answers every line; exit code 1 when one failed. An error of one line is its result, not the end of the rest."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    from localspec.chat.turn import Message
 
     lines = list(_read(options.batch))
     wanted = wanted_of(options)
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
+    running: set[Generation] = set()
+
+    def answer(line: dict[str, Any]) -> dict[str, Any]:
+        try:
+            more: dict[str, Any] = {key: line[key] for key in ("seed", "max_tokens") if key in line}
+            messages = [Message(row["role"], row["content"]) for row in line.get("messages", ())]
+            prompt = line.get("prompt", messages)
+            generation = answers.start_answer(engine, options, prompt, wanted.having(more))
+            running.add(generation)
+            try:
+                return {"id": line["id"], **output.collect(generation, engine.loaded.configuration)}
+            finally:
+                running.discard(generation)
+        except LocalspecError as error:
+            return {"id": line["id"], "error": str(error)}
+
     with load_engine(options, slots=slots) as engine:
         answers.say_of_model(engine.settings.target, not engine.template.exists, options)
-        batch = _Batch(engine, options, wanted)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
-            futures = [workers.submit(batch.answer, line) for line in lines]
+            futures = [workers.submit(answer, line) for line in lines]
             try:
                 for future in as_completed(futures):
                     result = future.result()
@@ -153,40 +161,11 @@ def _run_batch(options: argparse.Namespace) -> int:
                     print(json.dumps(result, ensure_ascii=False), flush=True)
             except BaseException:
                 workers.shutdown(wait=False, cancel_futures=True)
-                batch.cancel()
+                for generation in list(running):
+                    generation.cancel()
                 raise
     print(f"{len(lines) - failed} answered, {failed} failed.", file=sys.stderr)
     return 1 if failed else 0
-
-
-class _Batch:
-    """Answers lines; an error of one line is its result, not the end of the others."""
-
-    def __init__(self, engine: Engine, options: argparse.Namespace, wanted: Options) -> None:
-        self._engine, self._options, self._wanted = engine, options, wanted
-        self._running: set[Generation] = set()
-
-    def answer(self, line: dict[str, Any]) -> dict[str, Any]:
-        """One line's result."""
-        from localspec.chat.turn import Message
-
-        try:
-            wanted = self._wanted.having({key: line[key] for key in ("seed", "max_tokens") if key in line})
-            rows = line.get("messages", ())
-            prompt = line.get("prompt", [Message(row["role"], row["content"]) for row in rows])
-            generation = answers.start_answer(self._engine, self._options, prompt, wanted)
-            self._running.add(generation)
-            try:
-                return {"id": line["id"], **output.collect(generation, self._engine.loaded.configuration)}
-            finally:
-                self._running.discard(generation)
-        except LocalspecError as error:
-            return {"id": line["id"], "error": str(error)}
-
-    def cancel(self) -> None:
-        """Stops what runs."""
-        for generation in list(self._running):
-            generation.cancel()
 
 
 def _read(path: str) -> Iterator[dict[str, Any]]:
@@ -196,9 +175,9 @@ def _read(path: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             line = json.loads(row)
+            problem = _problem(line)
         except json.JSONDecodeError as error:
-            raise UsageError(f"{path}, line {number}: not JSON: {error}.") from None
-        problem = _problem(line)
+            problem = f"not JSON: {error}"
         if problem:
             raise UsageError(f"{path}, line {number}: {problem}.")
         yield {"id": number, **line}
@@ -208,21 +187,18 @@ def _problem(line: Any) -> str:
     """What is wrong with the form of a line; "" = nothing."""
     if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
         return "it must be an object with either prompt or messages"
-    unknown = set(line) - _KEYS
+    unknown = set(line) - {"id", "prompt", "messages", "seed", "max_tokens"}
     if unknown:
         return f"unknown key {sorted(unknown)[0]!r}"
     if not isinstance(line.get("prompt", ""), str):
         return "prompt must be a text"
-    messages = line.get("messages", [])
-    texts = {"role": str, "content": str}
+    messages, texts = line.get("messages", []), {"role": str, "content": str}
     if not isinstance(messages, list) or not all(
         isinstance(row, dict) and {key: type(value) for key, value in row.items()} == texts for row in messages
     ):
         return "messages must be a list of objects with the texts role and content"
-    for key in ("seed", "max_tokens"):
-        if key in line and type(line[key]) is not int:
-            return f"{key} is {line[key]!r}; it must be a whole number"
-    return ""
+    number = next((key for key in ("seed", "max_tokens") if key in line and type(line[key]) is not int), None)
+    return f"{number} is {line[number]!r}; it must be a whole number" if number else ""
 
 
 # A draft model or head that was loaded and never used in an answer: said once, with the reason that the plan knows.
@@ -245,9 +221,8 @@ def idle_draft(engine: Engine, stats: RequestStats) -> str:
     loaded = engine.loaded
     given = (loaded.settings.target, *filter(None, (loaded.settings.draft,)), *loaded.settings.heads)
     ours = paths.real(paths.bundled(""))
-    if stats.passes < FEWEST_PASSES or not engine.settings.longest_draft:
-        return ""
-    if all(paths.real(path).parent == ours for path in given):
+    bundled = all(paths.real(path).parent == ours for path in given)
+    if stats.passes < FEWEST_PASSES or not engine.settings.longest_draft or bundled:
         return ""
     length = stats.prompt_tokens + stats.generated
     return " ".join(
@@ -264,16 +239,11 @@ def reason(name: str, knowledge: Knowledge, stats: RequestStats, length: int) ->
     costs, table = knowledge.draft_costs.get(name), knowledge.acceptance[name]
     guess = costs.level(1) if costs is not None else 0.0
     if plain and guess >= SLOW_GUESS * plain:
-        return (
-            f"a guess of it takes {_milliseconds(guess)} and a pass of the target {_milliseconds(plain)}, so that it "
-            "can hardly pay; a larger target or a smaller draft would change that"
-        )
+        both = f"about {guess * 1e3:.2g} ms and a pass of the target about {plain * 1e3:.2g} ms"
+        why = "it can hardly pay; a larger target or a smaller draft would change that"
+        return f"a guess of it takes {both}, so that {why}"
     if table.scored >= ENOUGH_TRIALS:
         return f"its guesses are right {table.first_rate:.0%} of the time, which is too rarely to pay"
     if 2 * stats.draft_passes >= stats.passes:
         return f"drafts that cost nothing ({', '.join(stats.drafted_by_drafter)}) were in most passes in its place"
     return "the passes it could have saved would not have paid for reading the text and guessing"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"about {seconds * 1e3:.2g} ms"

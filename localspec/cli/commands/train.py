@@ -233,8 +233,6 @@ special tokens counts as these tokens, so chats can be given as the model's temp
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a text that is read at once."""
-
     file: str
     start: int
     """Index of its first token in the text."""

@@ -189,7 +189,7 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
 
 def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     from localspec.drafters.heads import loading as heads
-    from localspec.runtime.memory import gpu_lines, serving
+    from localspec.runtime.placement import gpu_lines, serving
 
     target, *rest = item.files
     headers = read_parts(target)
