@@ -83,7 +83,6 @@ class Facts:
     memory_guessed: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return asdict(self)
 
 
@@ -121,7 +120,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
         tokenizer=_tokenizer(header),
-        template=template and {"characters": len(template), "marks": sorted(template_marks(template))},
+        template={"characters": len(template), "marks": sorted(template_marks(template))} if template else None,
         memory=tuple(_needs(parts, settings, places)) if whole else (),
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
