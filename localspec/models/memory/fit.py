@@ -42,7 +42,7 @@ class FitSettings:
     """How the pair will run; names and defaults are those of `EngineSettings` and `ContextSettings`."""
 
     context: int | None = None
-    """Tokens a slot can hold; None = by files and memory, see `models.context_length` (`choose`: as many as fit)."""
+    """Tokens a slot can hold; None = by files and memory, see `shape.default_context` (`choose`: as many as fit)."""
     slots: int = 1
     type_k: str = "f16"
     """Number format of the target's keys; the draft model's cache is F16."""
