@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def survives(data: bytes, size: int | None = None) -> bool:
     with contextlib.suppress(ModelError):
         match(REFERENCE, header)
         match(header, REFERENCE)
-        describe([header], FitSettings(), PLACES).as_dict()
+        asdict(describe([header], FitSettings(), PLACES))
         choose(header, REFERENCE, FitSettings(), PLACES).sentence()
     return True
 

@@ -49,7 +49,6 @@ class Array:
     offset: int
     """Where its elements start in the file."""
     size: int
-    """Bytes of its elements."""
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -220,7 +219,6 @@ class Tensor:
     offset: int
     """Where its data starts in the file."""
     size: int
-    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ def spread_of(mode: str, overrides: str | None, cpu_moe: int) -> Spread:
     """A spread from settings.
 
     Args:
-        mode: see `Spread`.
         overrides: REGEX=DEVICE, several with commas; None = none.
         cpu_moe: layers, from the first, whose experts stay on the CPU; -1 = all.
     """

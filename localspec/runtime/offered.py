@@ -1,7 +1,5 @@
-"""Models to pull in words, with size and expected speed: the same in the welcome, on F5 and in `list`.
-
-What to recommend: models of the catalogue with a drafter that fit this memory and disk and are not too slow here.
-"""
+"""What to pull here: models of the catalogue with a drafter that fit this memory and disk and are not too slow. Their
+words, with size and expected speed, are the same in the welcome, on F5 and in `list`."""
 
 from __future__ import annotations
 
@@ -56,11 +54,9 @@ class Offer:
     """Something to pull."""
 
     name: str
-    """What `localspec pull` takes."""
     bytes: int
     """Target and drafter together, estimated where the catalogue does not list them."""
     drafter: str
-    """What drafts for it, in words."""
     read_bytes: int
     """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
     listed: bool = False
@@ -77,12 +73,7 @@ Rate = Callable[[int], float]
 
 
 def first_offers(store: Store | None = None, rate: Rate | None = None) -> list[Offer]:
-    """What to offer on this machine as it is now; nothing once a model is installed. Raises as `recommended`.
-
-    Args:
-        store: None = the user's.
-        rate: of this machine; None = it is not known.
-    """
+    """What to offer on this machine as it is now; nothing once a model is installed."""
     return [] if (Store() if store is None else store).entries() else recommended(rate)
 
 
@@ -118,12 +109,11 @@ def offer_of(catalog: Catalog, name: str) -> Offer | None:
     target = catalog.models.get(name if pair is None else pair.target)
     if target is None or (pair is not None and pair.method not in FROM_FILES):
         return None
-    draft = None if pair is None else catalog.models[pair.draft]
-    drafter = "layers of its own file draft" if draft is None or pair is None else f"drafter: {pair.method}"
-    listed = target.bytes + draft.bytes if draft is not None and target.bytes and draft.bytes else 0
+    drafter, listed = "layers of its own file draft", target.bytes
+    if pair is not None:
+        drafter, more = f"drafter: {pair.method}", catalog.models[pair.draft].bytes
+        listed = listed + more if listed and more else 0
     read = estimate(target.name, "a") or target.bytes or estimate(target.name)
-    if pair is None:
-        listed = target.bytes
     return Offer(name, listed or estimate(target.name), drafter, read, bool(listed))
 
 
@@ -198,11 +188,6 @@ def recommended_names() -> list[str]:
 
 
 def words(offer: Offer, here: Pace | None) -> str:
-    """Size, drafter, and the speed without drafts.
-
-    Args:
-        offer: what is offered.
-        here: this machine; None = its speed is not known, and none is named.
-    """
+    """Size, drafter, and the speed without drafts, where that of this machine is known."""
     text = f"about {decimal(offer.bytes)}, {offer.drafter}"
     return text if here is None or not offer.read_bytes else f"{text}, {here.words(offer.read_bytes)}"

@@ -61,27 +61,24 @@ def _models(names: list[str], store: Store) -> list[str]:
         catalog.check_local(name)
         pair = catalog.pairs.get(name) if not any(entry.name == name for entry in store.entries()) else None
         wanted = [pair.target, pair.draft] if pair else [name]
-        entries = [store.find(one) for one in wanted]
-        if not any(entries):
+        there = [store.find(one) for one in wanted]
+        if not any(there):
             shipped = pair is not None and catalog.models[pair.target].bundled
             shipped = shipped or (name in catalog.models and catalog.models[name].bundled)
             why = "is shipped with localspec and goes with it" if shipped else "is not installed"
             raise ModelError(f"{name!r} {why}.", "localspec list shows what is installed.")
-        found += [entry.name for entry in entries if entry is not None]
+        found += [entry.name for entry in there if entry is not None]
         if pair is not None and len(found) > 1:
             users = [other.name for other in store.entries() if other.draft == pair.draft and other.name not in found]
             if users and pair.draft in found:
                 found.remove(pair.draft)
                 print(f"{pair.draft}: kept: it is the draft of {', '.join(users)} too.", file=sys.stderr)
-    return list(dict.fromkeys([*found, *_heads_of(found, store)]))
-
-
-def _heads_of(doomed: list[str], store: Store) -> list[str]:
-    """Heads that came with these models and that no other model uses: nothing else can."""
     entries = store.entries()
-    mine = {entry.draft for entry in entries if entry.name in doomed}
-    others = {entry.draft for entry in entries if entry.name not in doomed}
-    return [entry.name for entry in entries if entry.role == "head" and entry.name in mine - others]
+    mine = {entry.draft for entry in entries if entry.name in found}
+    mine -= {entry.draft for entry in entries if entry.name not in found}
+    # nothing else can use them
+    heads = (entry.name for entry in entries if entry.role == "head" and entry.name in mine)
+    return list(dict.fromkeys([*found, *heads]))
 
 
 def _check_unused(name: str, store: Store, doomed: list[str]) -> None:

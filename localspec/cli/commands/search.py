@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 
 from localspec.chat.text_file import check_text
 from localspec.cli.output import print_plain
@@ -34,10 +35,7 @@ def run(options: argparse.Namespace) -> int:
     found = Hub().search(options.words, options.limit)
     if options.json:
         known = [{"name": pair.name, "target": pair.target, "draft": pair.draft, "why": pair.why} for pair in pairs]
-        remote = [
-            {"repository": one.repository, "downloads": one.downloads, "gated": one.gated, "url": one.url}
-            for one in found
-        ]
+        remote = [*map(asdict, found)]
         alone = [{"name": entry.name, "repository": entry.repository} for entry in models]
         print(json.dumps({"pairs": known, "models": alone, "repositories": remote}))
         return 0 if known or alone or remote else 1

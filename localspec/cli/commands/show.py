@@ -239,7 +239,7 @@ def run(options: argparse.Namespace) -> int:
     models = [read_parts(path) for path in paths]
     found = [Explained(parts, settings, there) for parts in models]
     if options.json:
-        data = [one.facts.as_dict() | {"exact": one.exact, "template_fault": one.template_fault} for one in found]
+        data = [asdict(one.facts) | {"exact": one.exact, "template_fault": one.template_fault} for one in found]
         print(json.dumps(data if pair else data[0]))
         return 0
     for index, (parts, one) in enumerate(zip(models, found, strict=True)):

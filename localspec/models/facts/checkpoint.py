@@ -52,7 +52,6 @@ def save(path: Path, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str,
     and renames it.
 
     Args:
-        path: the file.
         arrays: mapped ones are never in memory as a whole.
         facts: for the header's `__metadata__`.
 
@@ -267,7 +266,6 @@ class Tensors:
         return found.rows(0, (*found.shape, 1)[0]).reshape(found.shape)
 
     def array(self, name: str) -> Float32Array:
-        """A tensor as float32."""
         shape = self._held(name).shape
         return self._floats(name, 0, (*shape, 1)[0]).reshape(shape)
 

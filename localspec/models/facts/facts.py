@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.gguf import Header, bytes_by_type
@@ -68,7 +68,7 @@ class Facts:
     tensor_bytes: dict[str, int]
     """Bytes per tensor type, most first."""
     unpacked_bytes: dict[str, int]
-    """Of them, those of matrices that our kernels do not pack (`packing.unpacked`)."""
+    """Of them, those of matrices that our kernels do not pack (`unpacked`)."""
     unpacked: str
     """The same in words, with what it costs; "" if all is packed."""
     context: int
@@ -81,10 +81,6 @@ class Facts:
     memory: tuple[Memory, ...]
     methods: tuple[Method, ...]
     memory_guessed: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Facts:

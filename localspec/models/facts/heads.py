@@ -40,7 +40,6 @@ class DraftKind:
 
 
 def draft_kind(header: Header) -> DraftKind:
-    """What a file is as a drafter."""
     architecture, kind = header.architecture, header.text("general.type")
     if architecture == "clip" or kind == "mmproj":
         return DraftKind("projector", "an image projector (mmproj)", drafts=False)
@@ -59,7 +58,6 @@ def draft_kind(header: Header) -> DraftKind:
 
 
 def _fits(header: Header, known: Gguf) -> bool:
-    """Whether a file is known to be of a method."""
     names = [header.text(f"general.{key}") for key in ("name", "basename", "finetune")]
     return (
         (not known.architecture or re.fullmatch(known.architecture, header.architecture) is not None)
@@ -144,7 +142,6 @@ def nextn_layers(header: Header | Sequence[Header]) -> int:
 
 
 def _predicts(part: Header) -> bool:
-    """Whether a file holds tensors of multi-token prediction."""
     return any(".nextn." in tensor.name for tensor in part.tensors)
 
 

@@ -53,7 +53,6 @@ class Vocabulary:
     add_eos: bool
     """Whether a text ends with `eos`."""
     tokens: Sequence[bytes] = field(repr=False)
-    """Text of every token, by id."""
     types: Sequence[int] = field(default=(), repr=False)
     """llama.cpp's type of every token; may be empty, and in a damaged file of another length than `tokens`."""
     merges: bytes = field(default=b"", repr=False)
@@ -67,7 +66,6 @@ class Vocabulary:
         return len(self.tokens)
 
     def text(self, token: int | None) -> str:
-        """A token's text; "" for None."""
         return "" if token is None else self.tokens[token].decode("utf-8", "replace")
 
 
@@ -80,7 +78,6 @@ def doubt_of(header: Header) -> str:
 
 
 def vocabulary(header: Header) -> Vocabulary:
-    """The tokenizer of a file."""
     model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
     kind, tokens = KINDS.get(model, model), header.token_bytes
     bos, eos = _BOS_EOS.get(kind, (None, None)) if model != "gemma4" else (None, None)
@@ -280,7 +277,6 @@ class Match:
     method: str
     """How the draft file would draft: "draft", "eagle3", "mtp", ...; see `heads.draft_kind`."""
     verdict: str
-    """One sentence."""
     difference: Difference | None = None
     warnings: tuple[str, ...] = ()
     """Sentences about what differs and does no harm to the text."""

@@ -233,8 +233,7 @@ def default_context(
     """Tokens a slot can hold, at most as many as the target was trained for.
 
     Args:
-        target: its shape.
-        draft: that of its draft model; None = there is none.
+        target, draft: of the model, and of its draft model if there is one.
         slots: each has a cache of its own.
         total_bytes: all memory of the machine; 0 = unknown.
         element: bytes of an element of the target's cache (the draft's have 2).
@@ -281,13 +280,7 @@ class HeadShape:
 
 
 def head_shape(path: Path, method: str, target: Header) -> HeadShape:
-    """Of a file or folder.
-
-    Args:
-        path: of the head.
-        method: one of `methods.HEADS`.
-        target: of the model it goes with.
-    """
+    """Of a head's file or folder that drafts by one of `methods.HEADS` for this target."""
     if not checkpoint.is_checkpoint(path):
         return gguf_head(read_parts(path), method, target)
     weights, width = sum(file.stat().st_size for file in checkpoint.weights_of(path)), _width(target)

@@ -95,7 +95,6 @@ class Transfer:
         return blob.with_name(blob.name + PARTIAL)
 
     def missing(self, hub: Hub) -> int:
-        """Bytes still to be fetched."""
         for path in (self.blob(hub), self.partial(hub)):
             with suppress(OSError):
                 return self.file.size - min(path.stat().st_size, self.file.size)
@@ -126,7 +125,6 @@ class Part:
     """Repository or address."""
     choice: Choice
     headers: tuple[Header, ...]
-    """Of its files."""
     transfers: tuple[Transfer, ...]
     others: tuple[Choice, ...] = ()
     """What else the repository has of this model."""
@@ -139,11 +137,9 @@ class Part:
         return self.headers[0]
 
     def missing(self, hub: Hub) -> int:
-        """Bytes still to be fetched."""
         return sum(transfer.missing(hub) for transfer in self.transfers)
 
     def as_dict(self, hub: Hub) -> dict[str, Any]:
-        """For JSON."""
         files = [{"file": file.name, "bytes": file.size, "sha256": file.sha256} for file in self.choice.files]
         commit = self.listing.commit if self.listing else ""
         facts = {"name": self.name, "role": self.role, "origin": self.origin, "revision": commit}

@@ -59,7 +59,6 @@ class Finding:
     """What pulls it with the model, asked or not; "" = it cannot draft, or is inside."""
 
     def line(self) -> str:
-        """One line for people."""
         size = f" ({decimal(self.bytes)})" if self.bytes else ""
         way = f" ({self.command})" if self.command and not self.taken else ""
         return f"{self.name}{size} {'taken' if self.taken else 'not taken'}: {self.why}{way}"

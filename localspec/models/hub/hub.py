@@ -132,14 +132,11 @@ class Hub:
         """Host (and port) of the hub."""
         return urlsplit(self.endpoint).netloc
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that the hub, and only the hub, may see: they carry the token."""
-        return _headers(self.token)
-
     def headers_for(self, url: str) -> dict[str, str]:
         """Headers for an address; the token only where the hub itself answers."""
-        return self.headers if urlsplit(url).netloc == self.host else _headers(None)
+        token = (self.token if urlsplit(url).netloc == self.host else None) or False
+        found: dict[str, Any] = build_hf_headers(token=token, library_name="localspec", library_version=__version__)
+        return {str(key): str(value) for key, value in found.items()}
 
     def folder(self, repository: str) -> Path:
         """Where the Hugging Face cache keeps a repository."""
@@ -273,17 +270,10 @@ class Hub:
                 "limit": limit,
             }
             url, timeout = f"{self.endpoint}/api/models", constants.HF_HUB_DOWNLOAD_TIMEOUT
-            response = get_session().get(url, params=wanted, headers=self.headers, timeout=timeout)
+            response = get_session().get(url, params=wanted, headers=self.headers_for(url), timeout=timeout)
             hf_raise_for_status(response)
-            return [
-                Found(
-                    str(one["id"]),
-                    int(one.get("downloads") or 0),
-                    bool(one.get("gated")),
-                    f"{self.endpoint}/{one['id']}",
-                )
-                for one in response.json()[:limit]
-            ]
+            rows = ((one["id"], one.get("downloads") or 0, one.get("gated")) for one in response.json()[:limit])
+            return [Found(str(name), int(many), bool(gated), f"{self.endpoint}/{name}") for name, many, gated in rows]
 
         return self._ask("search", ask)
 
@@ -367,10 +357,3 @@ def passing(error: BaseException) -> bool:
     if isinstance(error, errors.HfHubHTTPError):
         return error.response.status_code in (408, 429, 500, 502, 503, 504)
     return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
-
-
-def _headers(token: str | None) -> dict[str, str]:
-    found: dict[str, Any] = build_hf_headers(
-        token=token or False, library_name="localspec", library_version=__version__
-    )
-    return {str(key): str(value) for key, value in found.items()}

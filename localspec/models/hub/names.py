@@ -40,7 +40,6 @@ class RepositoryName:
     """A model in a repository of the hub."""
 
     repository: str
-    """`user/repo`."""
     quant: str = ""
     """As typed; "" = the default rule chooses."""
     file: str = ""
@@ -74,7 +73,6 @@ class RemoteFile:
     name: str
     """Path inside the repository, or the last part of a URL."""
     size: int
-    """Bytes."""
     url: str
     sha256: str = ""
     """Lower-case hex; "" = the server does not say."""
@@ -94,7 +92,6 @@ class Choice:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
         return sum(file.size for file in self.files)
 
     @property

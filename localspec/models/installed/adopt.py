@@ -41,7 +41,6 @@ class Kept:
     program: str
     """Who keeps it, in words."""
     bytes: int
-    """Of all its parts."""
     quant: str
     architecture: str
     is_head: bool
@@ -255,7 +254,6 @@ def work_folder(name: str) -> Path:
 
 
 def size_of(name: str) -> int:
-    """Bytes of what training it left."""
     return sum(file.stat().st_size for file in work_folder(name).rglob("*") if file.is_file())
 
 

@@ -67,7 +67,6 @@ class ModelEntry:
 
     @property
     def path(self) -> Path:
-        """Where a bundled file is."""
         return paths.bundled(self.file)
 
     @property
@@ -108,13 +107,10 @@ class PairEntry:
     name: str
     """What a user types."""
     target: str
-    """Name of a model."""
     draft: str
-    """Name of a model."""
     method: str = "draft"
     """How it drafts: `draft` (a small whole model), or the kind of head, such as `eagle3`."""
     why: str = ""
-    """Why this pair: one sentence."""
     acceptance: float = -1.0
     """Acceptance rate measured with localspec, 0 to 1; -1 = not measured."""
     verified: str = ""
@@ -148,7 +144,6 @@ class EndpointEntry:
 
     @property
     def title(self) -> str:
-        """Model and server in words."""
         return f"{self.model or 'the first model'} at {self.endpoint}"
 
     def fault(self) -> str:

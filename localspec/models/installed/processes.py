@@ -23,7 +23,6 @@ class Process:
 
     pid: int
     command: str
-    """Such as "chat"."""
     target: str
     """Path of the file that is open; "" = this is a server's own file, whether it has models open or not."""
     draft: str
@@ -43,7 +42,6 @@ class Process:
         return taken(process)[0] if process else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started))
         return asdict(self) | {"started": stamp, "memory_bytes": self.memory()}
 

@@ -107,7 +107,6 @@ class Entry:
     draft: str = ""
     """Name of the draft model that was installed with it; "" = none."""
     added: float = 0.0
-    """Seconds since 1970."""
 
     @property
     def path(self) -> Path:
@@ -124,7 +123,6 @@ class Entry:
         return next((file.fault for file in self.files if file.fault), "")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         found = asdict(self)
         found["files"] = [asdict(file) | {"path": str(file.path)} for file in self.files]
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.added))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.filesize import decimal
@@ -41,7 +42,7 @@ class FitSettings:
     """How the pair will run; names and defaults are those of `EngineSettings` and `ContextSettings`."""
 
     context: int | None = None
-    """Tokens a slot can hold; None = by files and memory, see `models.context_length` (`choose`: as many as fit)."""
+    """Tokens a slot can hold; None = by files and memory, see `shape.default_context` (`choose`: as many as fit)."""
     slots: int = 1
     type_k: str = "f16"
     """Number format of the target's keys; the draft model's cache is F16."""
@@ -96,11 +97,9 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
-        """On all devices."""
         return sum(share.total for share in self.shares)
 
     def needed(self, place: str) -> int:
-        """Bytes on one device."""
         return sum(share.total for share in self.shares if share.place == place)
 
     def missing(self, place: Place) -> int:
@@ -118,7 +117,6 @@ class MemoryPlan:
         return not any(self.missing(place) for place in self.places)
 
     def sentence(self) -> str:
-        """The plan in one sentence."""
         parts = []
         for place in self.places:
             if self.needed(place.name):
@@ -139,7 +137,6 @@ class MemoryPlan:
         return " ".join(sentences)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return asdict(self) | {"fits": self.fits, "total_bytes": self.total_bytes, "doubt": self.doubt}
 
 
@@ -200,14 +197,12 @@ def choose(
     places: Sequence[Place],
     cache_types: Sequence[str] = ("q8_0",),
 ) -> MemoryPlan:
-    """The best plan that fits, the draft counted in: `--fit`.
+    """The best plan that fits, the draft counted in: `--fit`; other arguments are those of `plan`.
 
     With a GPU everything goes there if it can; a shorter context and a Q8_0 cache are tried before layers are left on
     the CPU. A `settings.context` is kept; without one it is halved from what the target was trained for.
 
     Args:
-        target, draft, places: as for `plan`.
-        settings: what is wanted.
         cache_types: number formats of keys and values to try besides the wanted ones, in order.
 
     Returns:
@@ -218,18 +213,14 @@ def choose(
     gpus = any(place.kind == "gpu" for place in places)
     layers = -1 if gpus else 0
     everything = replace(settings, gpu_layers=layers, draft_gpu_layers=layers)
-    best: MemoryPlan | None = None
-    for one in _smaller(everything, main, cache_types):
-        best = _plan(main, small, one, places)
-        if best.fits:
-            return best
-    assert best is not None
+    plans = [partial(_plan, main, small, one, places) for one in _smaller(everything, main, cache_types)]
     if gpus:
-        for one in reversed(list(_smaller(settings, main, cache_types))):
-            partly = _most_layers(main, small, one, places)
-            if partly.fits:
-                return partly
-            best = partly
+        smallest_first = reversed([*_smaller(settings, main, cache_types)])
+        plans += [partial(_most_layers, main, small, one, places) for one in smallest_first]
+    for make in plans:
+        best = make()
+        if best.fits:
+            break
     return best
 
 
@@ -476,15 +467,10 @@ _MEMORY_DIVISOR = 32
 
 
 def rollback(shape: ModelShape, total_bytes: int, wanted: int | None = None) -> int:
-    """Tokens that can be dropped.
+    """Tokens that can be dropped: what is wanted, else 1 to 4; 0 if the target keeps no state, or llama.cpp no
+    snapshots of it.
 
-    Args:
-        shape: of the target.
-        wanted: what the user asks for; None = nothing.
-        total_bytes: all the memory there is, so that the answer is the same at every start; 0 = unknown.
-
-    Returns:
-        What is wanted, else 1 to 4; 0 if the model keeps no state, or one of which llama.cpp keeps no snapshots.
+    `total_bytes`: all the memory there is, so that the answer is the same at every start; 0 = unknown.
     """
     if shape.architecture not in ROLLS_BACK:
         return 0

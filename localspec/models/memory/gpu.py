@@ -51,22 +51,13 @@ def memory_rate(gpu: Place) -> float | None:
 
 
 def is_unified(name: str, description: str, integrated: bool) -> bool:
-    """Whether a device's memory is the CPU's: llama.cpp says so of most, but not of those of Apple's own.
-
-    Args:
-        name, description: llama.cpp's.
-        integrated: whether llama.cpp calls it integrated.
-    """
+    """Whether a device's memory is the CPU's: llama.cpp calls most such integrated, but not those of Apple's own."""
     return integrated or (name.startswith(("MTL", "Metal")) and description.startswith("Apple"))
 
 
 def why_unused(gpu: Place, listed: Sequence[Place]) -> str:
-    """Why a GPU is not used unless it is asked for, in words that go on after its name; "" = it is used.
-
-    Args:
-        gpu: one of `listed`.
-        listed: all GPUs, in llama.cpp's order.
-    """
+    """Why one of the GPUs that llama.cpp lists is not used unless it is asked for, in words that go on after its name;
+    "" = it is used."""
     if is_software(gpu):
         return "the CPU computes in its name"
     twin = _twin(gpu, listed)
@@ -79,9 +70,7 @@ def why_unused(gpu: Place, listed: Sequence[Place]) -> str:
     rate = memory_rate(gpu)
     if rate is None:
         return "how fast it reads memory is not known"
-    if rate < LEAST_RATE:
-        return f"it reads {rate:g} GB/s, which the CPU can do as well"
-    return ""
+    return "" if rate >= LEAST_RATE else f"it reads {rate:g} GB/s, which the CPU can do as well"
 
 
 def used(listed: Sequence[Place]) -> list[Place]:
