@@ -177,11 +177,7 @@ class Prompt(Body):
     """Accepted and not done: a conversation that does not fit is refused."""
 
     def fields(self, **more: Any) -> ChatFields:
-        """The same as a body of the chat API.
-
-        Args:
-            more: further fields of it.
-        """
+        """The same as a body of the chat API, with `more` of its fields."""
         system = [{"role": "system", "content": _text(self.system)}] if self.system else []
         wanted = self.output_config.format if self.output_config is not None else None
         if wanted is not None:

@@ -25,7 +25,6 @@ from localspec.server.chat.shapes import (
     ChunkChoice,
     Delta,
     PromptProgress,
-    Reading,
     chat_log_probs,
     extra,
     fingerprint,
@@ -103,16 +102,15 @@ class ChatReply:
         """The stream: roles, what comes as it comes, a finish chunk a choice, usage if it was asked for."""
         for index in range(len(self._generations)):
             yield self._chunk(_news_of(index, {"role": "assistant", "content": None}))
-        progress = Reading(self._generations[0]) if self._fields.return_progress else None
-        news_of = self._exchange.news
-        async for news in news_of(silence) if progress is None else progress.followed(news_of, silence):
+        exchange = self._exchange
+        async for news in exchange.stream(silence, self._fields.return_progress):
             if news is None:
                 yield None
                 continue
             if isinstance(news, PromptProgress):
                 yield self._chunk(_news_of(0, {"content": None})) | {"prompt_progress": news}
                 continue
-            answer = self._exchange.choices[news.number]
+            answer = exchange.choices[news.number]
             for delta in _deltas(news.parts, len(answer.calls)):
                 yield self._content_chunk(news.number, answer, delta)
             if news.event.finish is not None:

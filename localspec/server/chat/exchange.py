@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple
 
 from localspec.chat.reply.dialect import Turn
@@ -14,7 +15,11 @@ from localspec.server.chat.answers import Answers, OneAnswer
 from localspec.server.chat.chat_fields import ChatFields, CompletionFields
 from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared, text_asked
 from localspec.server.chat.service import Service
+from localspec.server.chat.shapes import PromptProgress
 from localspec.types import NO_TOKENS, Tokens
+
+_LOOK_SECONDS = 0.25
+"""Between two looks at how far a prompt is read."""
 
 
 class News(NamedTuple):
@@ -81,6 +86,29 @@ class Exchange:
             else:
                 index, event = arrival.index, arrival.event
                 yield News(index, event, self.choices[index].take(event))
+
+    async def _with_progress(self, silence: float) -> AsyncIterator[News | PromptProgress | None]:
+        """The same, and before the first answer's first news how far its prompt is read."""
+        generation, begun, reported, said = self.answers.generations[0], perf_counter(), -1, perf_counter()
+        reading = True
+        async for news in self.news(min(silence, _LOOK_SECONDS)):
+            progress = None
+            if reading:
+                total, cache = len(generation.request.prompt), generation.stats.reused_tokens
+                processed = total if news is not None else min(total, cache + generation.read)
+                if processed != reported:
+                    progress = PromptProgress(total, cache, processed, int((perf_counter() - begun) * 1e3))
+                    yield progress
+                reading, reported = news is None, processed
+            silent = perf_counter() - said >= silence
+            if news is not None or silent:
+                yield news
+            if news is not None or progress is not None or silent:
+                said = perf_counter()
+
+    def stream(self, silence: float, progress: bool | None) -> AsyncIterator[News | PromptProgress | None]:
+        """What each pass brings, and with `progress` how far the prompt is read."""
+        return self._with_progress(silence) if progress else self.news(silence)
 
     async def read(self) -> None:
         """Waits for all of it."""

@@ -254,22 +254,13 @@ class Service:
         return engine.settings.slots + self.settings.max_queue
 
     def check_count(self, engine: Engine, count: int) -> None:
-        """Refuses a request for more answers than there are places.
-
-        Raises:
-            ApiError: 400.
-        """
+        """Refuses a request for more answers than there are places."""
         if count > self._places(engine):
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
 
     async def grammar(self, engine: Engine, grammar: Grammar) -> Constraint:
-        """A grammar for an engine, compiled off the event loop; a large one after it was tried.
-
-        Raises:
-            ApiError: 503, too many large grammars wait already.
-            UsageError: a mistake in the grammar, or it is too large.
-        """
+        """A grammar for an engine, compiled off the event loop; a large one after it was tried. ApiError: 503."""
         limiter = self.compiling
         if len(grammar.source) > LARGE:
             limiter = self.trying
@@ -283,11 +274,7 @@ class Service:
 
     @contextmanager
     def reading_texts(self) -> Iterator[None]:
-        """Admits a request that has texts read only, for vectors or log-probabilities: all of them, or none.
-
-        Raises:
-            ApiError: 503, too many such requests wait already, or the server is ending.
-        """
+        """Admits a request that has texts read only, for vectors or log-probabilities: all of them, or none (503)."""
         if self.ending:
             raise ending()
         if self.reading > self.settings.max_queue:

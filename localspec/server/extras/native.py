@@ -23,7 +23,6 @@ from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     Extra,
     PromptProgress,
-    Reading,
     Timings,
     TokenLogProbs,
     TopLogProb,
@@ -259,9 +258,6 @@ async def lora_adapters() -> list[dict[str, Any]]:
 def gap(fields: Infill, engine: Engine) -> list[int]:
     """The prompt for what goes between two texts, in the order that llama-server has: other files, what is before the
     gap, what is after it, the mark of the middle. What does not fit the context is left out where it is farthest away.
-
-    Raises:
-        ApiError: 400, the model does not fill gaps.
     """
     model = engine.loaded.model
     if model.fill_in is None:
@@ -313,9 +309,7 @@ class _Reply:
 
     async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """Pieces as they come, and the last."""
-        news_of = self._exchange.news
-        progress = Reading(self._generation) if self._fields.return_progress else None
-        async for news in news_of(silence) if progress is None else progress.followed(news_of, silence):
+        async for news in self._exchange.stream(silence, self._fields.return_progress):
             if news is None:
                 yield None
             elif isinstance(news, PromptProgress):
