@@ -15,9 +15,8 @@ from typing_extensions import TypedDict
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.answers import arguments_of
-from localspec.server.chat.chat import STREAMED
+from localspec.server.chat.chat import STREAMED, Exchange
 from localspec.server.chat.chat_fields import ChatFields, only_text, part_kind
-from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,

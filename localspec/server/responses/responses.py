@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 
 from localspec.chat.reply.reply import Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.exchange import Exchange, News
+from localspec.server.chat.chat import STREAMED, Exchange, News
 from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
@@ -33,7 +32,7 @@ from localspec.server.chat.shapes import (
 from localspec.server.http.errors import ApiError
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
-from localspec.server.responses.responses_body import NamedTool, ResponsePrompt, ResponsesBody
+from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
