@@ -251,11 +251,7 @@ _FOREIGN = re.compile(r"Resource '(?P<name>.*?)' is not present.*")
 
 
 def words(text: str) -> str:
-    """A sentence without its full stop.
-
-    Args:
-        text: what llguidance, or what translates for it, says; any number of lines.
-    """
+    """What llguidance, or what translates for it, says, as a sentence without its full stop."""
     said = _COPY.sub("", " ".join(text.split("<state>")[0].split()))
     if _ENDLESS in said:
         return ENDLESS
@@ -276,12 +272,7 @@ def words(text: str) -> str:
 
 
 def admits(schema: Mapping[str, Any], value: Any) -> bool:
-    """Whether a schema admits a value; False for a schema that is large or cannot be read.
-
-    Args:
-        schema: a JSON schema.
-        value: what `json.loads` makes of a text.
-    """
+    """Whether a schema admits a JSON value; False for a schema that is large or cannot be read."""
     try:
         text = json.dumps(schema)
         said = json.dumps(_ordered(value, schema), ensure_ascii=False)

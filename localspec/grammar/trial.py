@@ -38,12 +38,8 @@ class Trials:
         self._lock = threading.Lock()
 
     def read(self, grammar: Grammar, cancel: Callable[[], bool] = lambda: False) -> Grammar:
-        """What `Grammar.read` makes of it; a large one has been compiled elsewhere, with a vocabulary of bytes, before.
-
-        Args:
-            grammar: as it was written.
-            cancel: whether it is not wanted any more.
-        """
+        """What `Grammar.read` makes of it, unless `cancel` says that it is not wanted any more; a large one has been
+        compiled elsewhere, with a vocabulary of bytes, before."""
         if len(grammar.source) <= LARGE:
             return grammar.read()
         key = hashlib.sha256(f"{grammar.kind}:{grammar.source}".encode("utf-8", "replace")).hexdigest()

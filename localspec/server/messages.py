@@ -15,9 +15,8 @@ from typing_extensions import TypedDict
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.answers import arguments_of
-from localspec.server.chat.chat import STREAMED
+from localspec.server.chat.chat import STREAMED, Exchange
 from localspec.server.chat.chat_fields import ChatFields, only_text, part_kind
-from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,
@@ -177,11 +176,7 @@ class Prompt(Body):
     """Accepted and not done: a conversation that does not fit is refused."""
 
     def fields(self, **more: Any) -> ChatFields:
-        """The same as a body of the chat API.
-
-        Args:
-            more: further fields of it.
-        """
+        """The same as a body of the chat API, with `more` of its fields."""
         system = [{"role": "system", "content": _text(self.system)}] if self.system else []
         wanted = self.output_config.format if self.output_config is not None else None
         if wanted is not None:

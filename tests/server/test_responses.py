@@ -11,8 +11,8 @@ import pytest
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.http.errors import ApiError
+from localspec.server.responses.body import ResponsePrompt
 from localspec.server.responses.responses import Items, Remembered, ResponseMemory, ResponseObject
-from localspec.server.responses.responses_body import ResponsePrompt
 from tests.server.live import COPIED, COPY, Live, error_of, user
 from tests.server.named_events import LOOK_UP, QUERY_JSON, RESULT, SHORT_ANSWER, WIKIPEDIA, named_events, said_of
 

@@ -65,10 +65,7 @@ class Answers:
 
     async def events(self, silence: float | None = None) -> AsyncIterator[Arrival | None]:
         """Events of all choices as they come, to the last one; None whenever `silence` seconds brought nothing.
-
-        Raises:
-            ApiError: a generation failed, or the server ended it (`stop`).
-        """
+        ApiError: a generation failed, or the server ended it (`stop`)."""
         while self._unread:
             item: Arrival | ApiError | None = None
             if not self._arrived.empty():

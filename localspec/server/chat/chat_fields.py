@@ -70,11 +70,7 @@ class FormFields(Body):
     guided_grammar: str | None = Field(default=None, description="GBNF text.")
 
     def answer_grammar(self) -> tuple[Grammar, str] | None:
-        """What is asked for, as it is written, and the field that asks; None = nothing.
-
-        Raises:
-            ApiError: 400, several fields ask, or no schema is given.
-        """
+        """What is asked for, as it is written, and the field that asks; None = nothing. ApiError 400: several ask."""
         given: dict[str, Any] = {
             name: getattr(self, name)
             for name in ("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -267,13 +263,8 @@ _UNREAD = frozenset({
 
 
 def only_text(parts: Any, kind: str = "text") -> Any:
-    """Parts of a tool's result, with a text in place of each that cannot be read: whoever sends it does so in every
-    request that follows, and would get no answer any more.
-
-    Args:
-        parts: the content of a result, not validated.
-        kind: what a part of text is called.
-    """
+    """Parts of a tool's result, not validated, with a text of `kind` in place of each that cannot be read: whoever
+    sends it does so in every request that follows, and would get no answer any more."""
     if not isinstance(parts, list):
         return parts
     unread = [isinstance(one, dict) and isinstance(one.get("type"), str) and one["type"] in _UNREAD for one in parts]
@@ -374,22 +365,15 @@ class ChatFields(GenerationFields, ThinkingFields):
     )
 
     def limit(self) -> int | None:
-        """Most new tokens, by whichever name.
-
-        Raises:
-            ApiError: 400, two names and two limits.
-        """
+        """Most new tokens, by whichever name; ApiError 400: two names and two limits."""
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
             raise invalid("max_tokens and max_completion_tokens differ.", "max_completion_tokens", "invalid_value")
         return old if new is None else new
 
     def conversation(self) -> tuple[list[Message], str]:
-        """The messages to show, and the beginning of the answer that is given: "" = none.
-
-        Raises:
-            ApiError: 400, an impossible order.
-        """
+        """The messages to show, and the beginning of the answer that is given: "" = none. ApiError 400: an impossible
+        order."""
         messages = [message_of(one) for one in self.messages]
         last_is_answer = messages[-1].role == "assistant" and not messages[-1].tool_calls
         if self.continue_final_message and (self.add_generation_prompt or not last_is_answer):
@@ -402,11 +386,7 @@ class ChatFields(GenerationFields, ThinkingFields):
         return messages[:-1], messages[-1].content
 
     def variables(self) -> dict[str, Any]:
-        """For the chat template.
-
-        Raises:
-            ApiError: 400, a variable that is not the client's to set.
-        """
+        """For the chat template; ApiError 400: one that is not the client's to set."""
         given = dict(self.chat_template_kwargs or {})
         own = sorted(_OWN_VARIABLES & set(given))
         if own:

@@ -14,9 +14,8 @@ from starlette.responses import Response
 from localspec.engine.slot import TokenLogProb
 from localspec.llama.model import Model
 from localspec.server.chat.answers import OneAnswer
-from localspec.server.chat.chat import STREAMED
+from localspec.server.chat.chat import STREAMED, Exchange
 from localspec.server.chat.chat_fields import CompletionFields
-from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.prepare import each_prompt
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (

@@ -44,14 +44,11 @@ def options_of(fields: GenerationFields, engine: Engine, max_tokens: int | None 
     """What all choices of a request have in common, the seed chosen.
 
     Args:
-        fields: the request.
-        engine: the engine that will answer.
         max_tokens: overrides the field of that name.
         more: options that its fields do not tell.
 
     Raises:
         ApiError: 400, with the field at fault.
-        UsageError: a value the engine refuses.
     """
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
     if "" in stop:
@@ -113,11 +110,7 @@ def sampling_params(fields: GenerationFields, model: Model) -> SamplingParams:
 
 
 def logit_bias(given: LogitBias | None, model: Model) -> tuple[tuple[int, float], ...]:
-    """(token, bias) pairs from an object or a list of pairs; a text stands for each of its tokens, false for -inf.
-
-    Raises:
-        ApiError: 400, no such token, or no such bias.
-    """
+    """(token, bias) pairs from an object or a list of pairs; a text stands for each of its tokens, false for -inf."""
     pairs: list[Any] = list(given.items()) if isinstance(given, dict) else list(given or ())
     found: dict[int, float] = {}
     for pair in pairs:
@@ -202,13 +195,10 @@ def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> t
     """The turn a chat request asks for, and its prompt.
 
     Args:
-        fields: of the request.
-        engine: that is to answer.
         said: tokens of a conversation, up to its last answer, that the messages go on from.
 
     Raises:
         ApiError: 400, messages that go with no template or do not fit.
-        UsageError: messages or tools that the template or the engine refuses.
     """
     if not engine.template.exists:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "unsupported_model")
@@ -281,12 +271,7 @@ def _name(tools: Sequence[Tool], schema: Grammar | None) -> str:
 
 
 def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[Asked]:
-    """What each prompt of a request asks the engine.
-
-    Raises:
-        ApiError: 400.
-        UsageError: a value the engine refuses.
-    """
+    """What each prompt of a request asks the engine."""
     if fields.best_of is not None and fields.best_of != fields.choices:
         raise invalid("best_of must equal n: nothing is thrown away here.", "best_of", "unsupported_value")
     if fields.echo and fields.suffix is not None:
@@ -325,11 +310,7 @@ def _prompt_tokens(prompt: str | list[int], suffix: str | None, engine: Engine) 
 
 
 def known_tokens(given: Sequence[int], model: Model, param: str) -> Tokens:
-    """Tokens that a field gives by their ids.
-
-    Raises:
-        ApiError: 400, one of them is not in the vocabulary.
-    """
+    """Tokens that a field gives by their ids; ApiError 400: one is not in the vocabulary."""
     wrong = next((token for token in given if not 0 <= token < model.n_vocab), None)
     if wrong is not None:
         what = f"{param} holds the token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
@@ -360,14 +341,9 @@ def check_text(text: str, engine: Engine, param: str, *, special: bool = True, r
     """Refuses a text that has too many tokens for certain.
 
     Args:
-        text: of which tokens are to be made.
-        engine: whose context it is for.
         param: the field that it came in.
         special: special tokens in it are read as such.
         room: tokens that are allowed even if the context holds fewer.
-
-    Raises:
-        ApiError: 400.
     """
     n_ctx = engine.loaded.context.n_ctx
     most = max(n_ctx, room)
@@ -377,11 +353,7 @@ def check_text(text: str, engine: Engine, param: str, *, special: bool = True, r
 
 
 def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
-    """Refuses a prompt without room for an answer.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Refuses a prompt without room for an answer."""
     n_ctx = engine.loaded.context.n_ctx
     if len(prompt) >= n_ctx:
         raise context_exceeded(len(prompt), n_ctx, param)
@@ -395,12 +367,7 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 
 
 async def bound(service: Service, lease: Lease, asked: Sequence[Asked]) -> list[Asked]:
-    """With the grammar of a request's prompts compiled, which all have the same; the lease is released if that fails.
-
-    Raises:
-        ApiError: 400, the grammar is too large; 503, too many wait to be tried.
-        UsageError: a mistake in the grammar, or it takes too long.
-    """
+    """With the grammar compiled that all prompts of a request have; the lease is released if that fails."""
     grammar = asked[0].grammar
     if grammar is None:
         return list(asked)

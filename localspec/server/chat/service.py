@@ -1,4 +1,4 @@
-"""What all routes share: the engines, the bounded queue, what is counted, and the end of the server."""
+"""What all routes share: the engines, the bounded queue, what is counted, /props of a model, the end of the server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
+from pathlib import Path
 from secrets import randbits
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -17,23 +18,75 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localspec import __version__
 from localspec.engine.interfaces import Constraint
 from localspec.errors import Cancelled, LocalspecError
+from localspec.gguf.split import read_parts
 from localspec.grammar.grammar import LARGE, Grammar
 from localspec.grammar.trial import Trials
 from localspec.llama.exact.choice import Progress
+from localspec.models.facts.vocabulary import vocabulary
 from localspec.runtime.generation import Generation
+from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
-from localspec.server.chat.props import props_of
 from localspec.server.http import meter
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.http.meter import Counting, Meter
 from localspec.server.http.reading import IgnoredNames
 from localspec.server.http.settings import ServerSettings
+from localspec.types import SamplingParams
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
+
+
+def props_of(name: str, facts: ModelFacts) -> dict[str, Any]:
+    """Of a model that is in memory."""
+    return {
+        **_of_files(name, Path(facts.target), None if facts.draft is None else Path(facts.draft)),
+        "default_generation_settings": _defaults(facts.context),
+        "total_slots": facts.slots,
+        "chat_template": facts.template,
+        "bos_token": facts.bos,
+        "eos_token": facts.eos,
+        "is_sleeping": False,
+        "speculative": facts.speculative | {"configuration": facts.configuration},
+    }
+
+
+def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
+    """Of a model that was never in memory, as its file tells it; a context of 0 is not known before it is loaded."""
+    files = pool.files(name)
+    header = read_parts(files.target)[0]
+    words = vocabulary(header)
+    bos, eos = (
+        "" if token is None else words.tokens[token].decode("utf-8", "replace") for token in (words.bos, words.eos)
+    )
+    return {
+        **_of_files(name, files.target, files.draft),
+        "default_generation_settings": _defaults(0),
+        "total_slots": pool.slots(files),
+        "chat_template": header.chat_template or "",
+        "bos_token": bos,
+        "eos_token": eos,
+        "is_sleeping": True,
+    }
+
+
+def _of_files(name: str, target: Path, draft: Path | None) -> dict[str, Any]:
+    return {
+        "model_alias": name,
+        "model_path": str(target),
+        "draft_model_path": None if draft is None else str(draft),
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"localspec {__version__}",
+    }
+
+
+def _defaults(n_ctx: int) -> dict[str, Any]:
+    return {"n_ctx": n_ctx, "params": asdict(SamplingParams()) | {"logit_bias": []}}
+
 
 _Result = TypeVar("_Result")
 Handle: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -254,22 +307,13 @@ class Service:
         return engine.settings.slots + self.settings.max_queue
 
     def check_count(self, engine: Engine, count: int) -> None:
-        """Refuses a request for more answers than there are places.
-
-        Raises:
-            ApiError: 400.
-        """
+        """Refuses a request for more answers than there are places."""
         if count > self._places(engine):
             message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
 
     async def grammar(self, engine: Engine, grammar: Grammar) -> Constraint:
-        """A grammar for an engine, compiled off the event loop; a large one after it was tried.
-
-        Raises:
-            ApiError: 503, too many large grammars wait already.
-            UsageError: a mistake in the grammar, or it is too large.
-        """
+        """A grammar for an engine, compiled off the event loop; a large one after it was tried. ApiError: 503."""
         limiter = self.compiling
         if len(grammar.source) > LARGE:
             limiter = self.trying
@@ -283,11 +327,7 @@ class Service:
 
     @contextmanager
     def reading_texts(self) -> Iterator[None]:
-        """Admits a request that has texts read only, for vectors or log-probabilities: all of them, or none.
-
-        Raises:
-            ApiError: 503, too many such requests wait already, or the server is ending.
-        """
+        """Admits a request that has texts read only, for vectors or log-probabilities: all of them, or none (503)."""
         if self.ending:
             raise ending()
         if self.reading > self.settings.max_queue:

@@ -4,11 +4,10 @@ nothing to say are left out."""
 from __future__ import annotations
 
 import codecs
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import NotRequired, TypedDict
 
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
 
-_LOOK_SECONDS = 0.25
-"""Between two looks at how far a prompt is read."""
-_Event = TypeVar("_Event")
-
-
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
     """How far a prompt is read, told in a stream before the answer, as llama-server has it."""
@@ -35,44 +29,6 @@ class PromptProgress:
     cache: int  # of them found in the cache
     processed: int  # of them there now, those found included
     time_ms: int  # since it began
-
-
-class Reading:
-    """Of one answer's prompt."""
-
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
-        self._begun = perf_counter()
-        self._reported = -1
-
-    async def followed(
-        self, events: Callable[[float], AsyncIterator[_Event | None]], silence: float
-    ) -> AsyncIterator[_Event | PromptProgress | None]:
-        """Events, before the first of them how far the prompt is, and None whenever `silence` seconds brought nothing.
-
-        Args:
-            events: those of the answer, and None whenever so many seconds brought nothing.
-            silence: seconds.
-        """
-        said, begun = perf_counter(), False
-        async for event in events(min(silence, _LOOK_SECONDS)):
-            news = None if begun else self._news(whole=event is not None)
-            begun = begun or event is not None
-            if news is not None:
-                yield news
-            if event is not None or perf_counter() - said >= silence:
-                yield event
-            if event is not None or news is not None or perf_counter() - said >= silence:
-                said = perf_counter()
-
-    def _news(self, whole: bool) -> PromptProgress | None:
-        """How far it is, unless that was said."""
-        total, cache = len(self._generation.request.prompt), self._generation.stats.reused_tokens
-        processed = total if whole else min(total, cache + self._generation.read)
-        if processed == self._reported:
-            return None
-        self._reported = processed
-        return PromptProgress(total, cache, processed, int((perf_counter() - self._begun) * 1e3))
 
 
 _SUMMED = (
@@ -220,10 +176,10 @@ class Usage(TypedDict):
 
 
 def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: int = 0) -> Usage:
-    """Tokens of all choices; a prompt that several choices share is counted once.
+    """Tokens of all choices, those of a prompt after one another; a prompt that several share is counted once.
 
     Args:
-        generations: all choices, those of a prompt after one another; none if prompts were only read.
+        generations: none if prompts were only read.
         prompts: tokens of each prompt.
         reasoning: tokens of thoughts among those that were generated.
     """
@@ -301,14 +257,7 @@ class Offsets:
 
 
 def text_log_probs(found: Sequence[TokenLogProb], model: Model, offsets: Offsets, special: bool) -> TextLogProbs:
-    """The completion API's: parallel lists.
-
-    Args:
-        found: of the tokens in question.
-        model: spells them.
-        offsets: of the text they belong to, taken on.
-        special: whether control tokens are part of that text.
-    """
+    """The completion API's: parallel lists. `offsets` are taken on; `special`: control tokens are part of the text."""
     tops = [_by_text(one, model) for one in found]
     return {
         "tokens": [_text(one.token, model) for one in found],
@@ -324,7 +273,6 @@ def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Mo
     Args:
         first: its first token, which has no probability; None = that one is not part of what is echoed.
         found: of all others.
-        model: spells them.
         text: what is echoed.
     """
     tokens = [*([] if first is None else [first]), *(one.token for one in found)]

@@ -114,14 +114,10 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
 async def vectors(
     request: Request, lease: Lease, texts: Callable[[Engine], list[Tokens]]
 ) -> tuple[list[Float32Array], int]:
-    """A vector of length 1 for each text, and the tokens of all.
+    """A vector of length 1 for each text, and the tokens of all; `texts` makes them on a worker thread.
 
     Texts are read in passes between those of answers, which go on; nothing is read for a client that has left.
-
-    Args:
-        request: of the client.
-        lease: on the model, kept by the caller.
-        texts: makes the tokens, on a worker thread.
+    The lease stays with the caller.
     """
     service: Service = request.app.state.service
     with service.reading_texts():
@@ -161,14 +157,7 @@ def _plain(given: Input) -> Plain:
 
 
 def joined(engine: Engine, parts: list[int | str], param: str, *, special: bool) -> list[int]:
-    """Tokens and texts as tokens.
-
-    Args:
-        engine: whose model will read them.
-        parts: they, in their order.
-        param: the field that they came in.
-        special: special tokens in the texts are read as such.
-    """
+    """Tokens, and texts that came in the field `param`, as tokens; `special`: special tokens are read as such."""
     found: list[int] = []
     model = engine.loaded.model
     for one in parts:
@@ -184,12 +173,7 @@ def tokens_of(engine: Engine, texts: Sequence[Plain], most: int | None = None) -
     """The tokens of every text.
 
     Args:
-        engine: whose model will read them.
-        texts: texts, or their tokens, with or without texts between these.
         most: longer ones are cut after so many tokens; None = those that the context does not hold are refused.
-
-    Raises:
-        ApiError: 400.
     """
     found: list[Tokens] = []
     limit, known = engine.loaded.context.n_ctx, engine.loaded.model.n_vocab

@@ -1,4 +1,5 @@
-"""llama-server's own routes to a model: /completion, /infill, /embedding, /rerank, /lora-adapters."""
+"""llama-server's own routes: /completion, /infill, /embedding, /rerank, /lora-adapters, /tokenize, /detokenize,
+/apply-template, and how long a chat prompt would be."""
 
 from __future__ import annotations
 
@@ -6,24 +7,22 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Request
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
 from localspec.engine.slot import Event, FinishReason
-from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.chat_fields import MOST_PROMPTS, MOST_TOP, CompletionFields, GenerationFields
-from localspec.server.chat.exchange import Exchange
+from localspec.server.chat.chat import STREAMED, Exchange
+from localspec.server.chat.chat_fields import MOST_PROMPTS, MOST_TOP, ChatFields, CompletionFields, GenerationFields
 from localspec.server.chat.fields import MOST_ITEMS, Body, Json, Unused
-from localspec.server.chat.prepare import prepared
+from localspec.server.chat.prepare import chat_turn, check_text, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     Extra,
     PromptProgress,
-    Reading,
     Timings,
     TokenLogProbs,
     TopLogProb,
@@ -38,6 +37,7 @@ from localspec.server.http.streaming import EventStream, json_response, openai_l
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
+
 
 ROUTER = APIRouter(tags=["llama-server"], route_class=ModelRoute)
 WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)
@@ -259,9 +259,6 @@ async def lora_adapters() -> list[dict[str, Any]]:
 def gap(fields: Infill, engine: Engine) -> list[int]:
     """The prompt for what goes between two texts, in the order that llama-server has: other files, what is before the
     gap, what is after it, the mark of the middle. What does not fit the context is left out where it is farthest away.
-
-    Raises:
-        ApiError: 400, the model does not fill gaps.
     """
     model = engine.loaded.model
     if model.fill_in is None:
@@ -313,9 +310,7 @@ class _Reply:
 
     async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """Pieces as they come, and the last."""
-        news_of = self._exchange.news
-        progress = Reading(self._generation) if self._fields.return_progress else None
-        async for news in news_of(silence) if progress is None else progress.followed(news_of, silence):
+        async for news in self._exchange.stream(silence, self._fields.return_progress):
             if news is None:
                 yield None
             elif isinstance(news, PromptProgress):
@@ -415,3 +410,117 @@ def _picked(answer: Json, names: list[str]) -> Json:
         if value is not _MISSING:
             found[name] = value
     return found
+
+
+TEXT = APIRouter(tags=["text"], route_class=ModelRoute)
+MOST_TOKENS = 1 << 13
+"""Tokens that a text may have at least for /tokenize, which takes longer ones than the context holds."""
+_Result = TypeVar("_Result")
+
+
+class TokenizeFields(Body):
+    """POST /tokenize."""
+
+    model: str | None = None
+    content: str
+    add_special: bool = Field(
+        default=False, description="Begin with the begin-of-sequence token, if the model wants one."
+    )
+    parse_special: bool = Field(default=True, description="Read the text of special tokens as those tokens.")
+    with_pieces: bool = Field(default=False, description="Say what each token stands for.")
+
+
+class Piece(BaseModel):
+    """A token and what it stands for."""
+
+    id: int
+    piece: str | list[int]
+    """Text, or bytes that are no whole characters."""
+
+
+class Tokenized(BaseModel):
+    """Tokens of a text."""
+
+    tokens: list[int] | list[Piece]
+
+
+class DetokenizeFields(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+class Detokenized(BaseModel):
+    """Text of tokens."""
+
+    content: str
+
+
+class Templated(BaseModel):
+    """The prompt of a conversation."""
+
+    prompt: str
+
+
+class Counted(BaseModel):
+    """How long a prompt is."""
+
+    object: str = "response.input_tokens"
+    input_tokens: int
+
+
+@TEXT.post("/tokenize", summary="Text to tokens")
+async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
+    """llama-server's."""
+    return await with_engine(request.app.state.service, fields.model, partial(_tokenized, fields))
+
+
+def _tokenized(fields: TokenizeFields, engine: Engine) -> Tokenized:
+    model = engine.loaded.model
+    add_bos = fields.add_special and model.add_bos
+    check_text(fields.content, engine, "content", special=fields.parse_special, room=MOST_TOKENS)
+    tokens = model.tokenize(fields.content, special=fields.parse_special, add_bos=add_bos).tolist()
+    if not fields.with_pieces:
+        return Tokenized(tokens=tokens)
+    return Tokenized(tokens=[Piece(id=token, piece=_piece(model.piece(token, special=True))) for token in tokens])
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)
+
+
+@TEXT.post("/detokenize", summary="Tokens to text")
+async def detokenize(request: Request, fields: DetokenizeFields) -> Detokenized:
+    """llama-server's; special tokens are spelled."""
+    return await with_engine(request.app.state.service, fields.model, partial(_detokenized, fields))
+
+
+def _detokenized(fields: DetokenizeFields, engine: Engine) -> Detokenized:
+    model = engine.loaded.model
+    wrong = next((token for token in fields.tokens if not 0 <= token < model.n_vocab), None)
+    if wrong is not None:
+        what = f"There is no token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
+        raise invalid(what, "tokens", "invalid_value")
+    return Detokenized(content=model.detokenize(fields.tokens, special=True))
+
+
+@TEXT.post("/apply-template", summary="Conversation to prompt text")
+async def apply_template(request: Request, fields: ChatFields) -> Templated:
+    """The text the model would be shown; takes a chat request and answers nothing."""
+
+    def work(engine: Engine) -> Templated:
+        _, tokens = chat_turn(fields, engine)
+        return Templated(prompt=engine.loaded.model.detokenize(tokens, special=True))
+
+    return await with_engine(request.app.state.service, fields.model, work)
+
+
+@TEXT.post("/v1/chat/completions/input_tokens", summary="Length of a conversation's prompt")
+@TEXT.post("/chat/completions/input_tokens", include_in_schema=False)
+async def input_tokens(request: Request, fields: ChatFields) -> Counted:
+    """Tokens the model would be shown; takes a chat request and answers nothing."""
+    return Counted(input_tokens=await prompt_length(request.app.state.service, fields))

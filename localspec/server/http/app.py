@@ -22,7 +22,7 @@ from localspec.runtime.pool import Pool
 from localspec.server import messages
 from localspec.server.chat import chat, completions
 from localspec.server.chat.service import Service
-from localspec.server.extras import embeddings, lm_studio, models, native, text
+from localspec.server.extras import embeddings, models, native
 from localspec.server.front import Front, Processes
 from localspec.server.http import monitoring
 from localspec.server.http.errors import ApiError, error_response, from_localspec, from_validation
@@ -51,8 +51,8 @@ OWN_ROUTERS = (
     monitoring.ROUTER,
     native.ROUTER,
     native.WITHOUT,
-    lm_studio.ROUTER,
-    text.ROUTER,
+    models.LM_STUDIO,
+    native.TEXT,
     ollama_answers.ROUTER,
     ollama_models.ROUTER,
     ollama_pull.ROUTER,

@@ -136,11 +136,7 @@ def shown(name: str) -> str:
 
 
 def renamed(data: dict[Any, Any], other_names: Mapping[str, str]) -> dict[Any, Any]:
-    """The same fields under our names.
-
-    Raises:
-        ApiError: 400, a field is there under two names, with two values.
-    """
+    """The same fields under our names; ApiError 400: two names of one field, and two values."""
     if not any(other in data for other in other_names):
         return data
     data = dict(data)

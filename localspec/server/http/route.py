@@ -22,10 +22,7 @@ MOST_VALUES = 1 << 20
 
 
 class JsonRoute(APIRoute):
-    """For every router: `APIRouter(route_class=JsonRoute)`, or `ModelRoute`.
-
-    What is let in here can be sent out again.
-    """
+    """For every router that needs no model. What is let in here can be sent out again."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's, over a request that parses and validates for itself, and with a header for ignored fields."""

@@ -45,13 +45,7 @@ class EventStream(StreamingResponse):
 async def openai_lines(
     chunks: AsyncIterator[Mapping[str, Any] | None], path: str, end: str = DONE
 ) -> AsyncIterator[str]:
-    """Chunks as OpenAI streams them, an error as the last but one event, and [DONE].
-
-    Args:
-        chunks: None = nothing to say for a while.
-        path: of the request, for the shape of an error.
-        end: what comes last.
-    """
+    """Chunks (None = nothing to say yet) as OpenAI streams them, an error as the last but one event, and `end`."""
     try:
         async for chunk in chunks:
             yield PING if chunk is None else f"data: {compact(chunk)}\n\n"
@@ -79,11 +73,7 @@ def told(error: Exception) -> ApiError:
 
 
 async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:
-    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile.
-
-    Raises:
-        ApiError: the client went away, or what `collect` raises.
-    """
+    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile."""
     collecting = asyncio.ensure_future(collect())
     async with leaving(request) as left:
         try:

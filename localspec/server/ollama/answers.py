@@ -19,8 +19,8 @@ from typing_extensions import NotRequired, TypedDict
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.server.chat.answers import arguments_of
+from localspec.server.chat.chat import Exchange
 from localspec.server.chat.chat_fields import ChatFields, CompletionFields
-from localspec.server.chat.exchange import Exchange
 from localspec.server.chat.fields import Json, Unused
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service

@@ -65,11 +65,7 @@ def spellings(service: Service, name: str | None) -> tuple[str, ...]:
 
 
 async def named(service: Service, name: str | None) -> str:
-    """What a model is called here; none given is the default.
-
-    Raises:
-        ApiError: 404, there is no such model.
-    """
+    """What a model is called here; none given is the default. ApiError 404: there is no such model."""
     wanted = service.resolve(name)
     if wanted == service.pool.default or wanted in service.pool.loaded():
         return wanted
@@ -295,12 +291,7 @@ def _shown(service: Service, name: str) -> Shown:
 
 
 def capabilities(header: Header, facts: ModelFacts | None) -> list[Capability]:
-    """What a model can do, in Ollama's words.
-
-    Args:
-        header: of its file.
-        facts: if it is in memory, which knows of marks that the metadata does not name.
-    """
+    """What a model can do, in Ollama's words; `facts` of one in memory know of more marks than the metadata."""
     found: list[Capability] = ["completion"]
     template = header.chat_template or ""
     if template:

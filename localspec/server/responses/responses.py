@@ -15,15 +15,13 @@ from typing_extensions import TypedDict
 
 from localspec.chat.reply.reply import Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.chat import STREAMED
-from localspec.server.chat.exchange import Exchange, News
+from localspec.server.chat.chat import STREAMED, Exchange, News
 from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (
     Extra,
     PromptProgress,
-    Reading,
     Timings,
     TokenLogProbs,
     chat_log_probs,
@@ -34,7 +32,7 @@ from localspec.server.chat.shapes import (
 from localspec.server.http.errors import ApiError
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
-from localspec.server.responses.responses_body import NamedTool, ResponsePrompt, ResponsesBody
+from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -209,15 +207,7 @@ class ResponseMemory:
             self._bytes -= freed
 
     def find(self, key: str, param: str) -> Remembered:
-        """An answer by its id.
-
-        Args:
-            key: the id.
-            param: the field it was given in, for the error.
-
-        Raises:
-            ApiError: it is not, or no longer, remembered.
-        """
+        """An answer by its id, which was given in the field `param`; ApiError: it is not, or no longer, remembered."""
         found = self._kept.get(key)
         if found is None:
             status, kind = (404, "not_found_error") if param == "response_id" else (400, "invalid_request_error")
@@ -260,8 +250,9 @@ async def create(request: Request, body: ResponsesBody) -> Response:
         return EventStream(exchange.answers, answer.lines(service.settings.ping_seconds))
 
     async def collect() -> Response:
-        async for _ in answer.events(None):
-            pass
+        async for news in exchange.news():
+            if news is not None:
+                answer.add(news)
         answer.finish()
         return json_response(answer.response)
 
@@ -336,20 +327,19 @@ class Responding:
             "localspec": None,
         }
 
-    async def events(self, silence: float | None) -> AsyncIterator[list[Json] | None]:
+    async def events(self, silence: float) -> AsyncIterator[list[Json] | None]:
         """Events of the items as they come."""
-        arrivals: AsyncIterator[News | PromptProgress | None] = self._exchange.news(silence)
-        if self._body.return_progress and silence is not None:
-            arrivals = Reading(self._generation).followed(self._exchange.news, silence)
-        async for news in arrivals:
+        async for news in self._exchange.stream(silence, self._body.return_progress):
             if isinstance(news, PromptProgress):
                 yield [self._about("response.in_progress") | {"prompt_progress": news}]
             else:
-                yield None if news is None else self._items.add(news.parts, self._log_probs() if news.parts else ())
+                yield None if news is None else self.add(news)
 
-    def _log_probs(self) -> list[TokenLogProbs]:
-        found = self._answer.new_log_probs()
-        return chat_log_probs(found, self._exchange.model) if self._body.wants_log_probs else []
+    def add(self, news: News) -> list[Json]:
+        """Takes what a pass brings; the events of the items."""
+        wanted = news.parts and self._body.wants_log_probs
+        scores = chat_log_probs(self._answer.new_log_probs(), self._exchange.model) if wanted else ()
+        return self._items.add(news.parts, scores)
 
     def finish(self) -> list[Json]:
         """Completes the answer and remembers it; the last events of its items."""

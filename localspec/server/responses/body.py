@@ -99,10 +99,8 @@ Item = Annotated[
 
 
 def _known(item: Any) -> Any:
-    """An item of the history that another tool than a function left: as a call of a function, or its result.
-
-    Clients send it with every request of the session.
-    """
+    """An item of the history that another tool than a function left, as a call of a function, or its result:
+    clients send it with every request of the session."""
     kind = item.get("type") if isinstance(item, dict) else None
     if kind == "custom_tool_call":
         call = {"call_id": item.get("call_id"), "name": item.get("name")}
@@ -209,12 +207,7 @@ class ResponsePrompt(Body):
         return conversation(self.input)
 
     def fields(self, before: Sequence[Json], **more: Any) -> ChatFields:
-        """The same as a body of the chat API.
-
-        Args:
-            before: the conversation that this request goes on with.
-            more: further fields of that API.
-        """
+        """The same as a body of the chat API, after the conversation `before`, with `more` of its fields."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         wanted, chosen = self.text.format if self.text is not None else None, self.tool_choice
         if isinstance(chosen, NamedTool):
