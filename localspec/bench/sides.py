@@ -31,7 +31,8 @@ from localspec.llama.exact.facts import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.options import Options
-from localspec.remote.asking import Asking, sampling_fields
+from localspec.remote.answerer import sampling_fields
+from localspec.remote.asking import Asking
 from localspec.remote.server import Piece, Refused, Server
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams

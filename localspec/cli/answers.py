@@ -152,13 +152,14 @@ def known(stats: RequestStats) -> dict[str, Any]:
 def run_prompt(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
     from localspec.chat.turn import Message
-    from localspec.remote.asking import Asking, Prompt, Reply
+    from localspec.remote.answerer import Question
+    from localspec.remote.asking import Asking, Reply
     from localspec.remote.server import Server
 
     asking = Asking(Server(options.endpoint, key_of(options)))
     model = options.model or asking.models()[0]
     messages = [*([Message("system", options.system)] if options.system else []), Message("user", text)]
-    reply = Reply(asking, Prompt(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
+    reply = Reply(asking, Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
     base = asking.server.base
     if options.json:
         pieces = list[tuple[str, str]]()

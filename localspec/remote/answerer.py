@@ -1,27 +1,29 @@
 """What answers: the seam between faces and models. A server, an engine and recordings implement it.
 
 An answerer works on threads of its own and speaks to a face only by posting what stands below, so that neither waits
-for the other.
-
-A server as an answerer: vLLM, llama-server, another localspec. A thread reads each answer.
+for the other. Nothing of HTTP is imported here: the first key comes before.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from localspec.chat.reply.thinking import joined
+from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.errors import Cancelled, LocalspecError
-from localspec.remote.asking import Asking, Prompt, Reply
-from localspec.remote.server import Server
+from localspec.errors import LocalspecError
+from localspec.settings import settings_of
+from localspec.types import SamplingParams
 
 POSTS_PER_SECOND = 15
 """Parts of an answer that are drawn in a second: text that comes in steps of 67 ms still seems to flow."""
+_BANNED = -100.0
+"""The bias that bans a token, as OpenAI says; JSON has no infinity."""
 
 
 class Sink(Protocol):
@@ -63,9 +65,24 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Prompt):
-    """One answer to ask for, with what only an engine can be told."""
+class Question:
+    """One answer to ask for. A server is asked what `body` has; what is below `thinking` only an engine can be told."""
 
+    messages: Sequence[Message]
+    """The conversation, system message included; ends with the user's turn."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int | None = None
+    """With the same number the same question gets the same answer; empty = a fresh one each time."""
+    max_tokens: int | None = None
+    """An answer ends after so many tokens; empty = when the model ends it, or the context is full."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are not part of it, with commas between them."""
+    prefix: str = ""
+    """What the answer already says: it is continued, and only what is new comes back."""
+    reasoning: str = ""
+    """What it has thought already; the thinking goes on if it says nothing yet."""
+    thinking: bool | None = None
+    """Whether the model thinks before it answers, where its chat template can switch that; default = as it likes."""
     thought_out: bool = False
     """The thinking ends where it is, and the answer begins."""
     drafter: str | None = None
@@ -83,6 +100,41 @@ class Question(Prompt):
     wanted. Heeded where the answerer `checks_room`."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
+
+    def body(self, model: str) -> dict[str, Any]:
+        """The request's JSON. Sampling settings at localspec's own defaults are left to the server."""
+        messages = [{"role": message.role, "content": message.content} for message in self.messages]
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **sampling_fields(self.sampling, changed=True),
+        }
+        body |= {name: getattr(self, name) for name in ("seed", "max_tokens") if getattr(self, name) is not None}
+        if self.stop:
+            body["stop"] = list(self.stop)
+        if self.thinking is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        begun = joined(self.reasoning, self.prefix)
+        if begun:  # vLLM's words; llama-server continues a last assistant message by itself
+            body["messages"] = [*messages, {"role": "assistant", "content": begun}]
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return body
+
+
+def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: bool = False) -> dict[str, Any]:
+    """Sampling settings as fields of a request; `more`: those beyond OpenAI's, too; `changed`: only those that are not
+    at localspec's own default.
+    """
+    fields: dict[str, Any] = {}
+    for row in settings_of(SamplingParams):
+        value = getattr(sampling, row.name)
+        if (more or row.declared.openai) and not (changed and value == row.default):
+            fields[row.api_name] = value
+    if biases := sampling.logit_bias:
+        fields["logit_bias"] = {str(token): _BANNED if bias == -math.inf else bias for token, bias in biases}
+    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +165,9 @@ class Answer(Protocol):
 
 
 class Answerer(Protocol):
-    """A model, loaded or on its way."""
+    """A model, loaded or on its way. `count`, `forget_chat`, `look` and `close` may take as long as a pass: call them
+    from a thread. They raise a LocalspecError where they fail.
+    """
 
     name: str
     """What to call it before `Facts` are there."""
@@ -134,11 +188,7 @@ class Answerer(Protocol):
         ...
 
     def count(self, question: Question) -> int | None:
-        """Tokens of the prompt; None = unknown. May take milliseconds: call it from a thread.
-
-        Raises:
-            LocalspecError: the chat template refuses the messages.
-        """
+        """Tokens of the prompt; None = unknown."""
         ...
 
     @property
@@ -147,27 +197,15 @@ class Answerer(Protocol):
         ...
 
     def forget_chat(self, chat: str) -> bool:
-        """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them.
-
-        May take as long as a pass: call it from a thread.
-
-        Raises:
-            LocalspecError: that fails.
-        """
+        """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them."""
         ...
 
     def look(self, context: int) -> Look | None:
-        """Looks at the models, of which a chat of so many tokens is in front; None = none is loaded here.
-
-        May take as long as a pass: call it from a thread.
-
-        Raises:
-            LocalspecError: that fails.
-        """
+        """Looks at the models, of which a chat of so many tokens is in front; None = none is loaded here."""
         ...
 
     def close(self) -> None:
-        """Stops everything and frees the models. May take as long as a pass: call it from a thread."""
+        """Stops everything and frees the models."""
         ...
 
 
@@ -253,76 +291,3 @@ class AnswerEnded(Told):
             return "stopped", ""
         notes = {FinishReason.LENGTH: "ended at the token limit", FinishReason.CONTEXT: "the context is full"}
         return "done", notes.get(self.finish, "")
-
-
-class ServedAnswerer:
-    """Asks `URL/chat/completions` with `stream`; knows no tokens, origins or context."""
-
-    checks_room = False
-
-    def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:
-        """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists."""
-        server = Server(endpoint, key)
-        self._asking = Asking(server)
-        self.base = server.base
-        """The address, with /v1 at its end."""
-        self.name = model or server.name
-        self.facts: Facts | None = None
-        self.piece: Callable[[int], bytes] | None = None
-        self.model = model
-        """As the endpoint calls it; None = it has not been asked yet."""
-        self.models = self._asking.models
-        """Lists the endpoint's models: waits for the network."""
-
-    def start(self, sink: Sink) -> None:
-        threading.Thread(target=self._find_model, args=(sink,), name="localspec-load", daemon=True).start()
-
-    def choose(self, model: str, sink: Sink) -> None:
-        """Lets this model of the endpoint answer from the next question on."""
-        self.model = model
-        self.facts = Facts(model, remote=True, can_think=True)
-        sink.post_message(ModelReady(self.facts))
-
-    def answer(self, question: Question, sink: Sink) -> Reply:
-        reply = Reply(self._asking, question, self.model or "")
-        sink.post_message(Prefilled(reply, 0, None))
-        threading.Thread(target=_read, args=(reply, sink), name="localspec-read", daemon=True).start()
-        return reply
-
-    def count(self, question: Question) -> int | None:
-        return None
-
-    def forget_chat(self, chat: str) -> bool:
-        return False
-
-    def look(self, context: int) -> None:
-        return None
-
-    def close(self) -> None:
-        self._asking.close()
-
-    def _find_model(self, sink: Sink) -> None:
-        sink.post_message(Loading(f"Asking {self.base}", 0.0))
-        try:
-            model = self.model or self.models()[0]
-        except Cancelled:  # closed meanwhile
-            return
-        except LocalspecError as error:
-            sink.post_message(LoadFailed(error))
-        else:
-            self.choose(model, sink)
-
-
-def _read(reply: Reply, sink: Sink) -> None:
-    """Posts an answer as it comes, to its end."""
-    finish, error = FinishReason.ERROR, None
-    try:
-        reply.read(
-            lambda text, thinking: sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
-        )
-        finish = reply.finish
-    except Cancelled:
-        finish = FinishReason.CANCELLED
-    except LocalspecError as failure:
-        error = failure
-    sink.post_message(AnswerEnded(reply, finish, reply.stats, error))

@@ -1,19 +1,15 @@
-"""Asks an OpenAI-style server: vLLM, llama-server, Ollama, another localspec. It lists its models and streams answers.
+"""Asks an OpenAI-style server, and is an answerer by that: vLLM, llama-server, Ollama, another localspec.
 
 There is no event loop: who asks waits on a thread of its own, and any other thread may end that.
-
-What an OpenAI-style server is asked: messages and settings as the body of a request.
 """
 
 from __future__ import annotations
 
-import math
 import socket
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
 from typing import Any
 from urllib.parse import urljoin
@@ -21,81 +17,26 @@ from urllib.parse import urljoin
 import httpx2 as httpx
 
 from localspec.chat.reply.reply import ReplyParser
-from localspec.chat.reply.thinking import MARKS, apart, joined
-from localspec.chat.turn import Message
+from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
+from localspec.remote.answerer import (
+    AnswerEnded,
+    AnswerPart,
+    Facts,
+    LoadFailed,
+    Loading,
+    ModelReady,
+    Prefilled,
+    Question,
+    Sink,
+)
 from localspec.remote.server import END, ODD, Piece, Server
-from localspec.settings import settings_of
-from localspec.types import SamplingParams
-
-_BANNED = -100.0
-"""The bias that bans a token, as OpenAI says; JSON has no infinity."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One answer to ask for."""
-
-    messages: Sequence[Message]
-    """The conversation, system message included; ends with the user's turn."""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    seed: int | None = None
-    """With the same number the same question gets the same answer; empty = a fresh one each time."""
-    max_tokens: int | None = None
-    """An answer ends after so many tokens; empty = when the model ends it, or the context is full."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the answer and are not part of it, with commas between them."""
-    prefix: str = ""
-    """What the answer already says: it is continued, and only what is new comes back."""
-    reasoning: str = ""
-    """What it has thought already; the thinking goes on if it says nothing yet."""
-    thinking: bool | None = None
-    """Whether the model thinks before it answers, where its chat template can switch that; default = as it likes."""
-
-    def body(self, model: str) -> dict[str, Any]:
-        """The request's JSON. Sampling settings at localspec's own defaults are left to the server."""
-        messages = [{"role": message.role, "content": message.content} for message in self.messages]
-        body: dict[str, Any] = {
-            "model": model,
-            "messages": messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **sampling_fields(self.sampling, changed=True),
-        }
-        body |= {name: getattr(self, name) for name in ("seed", "max_tokens") if getattr(self, name) is not None}
-        if self.stop:
-            body["stop"] = list(self.stop)
-        if self.thinking is not None:
-            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
-        begun = joined(self.reasoning, self.prefix)
-        if begun:  # vLLM's words; llama-server continues a last assistant message by itself
-            body["messages"] = [*messages, {"role": "assistant", "content": begun}]
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return body
-
-
-def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: bool = False) -> dict[str, Any]:
-    """Sampling settings as fields of a request.
-
-    Args:
-        more: those beyond OpenAI's, too.
-        changed: only those that are not at localspec's own default.
-    """
-    fields: dict[str, Any] = {}
-    for row in settings_of(SamplingParams):
-        value = getattr(sampling, row.name)
-        if (more or row.declared.openai) and not (changed and value == row.default):
-            fields[row.api_name] = value
-    if sampling.logit_bias:
-        biases = sampling.logit_bias
-        fields["logit_bias"] = {str(token): _BANNED if bias == -math.inf else bias for token, bias in biases}
-    return fields
-
 
 _LIST_SECONDS = 30.0
 """How long a server may take to list its models."""
+_CUT = "The request was cut."
 _ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -119,7 +60,7 @@ class Asking:
             # Certificates are not read for it: that takes longer than a question.
             settings["transport"] = httpx.HTTPTransport(verify=False, uds=str(path), limits=limits, trust_env=False)
         self._client = httpx.Client(**settings, limits=limits)
-        self._lock, self._closed = Lock(), False
+        self._lock, self._closed = threading.Lock(), False
         self._calls = set[Call]()
 
     def close(self) -> None:
@@ -194,9 +135,6 @@ class Asking:
             call.end()
 
 
-_CUT = "The request was cut."
-
-
 class Call:
     """A request that any thread may cut."""
 
@@ -204,7 +142,7 @@ class Call:
         self.is_cut = False
         self.begun = False
         """Something of the answer has come."""
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
     def cut(self) -> None:
@@ -241,15 +179,15 @@ class Call:
 class Reply:
     """One answer: chunks become text and thinking, and figures are kept."""
 
-    def __init__(self, asking: Asking, prompt: Prompt, model: str) -> None:
-        self.seed = prompt.seed
+    def __init__(self, asking: Asking, question: Question, model: str) -> None:
+        self.seed = question.seed
         """What the server was told to draw with; None = nothing."""
         self.stats = RequestStats()
         """What is known of it: tokens of prompt and answer, times."""
         self.finish = FinishReason.STOP
         """Why it ended, as the server says."""
-        self._asking, self._body, self._call = asking, prompt.body(model), Call()
-        self._parser = ReplyParser(thought=None if prompt.prefix else MARKS, thinking=bool(prompt.reasoning))
+        self._asking, self._body, self._call = asking, question.body(model), Call()
+        self._parser = ReplyParser(thought=None if question.prefix else MARKS, thinking=bool(question.reasoning))
         self._began, self._first = perf_counter(), 0.0
 
     def cancel(self) -> None:
@@ -282,3 +220,76 @@ class Reply:
                 self._first = now
                 stats.ttft_seconds = stats.prefill_seconds = now - self._began
             stats.verify_seconds = now - self._first
+
+
+class ServedAnswerer:
+    """Asks `URL/chat/completions` with `stream`; knows no tokens, origins or context."""
+
+    checks_room = False
+
+    def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:
+        """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists."""
+        server = Server(endpoint, key)
+        self._asking = Asking(server)
+        self.base = server.base
+        """The address, with /v1 at its end."""
+        self.name = model or server.name
+        self.facts: Facts | None = None
+        self.piece: Callable[[int], bytes] | None = None
+        self.model = model
+        """As the endpoint calls it; None = it has not been asked yet."""
+        self.models = self._asking.models
+        """Lists the endpoint's models: waits for the network."""
+
+    def start(self, sink: Sink) -> None:
+        threading.Thread(target=self._find_model, args=(sink,), name="localspec-load", daemon=True).start()
+
+    def choose(self, model: str, sink: Sink) -> None:
+        """Lets this model of the endpoint answer from the next question on."""
+        self.model = model
+        self.facts = Facts(model, remote=True, can_think=True)
+        sink.post_message(ModelReady(self.facts))
+
+    def answer(self, question: Question, sink: Sink) -> Reply:
+        reply = Reply(self._asking, question, self.model or "")
+        sink.post_message(Prefilled(reply, 0, None))
+        threading.Thread(target=_read, args=(reply, sink), name="localspec-read", daemon=True).start()
+        return reply
+
+    def count(self, question: Question) -> int | None:
+        return None
+
+    def forget_chat(self, chat: str) -> bool:
+        return False
+
+    def look(self, context: int) -> None:
+        return None
+
+    def close(self) -> None:
+        self._asking.close()
+
+    def _find_model(self, sink: Sink) -> None:
+        sink.post_message(Loading(f"Asking {self.base}", 0.0))
+        try:
+            model = self.model or self.models()[0]
+        except Cancelled:  # closed meanwhile
+            return
+        except LocalspecError as error:
+            sink.post_message(LoadFailed(error))
+        else:
+            self.choose(model, sink)
+
+
+def _read(reply: Reply, sink: Sink) -> None:
+    """Posts an answer as it comes, to its end."""
+    finish, error = FinishReason.ERROR, None
+    try:
+        reply.read(
+            lambda text, thinking: sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
+        )
+        finish = reply.finish
+    except Cancelled:
+        finish = FinishReason.CANCELLED
+    except LocalspecError as failure:
+        error = failure
+    sink.post_message(AnswerEnded(reply, finish, reply.stats, error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx2 as httpx
 
-from localspec.errors import LocalspecError, UsageError, reason
+from localspec.errors import LocalspecError, UsageError, heard, reason
 from localspec.models.hub.hub import certificates, check_proxies
 from localspec.models.hub.names import is_server
 from localspec.models.installed.catalog import EndpointEntry
@@ -50,13 +51,11 @@ class Server:
     ) -> None:
         """
         Args:
-            address: with or without /v1 at its end.
+            address: with or without /v1 at its end; `option` gave it, which the error says.
             key: sent as a bearer token; None = none.
             name: in sentences; "" = the address.
             silence: seconds without a sign of life after which it is given up, reading a long prompt included.
-            option: that gave the address, for the error.
-            key_hint: what to do about a server that wants a key, or another one.
-            hint: what to do about any other failure.
+            key_hint, hint: what to do about a server that wants a key, or another one; about any other failure.
 
         Raises:
             UsageError: the address is none, the key cannot be sent, or a proxy of the environment cannot be used.
@@ -99,11 +98,8 @@ class Server:
         return found
 
     def failure(self, error: Exception | None, begun: bool = False) -> LocalspecError:
-        """One of `ODD` in a sentence.
-
-        Args:
-            error: which; None = the stream of an answer ended before the answer did.
-            begun: something of an answer has come.
+        """One of `ODD` in a sentence; None = the stream of an answer ended before the answer did. `begun`: something
+        of an answer has come.
         """
         words = "" if error is None else reason(error)
         if error is None:
@@ -119,13 +115,46 @@ class Server:
         return LocalspecError(f"{self._called} {text}", self._hint)
 
 
-def base_of(address: str, option: str = "--endpoint", example: str = "http://127.0.0.1:8000/v1") -> str:
-    """An endpoint's address, with /v1 at its end.
+class OwnServer(Server):
+    """A host of models of this program, which is waited for as long as it lives: what hangs is ended elsewhere."""
 
-    Args:
-        address: with or without /v1, or what stands below it for answers.
-        option: that gave it, for the error.
-        example: of an address, for the error.
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str],
+        fate: Callable[[], LocalspecError],
+        outdate: Callable[[str], object],
+    ) -> None:
+        """
+        Args:
+            url, headers: of its requests.
+            fate: what became of it, to which a connection broke.
+            outdate: hears why it answers nothing any more, before who asked hears of the error.
+        """
+        super().__init__(url, name="The process of the models")
+        self.settings |= {"headers": headers, "timeout": None}
+        self._fate, self._outdate = fate, outdate
+
+    def check(self, reply: httpx.Response, content: bytes) -> None:
+        if not reply.is_success:
+            raise heard(**json.loads(content)["error"])
+
+    def failure(self, error: Exception | None, begun: bool = False) -> LocalspecError:
+        if error is None or isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
+            return self._fate()
+        return super().failure(error, begun)
+
+    def piece(self, line: str) -> Piece | None:
+        if line.startswith('data: {"error":'):
+            told = json.loads(line.removeprefix("data: "))
+            self._outdate(told["outdated"])
+            raise heard(**told["error"])
+        return super().piece(line)
+
+
+def base_of(address: str, option: str = "--endpoint", example: str = "http://127.0.0.1:8000/v1") -> str:
+    """An endpoint's address, with /v1 at its end. It comes with or without that, or with what stands below it for
+    answers; the error names the option that gave it, and an example.
 
     Raises:
         UsageError: it is none.
@@ -153,12 +182,9 @@ def port_here(base: str) -> int | None:
     return (parts.port or {"http": 80}.get(parts.scheme, 443)) if parts.hostname in _LOOPBACK else None
 
 
-# The lines of a streamed answer (server-sent events, OpenAI's JSON) as its pieces.
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event brought; a field an event says nothing about is empty."""
+    """What one event of a streamed answer brought; a field it says nothing about is empty."""
 
     text: str = ""
     thinking: str = ""
@@ -256,11 +282,9 @@ def _count(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-# The key of a server that the catalogue names: it comes from the environment or the keyring, never from a file.
-
-
 def key_for(entry: EndpointEntry) -> str | None:
-    """The server's key; None = the entry names none, and none is sent.
+    """The key of a server that the catalogue names: from the environment or the keyring, never from a file. None = the
+    entry names none, and none is sent.
 
     Raises:
         UsageError: the key is not where the entry says, or there is no keyring.

@@ -6,16 +6,17 @@ import math
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.engine.interfaces import fresh_seed
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError
+from localspec.llama.exact.choice import Progress
 from localspec.models.installed.installed import title_of
 from localspec.models.installed.processes import announce
 from localspec.remote.answerer import (
@@ -33,7 +34,8 @@ from localspec.remote.answerer import (
     Taken,
 )
 from localspec.remote.steps import Hearer
-from localspec.runner.host import Host, Use
+from localspec.runner import place
+from localspec.runner.child import Use
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.offered import is_bundled
 
@@ -42,6 +44,32 @@ if TYPE_CHECKING:
 
 _LAST_FIGURES_SECONDS = 0.5
 """For the end of an answer that was cancelled; then its connection is cut."""
+
+
+class Host(Protocol):
+    """Has models, or loads them: a `Child`, or a thread of this process. Thread-safe."""
+
+    facts: ModelFacts | None
+    """Of the models; None before they are loaded."""
+    last_words: tuple[str, ...]
+    """What llama.cpp wrote at the end of the process that died last."""
+
+    @property
+    def outdated(self) -> str:
+        """Why it answers nothing any more; "" = it does."""
+        ...
+
+    def wait(self, progress: Progress | None = None) -> None:
+        """Waits until the models are loaded; gives them up if that, or `progress`, raises."""
+        ...
+
+    def use(self) -> AbstractContextManager[Use]:
+        """Something that is asked of it; raises a LocalspecError if it answers nothing any more."""
+        ...
+
+    def close(self, at_once: bool = False) -> None:
+        """Ends answers and frees the models; `at_once`: it does not keep what it has learned."""
+        ...
 
 
 class ChildAnswerer:
@@ -69,7 +97,7 @@ class ChildAnswerer:
         self._pieces: dict[int, bytes] = {}
 
     def start(self, sink: Sink) -> None:
-        threading.Thread(target=self._load_and_tell, args=(sink,), name="localspec-load", daemon=True).start()
+        threading.Thread(target=self._load, args=(sink,), name="localspec-load", daemon=True).start()
 
     def answer(self, question: Question, sink: Sink) -> ChildAnswer:
         if question.seed is None:
@@ -79,27 +107,23 @@ class ChildAnswerer:
         return answer
 
     def count(self, question: Question) -> int | None:
-        if self.child is None or not self.child.facts:
-            return None
-        return int(_told(self.child, "POST", "count", own_body(question, ""))["tokens"])
+        found = self._asked("POST", "count", own_body(question, ""))
+        return None if found is None else int(found["tokens"])
 
     def piece(self, token: int) -> bytes:
         """Of tokens of answers only."""
         return self._pieces.get(token, b"")
 
     def forget_chat(self, chat: str) -> bool:
-        if self.child is None or not self.child.facts:
-            return False
-        _told(self.child, "POST", "forget", {"chat": chat})
-        return True
+        return self._asked("POST", "forget", {"chat": chat}) is not None
 
     def look(self, context: int) -> Look | None:
         child = self.child
-        if child is None or child.facts is None:
+        found = self._asked("GET", f"doctor?context={context}")
+        if found is None or child is None or child.facts is None:
             return None
-        found, facts = _told(child, "GET", f"doctor?context={context}"), child.facts
-        files = tuple(Path(path) for path in (facts.target, facts.draft) if path is not None)
-        return Look(found["use"], found["parts"], files, facts.wide, child.last_words)
+        files = tuple(Path(path) for path in (child.facts.target, child.facts.draft) if path is not None)
+        return Look(found["use"], found["parts"], files, child.facts.wide, child.last_words)
 
     def close(self) -> None:
         self._closed = True
@@ -107,10 +131,20 @@ class ChildAnswerer:
             child.close(at_once=not child.facts)
         self._at_close.close()
 
-    def _load_and_tell(self, sink: Sink) -> None:
+    def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """What a host answers at once; None = it has no models yet."""
+        child = self.child
+        if child is None or child.facts is None:
+            return None
+        with child.use() as use:
+            use.doing = "read a text"
+            return _asking(use).whole(method, f"/localspec/{path}", body).json()
+
+    def _load(self, sink: Sink) -> None:
+        """Makes the host, and posts how it goes."""
         last = 0.0
 
-        def tell(what: str, share: float) -> None:
+        def report(what: str, share: float) -> None:
             nonlocal last
             if monotonic() - last >= 1 / POSTS_PER_SECOND:
                 last = monotonic()
@@ -120,7 +154,7 @@ class ChildAnswerer:
             child = self.child = self._make()
             if self._closed:  # before there was anything to close
                 child.close(at_once=True)
-            child.wait(tell)
+            child.wait(report)
             assert child.facts is not None
             self.facts = _facts(child.facts, self.name, self._key)
             self._announce(child.facts)
@@ -144,35 +178,34 @@ class ChildAnswerer:
         if self._closed:  # meanwhile
             self._at_close.close()
 
-    @property
-    def _is_lost(self) -> bool:
-        """What was loaded must be loaded again."""
-        if self.child is not None:
-            return bool(self.child.outdated)
-        return self.facts is not None and isinstance(self._error, RunnerError)  # it died while it was loaded again
-
-    def _serving(self) -> Host:
-        if self.child is None:
-            raise self._error or Cancelled("Closed while loading.")
-        return self.child
-
     def _read(self, answer: ChildAnswer) -> None:
         """One answer, from asking to its end, on a thread of its own."""
         sink, error = answer.sink, None
         try:
             self._loaded.wait()
             with self._reloading:  # tabs may ask at the same time
-                if self._is_lost:
-                    if self.child is not None:
-                        self.child.close()
-                    self._at_close.close()
-                    self._load_and_tell(sink)
-            finish = self._finished(self._serving(), answer)
+                self._load_again(sink)
+            if self.child is None:
+                raise self._error or Cancelled("Closed while loading.")
+            finish = self._finished(self.child, answer)
         except Exception as failure:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             error = _failure("The answer failed", failure)
             finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
         answer.over.set()
         sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
+
+    def _load_again(self, sink: Sink) -> None:
+        """If the models are lost: the host is of no use any more, or died while it was loaded again."""
+        child = self.child
+        if child is None:
+            is_lost = self.facts is not None and isinstance(self._error, RunnerError)
+        else:
+            is_lost = bool(child.outdated)
+        if is_lost:
+            if child is not None:
+                child.close()
+            self._at_close.close()
+            self._load(sink)
 
     def _finished(self, child: Host, answer: ChildAnswer) -> FinishReason:
         """Reads an answer; should the process die meanwhile, the next one goes on from the text. If there is none, the
@@ -230,10 +263,9 @@ class ChildAnswer:
         Raises:
             Cancelled: its connection was cut.
         """
-        from localspec.remote.asking import Call  # takes 20 ms, and the first key comes before
-        from localspec.runner.host import asking_of
+        from localspec.remote.asking import Call
 
-        asking, call, number = asking_of(use), Call(), secrets.token_hex(8)
+        asking, call, number = _asking(use), Call(), secrets.token_hex(8)
         with self._lock:
             if self._cancelled:
                 raise Cancelled("Cancelled before it was asked.")
@@ -245,7 +277,9 @@ class ChildAnswer:
         with closing(asking.pieces("chat/completions", own_body(self._rest(), number), call)) as pieces:
             for piece in pieces:
                 if "taken" in piece.own:
-                    self._take(piece.own["taken"])
+                    if not self._taken:  # the first process that takes it says so for all
+                        self._taken = True
+                        self.sink.post_message(Taken(self, piece.own["taken"]))
                     continue
                 steps = hearer.take(piece.own)
                 finish = steps.finish or finish
@@ -259,12 +293,6 @@ class ChildAnswer:
                 part = (piece.text, steps.tokens, steps.origins, steps.records, hearer.stats, piece.thinking)
                 self.sink.post_message(AnswerPart(self, *part))
         return finish
-
-    def _take(self, tokens: int) -> None:
-        """The first process that takes it says so for all."""
-        if not self._taken:
-            self._taken = True
-            self.sink.post_message(Taken(self, tokens))
 
     def _rest(self) -> Question:
         """What is left to ask after all that was posted."""
@@ -292,29 +320,29 @@ def own_body(question: Question, number: str) -> dict[str, Any]:
     return body
 
 
-def _told(child: Host, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """What the process answers at once."""
-    from localspec.runner.host import asking_of
+def _asking(use: Use) -> Asking:
+    """A client of a host."""
+    from localspec.remote.asking import Asking  # an HTTP client takes 20 ms, and the first key comes before
+    from localspec.remote.server import OwnServer
 
-    with child.use() as use:
-        use.doing = "read a text"
-        return asking_of(use).whole(method, f"/localspec/{path}", body).json()
+    server = OwnServer(use.url, use.headers, use.fate, use.outdate)
+    return Asking(server) if use.at is None else Asking(server, use.at, place.check)
 
 
-def _facts(told: ModelFacts, name: str, key: str) -> Facts:
-    """`name`: of the bundled pair."""
-    target, bundled = Path(told.target), is_bundled(Path(told.target))
-    drafts = told.draft or next(iter(told.heads.values()), None)
+def _facts(facts: ModelFacts, name: str, key: str) -> Facts:
+    """What a screen is told; `name` is the bundled pair's."""
+    target, bundled = Path(facts.target), is_bundled(Path(facts.target))
+    drafts = facts.draft or next(iter(facts.heads.values()), None)
     return Facts(
         name=name if bundled else title_of(target, named=key),
         key=key,
         target=target,
-        context=told.context,
+        context=facts.context,
         draft=None if drafts is None else Path(drafts).stem,
-        configuration=told.configuration,
-        can_think="enable_thinking" in told.template,
-        completes=told.completes,
-        channels=told.channels,
+        configuration=facts.configuration,
+        can_think="enable_thinking" in facts.template,
+        completes=facts.completes,
+        channels=facts.channels,
         bundled=bundled,
-        layers=told.layers,
+        layers=facts.layers,
     )

@@ -1,11 +1,7 @@
 """A process that has one model and serves it, as the program that started it sees it.
 
-One thread starts each process and hears what it tells. It lives as long as the process does, which on Linux ends with
+One thread starts each process and hears its life. It lives as long as the process does, which on Linux ends with
 the thread that started it. Whoever asks the process something does so in a `Use`, and hears there if it dies.
-
-What the child writes to standard error, llama.cpp's log and last words among it, kept for its parent.
-
-The file has no name: the system deletes it when the last process that has it open ends, however it ends.
 """
 
 from __future__ import annotations
@@ -25,63 +21,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
 from localspec.llama.exact.choice import Progress
 from localspec.runner import place
-from localspec.runner.host import Use
 from localspec.runtime.loaded import ModelFacts
-
-_MOST_BYTES = 1 << 18
-"""It begins anew when so much is written."""
-_LAST_BYTES = 1 << 14
-"""So much of the end is read."""
-_CRASH = re.compile(r"GGML_ASSERT|GGML_ABORT|ggml_abort|terminate called|CUDA error", re.IGNORECASE)
-"""What lines say that llama.cpp, ggml or C++ write before they end the process."""
-_PLACE = re.compile(r"^\S+\.(?:c|cpp|h|hpp|cu|cuh|m):\d+: ")
-"""The place in a source file, at the beginning of such a line."""
-
-
-class Tape:
-    """The parent's side: a file that the child writes to."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the child lives
-
-    def fileno(self) -> int:
-        """For the child's standard error."""
-        return self._file.fileno()
-
-    def lines(self) -> list[str]:
-        """The last ones, oldest first."""
-        end = os.fstat(self.fileno()).st_size
-        start = max(0, end - _LAST_BYTES)
-        text = os.pread(self.fileno(), end - start, start).decode("utf-8", "replace")
-        return [line for line in text.splitlines()[1 if start else 0 :] if line.strip()]
-
-    def close(self) -> None:
-        """Forgets it."""
-        self._file.close()
-
-
-def cause(lines: list[str]) -> str:
-    """Why the process ended, in llama.cpp's words; "" = it gave no reason."""
-    found = [line for line in lines if _CRASH.search(line)]
-    return _PLACE.sub("", found[-1]).strip() if found else ""
-
-
-def write(text: str) -> None:
-    """The child's side: writes to standard error at once, past Python's buffer."""
-    if os.fstat(2).st_size > _MOST_BYTES:
-        os.ftruncate(2, 0)
-        os.lseek(2, 0, os.SEEK_SET)
-    os.write(2, text.encode("utf-8", "replace"))
-
 
 _LOG = logging.getLogger("localspec")
 SILENCE_SECONDS = 60.0
@@ -91,44 +40,62 @@ _LOADING_FACTOR = 5
 _GOODBYE_SECONDS = 20.0
 """For a process that is asked to end: it keeps what was learned."""
 _EXIT_SECONDS = 10.0
-"""Between a process's last word and its end."""
-_WORDS = {"SIGKILL": "was killed", "SIGABRT": "gave up", "SIGTERM": "was ended"}
-"""What a signal means; any other one is a crash."""
+"""Between a process's last event and its end."""
 _BROKEN_SECONDS = 20.0
-"""Between a broken connection and a process's last word; one that still speaks then lives."""
-
-
+"""Between a broken connection and a process's last event; one that still speaks then lives."""
+_SIGNALS = {"SIGKILL": "was killed", "SIGABRT": "gave up", "SIGTERM": "was ended"}
+"""What a signal means; any other one is a crash."""
+_LAST_BYTES = 1 << 14
+"""So much of the end of what a process wrote is read."""
+_CRASH = re.compile(r"GGML_ASSERT|GGML_ABORT|ggml_abort|terminate called|CUDA error", re.IGNORECASE)
+"""What lines say that llama.cpp, ggml or C++ write before they end the process."""
+_SOURCE = re.compile(r"^\S+\.(?:c|cpp|h|hpp|cu|cuh|m):\d+: ")
+"""The line of a source file, at the beginning of such a line."""
 Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
 """(event, what is told of it)."""
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """Something that is asked of a host: a process that has models, or a thread of this one."""
+
+    at: Path | None
+    """Path of its socket; None = it listens at a port."""
+    secret: str
+    """Proves that a request comes from the program itself."""
+    fate: Callable[[], LocalspecError]
+    """What became of the host, to which a connection broke; waits until it is known."""
+    url: str = "http://localhost"
+    """Its address."""
+    outdate: Callable[[str], object] = lambda why: None
+    """The host has said why it answers nothing any more; "" = it does."""
+    doing: str = "read a prompt"
+    """What the host does for it; changed by who asks. Told if it dies."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of its requests."""
+        return {place.HEADER: self.secret}
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a process is to load: arguments of `Pool`."""
 
-    parent: int
-    target: str
-    draft: str | None
-    heads: tuple[str, ...]
+    target: str | Path
+    draft: str | Path | None
+    heads: Iterable[str | Path]
     settings: dict[str, Any]
     called: str | None = None
     """Name of the model for those who ask for it; None = as its file's."""
     public: Any = None
     """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
 
-    @classmethod
-    def of(
-        cls,
-        target: str | Path,
-        draft: str | Path | None,
-        heads: Iterable[str | Path],
-        settings: dict[str, Any],
-        **more: Any,
-    ) -> Load:
-        """For a process of this program."""
-        return cls(
-            os.getpid(), str(target), None if draft is None else str(draft), tuple(map(str, heads)), settings, **more
-        )
+    def pickled(self) -> bytes:
+        """For the process: plain values, so that it need not import this."""
+        draft, heads = None if self.draft is None else str(self.draft), tuple(map(str, self.heads))
+        more = {"settings": self.settings, "called": self.called, "public": self.public}
+        return pickle.dumps({"parent": os.getpid(), "target": str(self.target), "draft": draft, "heads": heads, **more})
 
 
 class _Process:
@@ -139,7 +106,9 @@ class _Process:
         Raises:
             LocalspecError: it cannot be started.
         """
-        self.tape = Tape()
+        self._written: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
+        """Its standard error, llama.cpp's log among it. The file has no name: the system deletes it when the last
+        process that has it open ends, however it ends."""
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(sys.path),  # plug-ins are found where they are found here
             "GGML_NO_BACKTRACE": "1",  # else ggml starts a debugger when it gives up
@@ -149,12 +118,12 @@ class _Process:
                 [sys.executable, "-m", "localspec.server.own"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self.tape.fileno(),
+                stderr=self._written,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         except OSError as error:
-            self.tape.close()
+            self._written.close()
             raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
         self._load = load
         self.name = paths.shown(os.path.basename(load.target))
@@ -170,16 +139,16 @@ class _Process:
         self.error: LocalspecError | None = None
         """What became of it, once it is `gone`."""
 
-    def told(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[dict[str, Any]]:
         """What it tells, until it is gone; one that tells nothing for too long is ended."""
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         with suppress(OSError), self.popen.stdin as given:
-            pickle.dump({field.name: getattr(self._load, field.name) for field in fields(Load)}, given)
+            given.write(self._load.pickled())
         with self.popen.stdout as said:
-            first_word = select.poll()  # any number of files may be open
-            first_word.register(said)
-            if not first_word.poll(self.patience * 1000):
+            first_line = select.poll()  # any number of files may be open
+            first_line.register(said)
+            if not first_line.poll(self.patience * 1000):
                 self.end_hung(self.patience)
             line = said.readline()
         if not line:
@@ -236,8 +205,8 @@ class _Process:
             with self._asked("POST", "end", _EXIT_SECONDS):
                 pass
 
-    def bury(self) -> str:
-        """Waits until it is gone, and removes what it left but the tape; says how it ended."""
+    def ended(self) -> str:
+        """Waits until it is gone and removes its socket; says how it ended, as the end of a sentence."""
         try:
             self.popen.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -245,7 +214,27 @@ class _Process:
             self.popen.wait()
         for path in (self.at, self.at.with_suffix(".lock")) if self.secret else ():
             path.unlink(missing_ok=True)
-        return _ended(self.popen.returncode, self.hung)
+        code = self.popen.returncode
+        if self.hung:
+            return f"gave no sign of life for {self.hung:.0f} seconds"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name
+        return f"{_SIGNALS.get(name, 'crashed')} ({name})"
+
+    def last_lines(self) -> tuple[str, ...]:
+        """What it wrote at its end, oldest first; forgets the rest."""
+        with self._written as written:
+            end = os.fstat(written.fileno()).st_size
+            start = max(0, end - _LAST_BYTES)
+            text = os.pread(written.fileno(), end - start, start).decode("utf-8", "replace")
+        return tuple(line for line in text.splitlines()[1 if start else 0 :] if line.strip())
+
+
+def cause(lines: Iterable[str]) -> str:
+    """Why a process ended, in llama.cpp's words; "" = it gave no reason."""
+    found = [line for line in lines if _CRASH.search(line)]
+    return _SOURCE.sub("", found[-1]).strip() if found else ""
 
 
 class Child:
@@ -272,8 +261,6 @@ class Child:
         """Why there is no process any more."""
         self.facts: ModelFacts | None = None
         """Of the models; None before they are loaded."""
-        self.state: dict[str, Any] = {}
-        """What may change, as it was last told."""
         self.last_words: tuple[str, ...] = ()
         """The last lines of llama.cpp's log, and what was written beside it, of the process that died last."""
         self._loading: queue.SimpleQueue[tuple[str, float] | LocalspecError | None] = queue.SimpleQueue()
@@ -287,15 +274,10 @@ class Child:
         return 0 if process is None else process.popen.pid
 
     @property
-    def used(self) -> int:
-        """How much is asked of it now."""
-        process = self._process
-        return 0 if process is None else len(process.uses)
-
-    @property
     def listens(self) -> bool:
-        """Whether there is a process that can be asked now."""
-        return self._served or self.fault is not None
+        """Whether `use` waits for nothing."""
+        process = self._process
+        return (process is not None and process.listens.is_set()) or self.fault is not None or self._closing
 
     @property
     def outdated(self) -> str:
@@ -331,7 +313,7 @@ class Child:
             LocalspecError: there is no process any more.
         """
         with self._turn:
-            self._turn.wait_for(lambda: self._served or self.fault is not None or self._closing)
+            self._turn.wait_for(lambda: self.listens)
             if self._closing:
                 raise LocalspecError("The engine is closed.")
             if self.fault is not None:
@@ -347,40 +329,28 @@ class Child:
             with self._turn:
                 process.uses.discard(use)
 
-    def close(self, at_once: bool = False) -> bool:
-        """Ends the process and waits for its end; False if that was done before.
-
-        Args:
-            at_once: do not let it keep what it has learned.
-        """
+    def close(self, at_once: bool = False) -> None:
+        """Ends the process and waits for its end; `at_once`: it does not keep what it has learned."""
         with self._turn:
             if self._closing:
-                return False
+                return
             self._closing, process = True, self._process
             self._turn.notify_all()
         if process is not None:
-            if at_once:
-                process.popen.kill()
-            else:
+            if not at_once:
                 process.ask_to_end()
                 self._thread.join(_GOODBYE_SECONDS)
-                process.popen.kill()
+            process.popen.kill()
         self._thread.join()
-        return True
 
     # -- on the thread ---------------------------------------------------------------------------------------------
 
-    @property
-    def _served(self) -> bool:
-        return self._process is not None and self._process.listens.is_set()
-
     def _serve(self) -> None:
         while (process := self._started()) is not None:
-            for news in process.told():
+            for news in process.events():
                 self._take(process, news)
             process.silent.set()
-            self._mourn(process, process.bury())
-            process.tape.close()
+            self._end(process, process.ended(), process.last_lines())
 
     def _started(self) -> _Process | None:
         """A new process; None = there is to be none."""
@@ -398,35 +368,36 @@ class Child:
             return self._process
 
     def _take(self, process: _Process, news: dict[str, Any]) -> None:
-        event = news.pop("event")
-        if event == "loading":
-            self._loading.put((news["what"], news["share"]))
-        elif event == "ready":
-            self.facts, self._is_ready = ModelFacts.of_json(news), True
-            process.patience = self._patience
-            self._loading.put(None)
-        elif event == "failed":
-            self.fault = heard(**news)
-            process.popen.terminate()
-        elif event == "state":
-            process.outdated = process.outdated or news["outdated"]
-        elif event == "log":
-            logging.getLogger(news["name"]).log(news["level"], "%s", news["text"])
-        elif event != "pulse":
-            self._hear(event, news)
-        elif news["silent"] > process.patience + 3 * news["longest"]:
-            process.end_hung(news["silent"])
-        with self._turn:  # who waits for the first word
+        match event := news.pop("event"):
+            case "loading":
+                self._loading.put((news["what"], news["share"]))
+            case "ready":
+                self.facts, self._is_ready = ModelFacts.of_json(news), True
+                process.patience = self._patience
+                self._loading.put(None)
+            case "failed":
+                self.fault = heard(**news)
+                process.popen.terminate()
+            case "state":
+                process.outdate(news["outdated"])
+            case "log":
+                logging.getLogger(news["name"]).log(news["level"], "%s", news["text"])
+            case "pulse":
+                if news["silent"] > process.patience + 3 * news["longest"]:
+                    process.end_hung(news["silent"])
+            case _:
+                self._hear(event, news)
+        with self._turn:  # who waits for the first event
             self._turn.notify_all()
 
-    def _mourn(self, process: _Process, how: str) -> None:
+    def _end(self, process: _Process, how: str, lines: tuple[str, ...]) -> None:
         """A process is gone: all who used it hear of it."""
         with self._turn:
             error, used = self.fault, bool(process.uses)
             if self._closing:
                 error = LocalspecError("The engine is closed.")
             elif error is None:
-                error = self._obituary(process, how)
+                self.last_words, error = lines, self._death(process, how, lines)
                 if self._is_ready and self._spare:
                     self._spare = False
                     _LOG.warning("%s The models are loaded again.", error)
@@ -439,31 +410,14 @@ class Child:
         if not self._is_ready:
             self._loading.put(error)
 
-    def _obituary(self, process: _Process, how: str) -> LocalspecError:
+    def _death(self, process: _Process, how: str, lines: tuple[str, ...]) -> RunnerError:
         """What happened, to which file, and why."""
-        self.last_words = tuple(process.tape.lines())
         doing = "was idle" if self._is_ready else "was loaded"
         if self._is_ready and process.uses:
             doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
-        why = cause(list(self.last_words))
         error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
-        if why:
+        if why := cause(lines):
             error.hint = f"llama.cpp wrote: {why}"
         elif "SIGKILL" in how:
             error.hint = "The system does so where memory lacks."
         return error
-
-
-def _ended(code: int, hung: float) -> str:
-    """How a process ended, as the end of a sentence.
-
-    Args:
-        code: what `Popen` says.
-        hung: seconds without a sign of life, for which it was ended; 0 = it was not.
-    """
-    if hung:
-        return f"gave no sign of life for {hung:.0f} seconds"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    name = signal.Signals(-code).name
-    return f"{_WORDS.get(name, 'crashed')} ({name})"

@@ -1,15 +1,13 @@
 """Hands requests on to the processes that have the models, and what these answer to the clients, as it is.
 
 A process may die at any time. Who waits for its answer then gets an error in the form of the API that was asked.
-
-Models in processes of their own, for a server's pool: started, and what they count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,13 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from localspec.engine.slot import FinishReason
-from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.llama.exact.choice import Progress
-from localspec.remote.steps import figures_in
-from localspec.runner.child import Child, Load
-from localspec.runner.host import Use
+from localspec.runner.child import Child, Load, Use
 from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
@@ -40,9 +34,15 @@ from localspec.server.http.streaming import DONE, leaving
 from localspec.server.ollama.body import KeptAlive
 from localspec.server.ollama.models import NDJSON, free, named
 
+_HOST = "http://localspec"
+_TOLD_SECONDS = 2.0
+"""Of silence, for what a process tells at once. A choice."""
+_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"))
+"""Headers of the connection to the process, which are not the client's."""
+
 
 class Processes:
-    """Of one server. `make` is for its `Pool`."""
+    """Models in processes of their own, of one server: `make` is for its `Pool`."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._public = replace(
@@ -54,9 +54,9 @@ class Processes:
 
     def begin(self, pool: Pool) -> None:
         """Starts the process of the default model, for which `make` is about to be asked."""
-        name = pool.default
-        load = self._load(name, pool.files(name), pool.settings_of(pool.files(name)))
-        self._begun = load, self._child(name, load)
+        files = pool.files(pool.default)
+        load = self._load(pool.default, files, pool.settings_of(files))
+        self._begun = load, self._child(load)
 
     def give_up(self) -> None:
         """Ends what was begun and never asked for."""
@@ -70,36 +70,19 @@ class Processes:
         if self._begun is not None and self._begun[0] == load:
             child, self._begun = self._begun[1], None
         else:
-            child = self._child(name, load)
+            child = self._child(load)
         child.wait(progress)
         return child
 
     def _load(self, name: str, files: Files, settings: dict[str, Any]) -> Load:
-        return Load.of(files.target, files.draft, files.heads, settings, called=name, public=self._public)
+        return Load(files.target, files.draft, files.heads, settings, called=name, public=self._public)
 
-    def _child(self, name: str, load: Load) -> Child:
-        return Child(load, hear=partial(self._count, name))
+    def _child(self, load: Load) -> Child:
+        def hear(event: str, news: dict[str, Any]) -> None:
+            if self.meter is not None:
+                self.meter.hear(str(load.called), event, news)
 
-    def _count(self, name: str, event: str, news: dict[str, Any]) -> None:
-        """What `Telling` tells."""
-        if self.meter is None:
-            return
-        if event == "answered":
-            stats = RequestStats()
-            figures_in(stats, news["figures"])
-            stats.gaps = news["gaps"]
-            self.meter.add(name, news["number"], FinishReason(news["finish"]), stats, news["read"])
-        elif event == "read":
-            self.meter.read(name, news["tokens"], news["seconds"])
-        elif event == "refused":
-            self.meter.refused()
-
-
-_HOST = "http://localspec"
-_TOLD_SECONDS = 2.0
-"""Of silence, for what a process tells at once. A choice."""
-_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"))
-"""Headers of the connection to the process, which are not the client's."""
+        return Child(load, hear=hear)
 
 
 class _Named(BaseModel):
@@ -153,12 +136,7 @@ class Front:
         self._tasks = set[asyncio.Task[None]]()
 
     async def answer(self, request: Request, handle: Handle) -> Response:
-        """What the process of the model answers, which is loaded if need be.
-
-        Args:
-            request: of a client.
-            handle: answers what needs no model.
-        """
+        """What the process of the model answers, which is loaded if need be; `handle` answers what needs no model."""
         body, path = await request.body(), request.url.path
         if not _is_ollama(path):
             return await self._of_any(request, body, (await self._asked(_Named, body)).wanted)
@@ -299,13 +277,8 @@ class _Answer(StreamingResponse):
     def __init__(
         self, reply: httpx.Response, use: Use, using: ExitStack, path: str, lost: Callable[[], object]
     ) -> None:
-        """
-        Args:
-            reply: whose head has come.
-            use: of the process.
-            using: is left when the client has read the answer or has left.
-            path: of the request.
-            lost: is called if the process dies meanwhile.
+        """`reply`: its head has come; `using`: is left when the client has read the answer or has left; `lost`: is
+        called if the process dies meanwhile.
         """
         super().__init__(self._pieces(), reply.status_code)
         self.raw_headers = [(name, value) for name, value in reply.headers.raw if name.lower() not in _HOP]
@@ -341,29 +314,20 @@ class _Answer(StreamingResponse):
             self._lost()
             if kind not in ("text/event-stream", NDJSON):
                 raise fate from None  # half an answer is out: only closing the connection tells the client
-            yield b"".join(_last_words(fate, self._path, end))
+            yield error_event(fate, self._path, end).encode()
 
 
-def _last_words(fate: LocalspecError, path: str, end: bytes) -> Iterator[bytes]:
-    """An error as the last event of a stream, in the form of its API.
-
-    Args:
-        fate: what went wrong.
-        path: of the request.
-        end: last bytes of the stream so far.
-    """
+def error_event(fate: LocalspecError, path: str, end: bytes) -> str:
+    """An error as the last event of a stream that ended with some bytes so far, in the form of its path's API."""
     error = from_localspec(fate)
     body = error_body(error, path)
     plain = path.removeprefix("/v1")
     if _is_ollama(path):
-        yield b"" if end.endswith(b"\n") else b"\n"
-        yield json.dumps(body).encode() + b"\n"
-        return
-    yield b"" if end == b"\n\n" else b"\n\n"
+        return ("" if end.endswith(b"\n") else "\n") + json.dumps(body) + "\n"
+    begin = "" if end == b"\n\n" else "\n\n"
     if plain.startswith("/messages"):
-        yield f"event: error\ndata: {json.dumps(body)}\n\n".encode()
-    elif plain.startswith("/responses"):
+        return f"{begin}event: error\ndata: {json.dumps(body)}\n\n"
+    if plain.startswith("/responses"):
         told = {"type": "error", "code": error.code, "message": error.message, "param": None, "sequence_number": 0}
-        yield f"event: error\ndata: {json.dumps(told)}\n\n".encode()
-    else:
-        yield f"data: {json.dumps(body)}\n\n{DONE}".encode()
+        return f"{begin}event: error\ndata: {json.dumps(told)}\n\n"
+    return f"{begin}data: {json.dumps(body)}\n\n{DONE}"

@@ -24,7 +24,7 @@ from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, ModelRe
 from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine
-from localspec.server.own.here import Here
+from localspec.server.own.serve import Here
 from localspec.types import SamplingParams
 
 TOKENS = 200
@@ -97,7 +97,7 @@ def main() -> None:
     settings = {"threads": options.threads, "context": 4096}
     drafter = None if options.drafter == "auto" else options.drafter
     target, draft = find(options.model)
-    load = Load.of(target, draft, (), settings)
+    load = Load(target, draft, (), settings)
     answerers: dict[str, Answerer] = {
         "here": ChildAnswerer(lambda: Here(partial(_load, options.model, settings)), "here"),
         "apart": ChildAnswerer(lambda: Child(load), "apart"),

@@ -21,7 +21,7 @@ from localspec.options import Options
 from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
-from localspec.server.own.here import Here
+from localspec.server.own.serve import Here
 from localspec.types import SamplingParams
 from tests.native.inside import tokens_held
 

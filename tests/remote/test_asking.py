@@ -11,11 +11,12 @@ import pytest
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, LocalspecError
-from localspec.remote.asking import Asking, Prompt, Reply
+from localspec.remote.answerer import Question
+from localspec.remote.asking import Asking, Reply
 from localspec.remote.server import Server
 from tests.tui.endpoint import Endpoint, served
 
-PROMPT = Prompt([Message("user", "Hi")])
+PROMPT = Question([Message("user", "Hi")])
 SECONDS = 30.0
 """Longest wait of a test; nothing here takes so long."""
 

@@ -38,13 +38,12 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.runner import answering, child
-from localspec.runner.answering import ChildAnswer, ChildAnswerer
+from localspec.runner.answering import ChildAnswer, ChildAnswerer, Host
 from localspec.runner.child import Child, Load
-from localspec.runner.host import Host
 from localspec.runtime.engine import Asked, Engine
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.sampling import SamplingParams
-from localspec.server.own.here import Here
+from localspec.server.own.serve import Here
 from localspec.tui.talk.session import Preferences, Session
 from tests.chat.marked_file import write_harmony
 from tests.llama import architectures
@@ -149,7 +148,7 @@ def host(make: Callable[[], Host]) -> Iterator[tuple[ChildAnswerer, Heard]]:
 @contextmanager
 def apart(target: str = TARGET, draft: str | None = None, **settings: Any) -> Iterator[tuple[ChildAnswerer, Heard]]:
     """One that has started, and what it posts of its model."""
-    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    load = Load(target, draft, (), {"slots": 1} | settings)
     with host(lambda: Child(load)) as found:
         yield found
 

@@ -21,8 +21,7 @@ from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, ModelError, RunnerError
 from localspec.remote.answerer import Question
 from localspec.runner import place
-from localspec.runner.child import Child, Load, cause
-from localspec.runner.host import Use
+from localspec.runner.child import Child, Load, Use, cause
 from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import lives, until
@@ -63,7 +62,7 @@ def served(
 ) -> Iterator[Child]:
     """The bundled target and draft, or one file."""
     draft = str(paths.bundled("tiny-draft-q8_0.gguf")) if target is None else None
-    load = Load(os.getpid(), target or str(paths.bundled(TARGET)), draft, (), {"slots": 1} | settings)
+    load = Load(target or str(paths.bundled(TARGET)), draft, (), {"slots": 1} | settings)
     child = Child(load, patience)
     child.wait(progress)
     try:
@@ -199,9 +198,8 @@ def test_models_that_do_nothing_while_something_is_asked_are_ended(
 
 def test_a_process_ends_with_its_parent_and_with_a_signal() -> None:
     script = (
-        "import os\n"
         "from localspec.runner.child import Child, Load\n"
-        f"child = Child(Load(os.getpid(), {str(paths.bundled(TARGET))!r}, None, (), {{'slots': 1}}), 60.0)\n"
+        f"child = Child(Load({str(paths.bundled(TARGET))!r}, None, (), {{'slots': 1}}), 60.0)\n"
         "child.wait()\n"
         "print(child.pid, flush=True)\n"
         "input()\n"

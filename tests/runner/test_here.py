@@ -20,8 +20,8 @@ from localspec.llama.exact.choice import Progress
 from localspec.remote.answerer import LoadFailed, Loading, ModelReady
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
-from localspec.server.own import here
-from localspec.server.own.here import Here
+from localspec.server.own import serve
+from localspec.server.own.serve import Here
 from tests.runner.conftest import PATIENCE, threads, until
 from tests.runner.test_answering import ASKED, DRAFT, ENDLESS, TARGET, Heard, heard, host
 
@@ -37,7 +37,7 @@ def load(progress: Progress, **settings: Any) -> Engine:
 
 @pytest.mark.parametrize("files", [True, False])
 def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(here, "_SOCKET_FILES", files)
+    monkeypatch.setattr(serve, "_SOCKET_FILES", files)
     there = Here(partial(load, drafter="draft", max_draft_tokens=4))  # whether it pays or not, which time decides
     with host(lambda: there) as (answerer, news):
         found = heard(answerer, replace(ASKED, drafter=None))
@@ -51,7 +51,8 @@ def test_it_answers_with_and_without_socket_files(files: bool, monkeypatch: pyte
         look = answerer.look(100)
         assert look is not None
         assert {one["name"] for one in look.parts} >= {"context"}
-        assert "draft" in there.state["drafters"]
+        assert there.engine is not None
+        assert "draft" in there.engine.drafters
         with there.use() as use:
             assert (use.at is not None) == files
             transport = None if use.at is None else httpx.HTTPTransport(uds=str(use.at))
@@ -129,7 +130,7 @@ def test_what_cannot_be_loaded_is_the_error_of_each_answer(error: Exception) -> 
 
 
 def test_a_host_that_tells_nothing_of_its_models_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(here, "facts_of", lambda engine: None)
+    monkeypatch.setattr(serve, "facts_of", lambda engine: None)
     with host(partial(Here, load)) as (answerer, news):
         error = heard(answerer, ASKED).ended.error
         assert error is not None

@@ -13,7 +13,7 @@ from openai.types.responses import ResponseErrorEvent
 
 from localspec.errors import RunnerError
 from localspec.runtime.pool import Pool
-from localspec.server.front import Processes, _last_words
+from localspec.server.front import Processes, error_event
 from localspec.server.http.settings import ServerSettings
 from tests.runner.conftest import until
 from tests.server.live import COPIED, COPY, Live, error_of, running, user
@@ -133,6 +133,7 @@ def test_answers_are_counted_and_told(front: Live, caplog: pytest.LogCaptureFixt
         before = metric(front, "localspec:answers_total")
         front.http.post("/v1/chat/completions", json=ASKED)
         until(lambda: metric(front, "localspec:answers_total") == before + 1)
+        until(lambda: any("tiny answered: " in line for line in caplog.messages))  # told after it is counted
     assert metric(front, "llamacpp:prompt_tokens_total") > 0
     assert sum("tiny answered: " in line for line in caplog.messages) == 1
     front.http.post("/v1/embeddings", json={"input": COPY})
@@ -156,7 +157,7 @@ def test_answers_are_counted_and_told(front: Live, caplog: pytest.LogCaptureFixt
     ],
 )
 def test_a_death_is_the_last_event_of_a_stream_in_its_apis_form(path: str, begun: bytes, said: str) -> None:
-    told = b"".join(_last_words(RunnerError("It is gone."), path, begun[-2:])).decode()
+    told = error_event(RunnerError("It is gone."), path, begun[-2:])
     assert told.startswith(said)
     assert told.endswith("\n")
     if "responses" in path:

@@ -92,11 +92,17 @@ def test_it_ends_when_it_is_told_to_while_it_answers() -> None:
 
 def test_models_load_before_a_server_is_imported_and_an_answer_needs_no_pydantic() -> None:
     script = """
-import sys
-import localspec.server.own.process
+import os, sys
+from localspec.server.own.__main__ import begin
+settings = {"slots": 1, "context": 512}
+life, place = begin(
+    {"parent": os.getppid(), "target": None, "draft": None, "heads": (), "settings": settings, "called": None}
+)
 early = {"asyncio", "starlette", "uvicorn"} & set(sys.modules)
 import localspec.server.own.serve
 print(early | {"pydantic", "fastapi"} & set(sys.modules))
+life.close()
+place.close()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

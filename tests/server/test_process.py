@@ -107,7 +107,7 @@ def test_death_under_streams_ends_each_with_an_error_and_the_next_request_is_ans
         next(lines)
         os.kill(child(apart).pid, signal.SIGSTOP)  # so that none comes to its end meanwhile
         waiting = [crowd.submit(ask, json=LONG | {"stream": index > 0}) for index in range(8)]
-        until(lambda: child(apart).used == 9)
+        until(lambda: len(child(apart)._process.uses) == 9)  # type: ignore[union-attr]
         kill(apart)
         whole, *streams = [one.result() for one in waiting]
         for text in ("\n".join(lines), *(one.text for one in streams)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from localspec.machine import Place
 from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine
-from localspec.server.own.here import Here
+from localspec.server.own.serve import Here
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences, Session
 from localspec.tui.widgets.pane import ChatPane
@@ -116,7 +115,7 @@ def asking(engine: Engine, name: str = "bundled pair") -> ChildAnswerer:
 def of_child(**settings: Any) -> ChildAnswerer:
     """Whoever asks the pair in a process of its own."""
     target, draft = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
-    load = Load(os.getpid(), target, draft, (), {"slots": 1} | settings)
+    load = Load(target, draft, (), {"slots": 1} | settings)
     return ChildAnswerer(lambda: Child(load), "bundled pair")
 
 

@@ -12,7 +12,8 @@ from textual.pilot import Pilot
 from textual.widgets import Collapsible
 
 from localspec.chat.archive.archive import Archive
-from localspec.remote.answerer import Facts, ServedAnswerer
+from localspec.remote.answerer import Facts
+from localspec.remote.asking import ServedAnswerer
 from localspec.runner.answering import ChildAnswerer
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences, Session

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import OptionList, Static
 
 from localspec.errors import UsageError
-from localspec.remote.answerer import ServedAnswerer
+from localspec.remote.asking import ServedAnswerer
 from localspec.tui.screens.models import ModelsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import Choice

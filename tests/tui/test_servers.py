@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from localspec.remote import search
-from localspec.remote.answerer import ServedAnswerer
+from localspec.remote.asking import ServedAnswerer
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.pool import Pool
 from localspec.tui.shell.app import ChatApp

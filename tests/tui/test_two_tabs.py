@@ -14,7 +14,7 @@ from localspec.llama.exact import wide
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
-from localspec.server.own.here import Here
+from localspec.server.own.serve import Here
 from localspec.tui.talk.session import Preferences
 from tests.tui.conftest import MakeApp, answered, front, until
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from localspec.remote.answerer import Answerer
     from localspec.runner.child import Child
     from localspec.runtime.engine import Engine
-    from localspec.server.own.here import Here
+    from localspec.server.own.serve import Here
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +127,7 @@ def _given(wanted: Options) -> dict[str, Any]:
 
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
     if options.endpoint:
-        from localspec.remote.answerer import ServedAnswerer
+        from localspec.remote.asking import ServedAnswerer
 
         return ServedAnswerer(options.endpoint, options.model, key_of(options))
     return _local(options, None, None, liked)
@@ -159,7 +159,7 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
 
 
 def _here(options: argparse.Namespace, liked: dict[str, Any]) -> Here:
-    from localspec.server.own.here import Here
+    from localspec.server.own.serve import Here
 
     return Here(partial(_load, options, liked))
 
@@ -171,7 +171,7 @@ def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
     settings = _settings(options, liked)
     target, of_pair = find(settings.pop("target", None))
     draft, heads = settings.pop("draft", None) or of_pair, settings.pop("heads", ())
-    return Child(Load.of(target, draft, heads, {"slots": 1} | settings))
+    return Child(Load(target, draft, heads, {"slots": 1} | settings))
 
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:

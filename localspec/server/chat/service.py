@@ -32,7 +32,7 @@ from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
 from localspec.server.http import meter
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
-from localspec.server.http.meter import Counting, Meter
+from localspec.server.http.meter import Meter, Telling
 from localspec.server.http.reading import IgnoredNames
 from localspec.server.http.settings import ServerSettings
 from localspec.types import SamplingParams
@@ -142,11 +142,11 @@ def ending() -> ApiError:
 class Service:
     """Belongs to one event loop. Routes get it as `request.app.state.service`."""
 
-    def __init__(self, pool: Pool, settings: ServerSettings, counting: Counting | None = None) -> None:
+    def __init__(self, pool: Pool, settings: ServerSettings, counting: Telling | None = None) -> None:
         self.pool = pool
         self.settings = settings
         self.meter = Meter()
-        self.counting: Counting = counting or self.meter
+        self.counting = counting or self.meter
         self.front: Elsewhere | None = None
         """The way to the processes that have the models; None = this one has them."""
         self.ignored = IgnoredNames()

@@ -27,7 +27,7 @@ from localspec.server.front import Front, Processes
 from localspec.server.http import monitoring
 from localspec.server.http.errors import ApiError, error_response, from_localspec, from_validation
 from localspec.server.http.guard import Guard
-from localspec.server.http.meter import AccessLog, Counting
+from localspec.server.http.meter import AccessLog, Telling
 from localspec.server.http.reading import HEADER
 from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, ServerSettings
 from localspec.server.http.streaming import told
@@ -102,7 +102,7 @@ def create_app(
     settings: ServerSettings | None = None,
     *,
     on_start: Callable[[Service], Coroutine[Any, Any, None]] | None = None,
-    counting: Counting | None = None,
+    counting: Telling | None = None,
     processes: Processes | None = None,
 ) -> FastAPI:
     """The ASGI application over a pool of models, which the pool's maker closes.

@@ -1,8 +1,7 @@
-"""What is counted over all requests, for Prometheus: llama-server's names, vLLM's names, and our own.
+"""What is counted over all requests, for Prometheus, and the log: one line a request, two an answer, plain or as JSON.
 
-llama-server's and vLLM's dashboards read these as they are. Positions count from 0, as theirs do.
-
-Log lines, plain or as JSON: one a request, two an answer; without query strings, headers, prompts or keys.
+llama-server's and vLLM's dashboards read their names as they are; positions count from 0, as theirs do. No line has a
+query string, a header, a prompt or a key.
 """
 
 from __future__ import annotations
@@ -10,17 +9,18 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import Lock
 from time import perf_counter, strftime
-from typing import Protocol, TextIO
+from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
+from localspec.remote.steps import figures_in, figures_out
 from localspec.runtime.generation import Generation
 from localspec.server.http.errors import ApiError, error_response
 
@@ -37,36 +37,18 @@ class _Speculation:
         def counter(name: str, what: str, *more: str) -> Counter:
             return Counter(f"{prefix}:spec_decode_num_{name}", what, (*labels, *more), registry=registry)
 
-        self.drafts = counter("drafts", "Passes that carried a draft.")
-        self.drafted = counter("draft_tokens", "Tokens drafted.")
-        self.accepted = counter("accepted_tokens", "Draft tokens accepted.")
-        self.per_position = counter("accepted_tokens_per_pos", "Draft tokens accepted by position.", "position")
+        self._plain = {
+            "draft_passes": counter("drafts", "Passes that carried a draft."),
+            "drafted": counter("draft_tokens", "Tokens drafted."),
+            "accepted": counter("accepted_tokens", "Draft tokens accepted."),
+        }
+        self._per_position = counter("accepted_tokens_per_pos", "Draft tokens accepted by position.", "position")
 
     def add(self, stats: RequestStats, *labels: str) -> None:
-        for counter, value in (
-            (self.drafts, stats.draft_passes),
-            (self.drafted, stats.drafted),
-            (self.accepted, stats.accepted),
-        ):
-            (counter.labels(*labels) if labels else counter).inc(value)
+        for name, counter in self._plain.items():
+            (counter.labels(*labels) if labels else counter).inc(getattr(stats, name))
         for position, count in enumerate(stats.accepted_per_position):
-            self.per_position.labels(*labels, str(position)).inc(count)
-
-
-class Counting(Protocol):
-    """What a server counts with: a meter, or the way to the one of the program in front of it."""
-
-    def answered(self, model: str, number: int, generation: Generation) -> None:
-        """An answer has ended, however it ended; `number`: its own."""
-        ...
-
-    def read(self, model: str, tokens: int, seconds: float) -> None:
-        """A text was read without an answer, in so many seconds."""
-        ...
-
-    def refused(self) -> None:
-        """A request was refused because the queue was full."""
-        ...
+            self._per_position.labels(*labels, str(position)).inc(count)
 
 
 class Meter:
@@ -74,59 +56,50 @@ class Meter:
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they say nothing here and double the page
-        self.registry = CollectorRegistry()
-        self._add_llama()
-        self._add_vllm()
+        registry = self.registry = CollectorRegistry()
+
+        def counter(name: str, what: str, *labels: str) -> Counter:
+            return Counter(name, what, labels, registry=registry)
+
+        def gauge(name: str, what: str) -> Gauge:
+            return Gauge(name, what, registry=registry)
+
+        def seconds(name: str, what: str) -> Histogram:
+            return Histogram(name, what, ("model_name",), registry=registry, buckets=_SECONDS)
+
+        self._prompt_tokens = counter("llamacpp:prompt_tokens", "Prompt tokens processed.")
+        self._prompt_cached = counter("llamacpp:prompt_tokens_cached", "Prompt tokens found in the cache.")
+        self._prompt_seconds = counter("llamacpp:prompt_seconds", "Time spent on prompts.")
+        self._predicted_tokens = counter("llamacpp:tokens_predicted", "Tokens generated.")
+        self._predicted_seconds = counter("llamacpp:tokens_predicted_seconds", "Time spent on generating.")
+        self._prompt_rate = gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens per second, over all requests.")
+        self._predicted_rate = gauge(
+            "llamacpp:predicted_tokens_seconds", "Generated tokens per second, over all requests."
+        )
+        self._decodes = counter("llamacpp:n_decode", "Passes of single requests.")
+        self._processing = gauge("llamacpp:requests_processing", "Answers that have a slot.")
+        self._deferred = gauge("llamacpp:requests_deferred", "Answers that wait for a slot.")
+        self._llama_speculation = _Speculation("llamacpp", (), registry)
+
+        self._vllm_prompt = counter("vllm:prompt_tokens", "Prompt tokens.", "model_name")
+        self._vllm_generated = counter("vllm:generation_tokens", "Tokens generated.", "model_name")
+        self._vllm_success = counter("vllm:request_success", "Answers finished.", "model_name", "finished_reason")
+        self._vllm_ttft = seconds("vllm:time_to_first_token_seconds", "Time to first token, waiting included.")
+        self._vllm_itl = seconds("vllm:inter_token_latency_seconds", "Time between the arrivals of two passes' tokens.")
+        self._vllm_running = gauge("vllm:num_requests_running", "Answers that have a slot.")
+        self._vllm_waiting = gauge("vllm:num_requests_waiting", "Answers that wait.")
+        self._vllm_speculation = _Speculation("vllm", ("model_name",), registry)
+
+        how = "Answers by model, how they ended, and exactness."
+        self._requests = counter("localspec:answers", how, "model", "finish", "exact")
+        self._by_drafter = counter("localspec:accepted_tokens", "Draft tokens accepted, by drafter.", "drafter")
+        self._drafted_by = counter("localspec:drafted_tokens", "Tokens drafted, by drafter.", "drafter")
+        self._refused = counter("localspec:refused_requests", "Requests refused because the queue was full.")
+        self._totals = RequestStats()
         self._followed: dict[tuple[str, int], int] = {}
         """Tokens that were counted of the prompts of answers under way, by model and number."""
         self._over: deque[tuple[str, int]] = deque(maxlen=_LATE)
         self._lock = Lock()
-
-        def own(name: str, what: str, *labels: str) -> Counter:
-            return Counter(f"localspec:{name}", what, labels, registry=self.registry)
-
-        self._requests = own("answers", "Answers by model, how they ended, and exactness.", "model", "finish", "exact")
-        self._by_drafter = own("accepted_tokens", "Draft tokens accepted, by drafter.", "drafter")
-        self._drafted_by = own("drafted_tokens", "Tokens drafted, by drafter.", "drafter")
-        self._refused = own("refused_requests", "Requests refused because the queue was full.")
-
-    def _add_llama(self) -> None:
-        def counter(name: str, what: str) -> Counter:
-            return Counter(f"llamacpp:{name}", what, registry=self.registry)
-
-        def gauge(name: str, what: str) -> Gauge:
-            return Gauge(f"llamacpp:{name}", what, registry=self.registry)
-
-        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
-        self._prompt_cached = counter("prompt_tokens_cached", "Prompt tokens found in the cache.")
-        self._prompt_seconds = counter("prompt_seconds", "Time spent on prompts.")
-        self._predicted_tokens = counter("tokens_predicted", "Tokens generated.")
-        self._predicted_seconds = counter("tokens_predicted_seconds", "Time spent on generating.")
-        self._prompt_rate = gauge("prompt_tokens_seconds", "Prompt tokens per second, over all requests.")
-        self._predicted_rate = gauge("predicted_tokens_seconds", "Generated tokens per second, over all requests.")
-        self._decodes = counter("n_decode", "Passes of single requests.")
-        self._processing = gauge("requests_processing", "Answers that have a slot.")
-        self._deferred = gauge("requests_deferred", "Answers that wait for a slot.")
-        self._llama_speculation = _Speculation("llamacpp", (), self.registry)
-        self._totals = RequestStats()
-
-    def _add_vllm(self) -> None:
-        labels = ("model_name",)
-
-        def counter(name: str, what: str, *more: str) -> Counter:
-            return Counter(f"vllm:{name}", what, (*labels, *more), registry=self.registry)
-
-        def seconds(name: str, what: str) -> Histogram:
-            return Histogram(f"vllm:{name}", what, labels, registry=self.registry, buckets=_SECONDS)
-
-        self._vllm_prompt = counter("prompt_tokens", "Prompt tokens.")
-        self._vllm_generated = counter("generation_tokens", "Tokens generated.")
-        self._vllm_success = counter("request_success", "Answers finished.", "finished_reason")
-        self._vllm_ttft = seconds("time_to_first_token_seconds", "Time to first token, waiting included.")
-        self._vllm_itl = seconds("inter_token_latency_seconds", "Time between the arrivals of two passes' tokens.")
-        self._vllm_running = Gauge("vllm:num_requests_running", "Answers that have a slot.", registry=self.registry)
-        self._vllm_waiting = Gauge("vllm:num_requests_waiting", "Answers that wait.", registry=self.registry)
-        self._vllm_speculation = _Speculation("vllm", labels, self.registry)
 
     def follow(self, model: str, reading: Mapping[int, int]) -> None:
         """Adds what has been read of the prompts of answers under way: tokens by their numbers."""
@@ -141,45 +114,54 @@ class Meter:
         self._prompt_tokens.inc(new)
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
-        """As `Counting`."""
-        self.add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
+        """An answer has ended, however it ended; `number`: its own."""
+        self._add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
 
     def refused(self) -> None:
-        """As `Counting`."""
+        """A request was refused because the queue was full."""
         self._refused.inc()
 
     def lost(self, model: str) -> None:
         """The process that answered a request is gone, with what it knew of the answer."""
         self._requests.labels(model, FinishReason.ERROR.value, "false").inc()
 
-    def add(self, model: str, number: int, finish: FinishReason, stats: RequestStats, read: int) -> None:
-        """Adds an answer that has ended, of whose prompt so many tokens were read."""
-        with self._lock:
-            self._add(model, number, finish, stats, read)
+    def hear(self, model: str, event: str, news: Mapping[str, Any]) -> None:
+        """Counts what `Telling` says in the process of a model."""
+        if event == "answered":
+            stats = RequestStats()
+            figures_in(stats, news["figures"])
+            stats.gaps = news["gaps"]
+            self._add(model, news["number"], FinishReason(news["finish"]), stats, news["read"])
+        elif event == "read":
+            self.read(model, news["tokens"], news["seconds"])
+        elif event == "refused":
+            self.refused()
 
     def _add(self, model: str, number: int, finish: FinishReason, stats: RequestStats, read: int) -> None:
-        self._requests.labels(model, finish.value, "true" if stats.exact else "false").inc()
-        self._vllm_prompt.labels(model).inc(stats.prompt_tokens)
-        self._vllm_generated.labels(model).inc(stats.generated)
-        if finish in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTEXT):
-            self._vllm_success.labels(model, "stop" if finish is FinishReason.STOP else "length").inc()
-        if stats.generated:
-            self._vllm_ttft.labels(model).observe(stats.ttft_seconds)
-        for gap in stats.gaps:
-            self._vllm_itl.labels(model).observe(gap)
-        self._tell_read((model, number), read)
-        del self._followed[model, number]
-        self._over.append((model, number))
-        self._prompt_cached.inc(stats.reused_tokens)
-        self._count_llama(stats, read)
-        self._llama_speculation.add(stats)
-        self._vllm_speculation.add(stats, model)
-        for drafter, drafted in stats.drafted_by_drafter.items():
-            self._drafted_by.labels(drafter).inc(drafted)
-            self._by_drafter.labels(drafter).inc(stats.accepted_by_drafter[drafter])
+        """Adds an answer that has ended, of whose prompt so many tokens were read."""
+        with self._lock:
+            self._requests.labels(model, finish.value, "true" if stats.exact else "false").inc()
+            self._vllm_prompt.labels(model).inc(stats.prompt_tokens)
+            self._vllm_generated.labels(model).inc(stats.generated)
+            if finish in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTEXT):
+                self._vllm_success.labels(model, "stop" if finish is FinishReason.STOP else "length").inc()
+            if stats.generated:
+                self._vllm_ttft.labels(model).observe(stats.ttft_seconds)
+            for gap in stats.gaps:
+                self._vllm_itl.labels(model).observe(gap)
+            self._tell_read((model, number), read)
+            del self._followed[model, number]
+            self._over.append((model, number))
+            self._prompt_cached.inc(stats.reused_tokens)
+            self._count_llama(stats, read)
+            self._llama_speculation.add(stats)
+            self._vllm_speculation.add(stats, model)
+            for drafter, drafted in stats.drafted_by_drafter.items():
+                self._drafted_by.labels(drafter).inc(drafted)
+                self._by_drafter.labels(drafter).inc(stats.accepted_by_drafter[drafter])
 
     def read(self, model: str, tokens: int, seconds: float) -> None:
-        """As `Counting`."""
+        """A text was read without an answer, in so many seconds."""
         with self._lock:
             self._vllm_prompt.labels(model).inc(tokens)
             self._prompt_tokens.inc(tokens)
@@ -217,6 +199,30 @@ class Meter:
         return generate_latest(self.registry)
 
 
+class Telling:
+    """Counts in the process of a model for the meter of the server in front: its events are those of `Meter.hear`."""
+
+    def __init__(self, say: Callable[..., None], say_state: Callable[[], None]) -> None:
+        """Of a `Life`."""
+        self._say, self._say_state = say, say_state
+
+    def answered(self, model: str, number: int, generation: Generation) -> None:
+        """As `Meter`."""
+        stats, finish = generation.stats, generation.finish or FinishReason.ERROR
+        if finish is FinishReason.ERROR:
+            self._say_state()  # before who asked hears of the error
+        more = {"read": generation.read, "figures": figures_out(stats), "gaps": stats.gaps}
+        self._say("answered", number=number, finish=finish.value, **more)
+
+    def read(self, model: str, tokens: int, seconds: float) -> None:
+        """As `Meter`."""
+        self._say("read", tokens=tokens, seconds=seconds)
+
+    def refused(self) -> None:
+        """As `Meter`."""
+        self._say("refused")
+
+
 LOG = logging.getLogger("localspec.server")
 _ENGINE = "localspec"
 """The engine's logger, which is not ours alone."""
@@ -250,19 +256,15 @@ class AccessLog:
             failure = ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
             await error_response(failure, scope["path"])(scope, receive, sent)
         finally:
-            _write(scope, status, perf_counter() - start)
-
-
-def _write(scope: Scope, status: int, seconds: float) -> None:
-    client = scope.get("client")
-    told = {
-        "client": client[0] if client else "-",
-        "method": scope["method"],
-        "path": scope["path"][:200].encode("unicode_escape").decode("ascii"),
-        "status": status,
-        "seconds": round(seconds, 3),
-    }
-    LOG.info("%(client)s %(method)s %(path)s %(status)s %(seconds)s s", told, extra=told)
+            client = scope.get("client")
+            told = {
+                "client": client[0] if client else "-",
+                "method": scope["method"],
+                "path": scope["path"][:200].encode("unicode_escape").decode("ascii"),
+                "status": status,
+                "seconds": round(perf_counter() - start, 3),
+            }
+            LOG.info("%(client)s %(method)s %(path)s %(status)s %(seconds)s s", told, extra=told)
 
 
 class _Json(logging.Formatter):
@@ -285,21 +287,18 @@ def written_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) ->
         _ENGINE: logging.WARNING,
         "uvicorn.error": logging.ERROR,
     }
-    with ExitStack() as after:
-        for name, least in levels.items():
-            logger = logging.getLogger(name)
-            after.callback(_put_back, logger, logger.handlers, logger.propagate, logger.level)
-            logger.handlers, logger.propagate = [handler], name == _ENGINE
-            logger.setLevel(least)
+    loggers = [logging.getLogger(name) for name in levels]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], logger.name == _ENGINE
+        logger.setLevel(levels[logger.name])
+    try:
         yield
+    finally:
+        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
 
-
-def _put_back(logger: logging.Logger, handlers: list[logging.Handler], propagate: bool, level: int) -> None:
-    logger.handlers, logger.propagate = handlers, propagate
-    logger.setLevel(level)
-
-
-# Two lines of the log for each answer: that it is asked for, and how it went; never a word of prompt or answer.
 
 _WHY = {
     FinishReason.STOP: "done",
@@ -312,19 +311,12 @@ _WHY = {
 
 
 def answer_asked(model: str, generation: Generation) -> None:
-    """An answer is asked for; it may wait for a slot."""
+    """An answer is asked for; it may wait for a slot. Never a word of prompt or answer is logged."""
     LOG.info("%s reads a prompt of %d tokens", model, len(generation.request.prompt))
 
 
 def answer_ended(model: str, generation: Generation, *, left: bool, stopped: bool) -> None:
-    """It is over.
-
-    Args:
-        model: its name.
-        generation: the answer.
-        left: the client did not wait for it.
-        stopped: the server ended it.
-    """
+    """It is over; `left`: the client did not wait for it; `stopped`: the server ended it."""
     stats, why = generation.stats, _WHY[generation.finish or FinishReason.ERROR]
     if generation.finish is FinishReason.CANCELLED and (left or stopped):
         seconds = perf_counter() - generation.started
