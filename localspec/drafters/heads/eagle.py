@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.drafters.heads import head_cache
-from localspec.drafters.heads.head import check_sizes, output_matrix
+from localspec.drafters.heads.head import Head, check_sizes, output_matrix
 from localspec.drafters.heads.head_cache import HeadCache, Row
-from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -99,29 +98,7 @@ class Shape:
                 tensors.need(name, hidden)
 
 
-class EagleHead:
-    """One head; see `drafters.head.Head`."""
-
-    name = "eagle"
-    tap = Tap(final="all")
-
-    def __init__(self, path: Path, shape: Shape) -> None:
-        """Use `load`."""
-        self.path, self.shape = path, shape
-        self._layer: Layer | None = None
-
-    def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head."""
-        if self._layer is None:
-            self._layer = Layer(self.shape, Tensors(self.path), output_matrix(target.model.header))
-        context = EagleContext(self._layer, target)
-        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
-
-    def close(self) -> None:
-        self._layer = None
-
-
-def load(path: Path, target: Header) -> EagleHead:
+def load(path: Path, target: Header) -> Head:
     """Reads headers of a published head and compares it with its target's.
 
     Args:
@@ -138,7 +115,13 @@ def load(path: Path, target: Header) -> EagleHead:
             raise PairError(f"{target.path.name} scales its logits ({key}), and {path.name} guesses without that.")
     check_forgets(target)
     shape.check(Tensors(path))
-    return EagleHead(path, shape)
+    return Head(
+        "eagle",
+        path,
+        Tap(final="all"),
+        lambda target: Layer(shape, Tensors(path), output_matrix(target.model.header)),
+        EagleContext,
+    )
 
 
 class Layer:
@@ -208,7 +191,7 @@ class EagleContext(HeadCache):
     """Evaluates histories and what is guessed after them; keys and values are kept in float32."""
 
     def __init__(self, layer: Layer, target: Context) -> None:
-        """`target`: made with `EagleHead.tap`; must stay open as long as this is used."""
+        """`target`: made with `Tap(final="all")`; must stay open as long as this is used."""
         super().__init__(target, (FINAL,), layer.shape.vocabulary)
         self._layer, self._threads = layer, target.threads
         room = (self._n_slots, self.n_ctx, layer.shape.kv_heads, layer.shape.head_size)
