@@ -10,7 +10,7 @@ import pytest
 
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads import mlp_speculator
-from localspec.drafters.heads.mlp_speculator import MlpContext, Shape, load
+from localspec.drafters.heads.mlp_speculator import MlpContext, SpeculatorShape, load
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
@@ -28,7 +28,7 @@ def test_a_step_reads_the_state_so_far_and_the_last_token(
 ) -> None:
     arrays, config = speculator(3, tied)
     folder = write(tmp_path / "head", FILE, arrays, config)
-    head, shape = heads.find(folder, header), Shape.of(folder)
+    head, shape = heads.find(folder, header), SpeculatorShape.of(folder)
     assert head.name == "mlp"
     context = MlpContext(shape, mlp_speculator.read(folder, shape), target)
     tokens = target.model.tokenize("Tom has seven green boats and three", special=False, add_bos=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.drafters.heads.medusa import read
-from localspec.drafters.heads.mlp_speculator import Shape
+from localspec.drafters.heads.mlp_speculator import SpeculatorShape
 from localspec.models.facts.checkpoint import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED
@@ -39,7 +39,7 @@ def test_a_speculator(tmp_path: Path) -> None:
     state[256:] = 0.0
     said = []
     for path in (SHIPPED["mlp"], folder):
-        tensors, shape = Tensors(path), Shape.of(path)
+        tensors, shape = Tensors(path), SpeculatorShape.of(path)
         arrays = {name: tensors.array(name) for name in tensors.shapes if not name.endswith("_scale")}
         facts = {"scale_input": False, "tie_weights": True, "n_predict": shape.steps, "inner_dim": shape.inner}
         said.append(speculator_says(arrays, facts, state[: shape.hidden], [5, 9, 200]))

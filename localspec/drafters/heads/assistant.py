@@ -32,14 +32,11 @@ class AssistantContext:
     """A `drafters.draft_model.DraftContext` over the target's own cache."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """llama.cpp empties the target's cache when it shares it.
-
-        Args:
-            model: the assistant; must stay open as long as this is used.
-            target: keeps the states that an assistant starts from (`Tap(nextn=True)`); must stay open, too.
+        """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
+        used.
 
         Raises:
-            UsageError: the target keeps no such states.
+            UsageError: the target does not keep the states that an assistant starts from (`Tap(nextn=True)`).
         """
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
@@ -125,15 +122,7 @@ _LAYER_TENSORS = (
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads the header of a file and compares it with its target's; what would end the process is refused here.
-
-    Args:
-        path: a GGUF file of the architecture `gemma4-assistant`.
-        target: of the model whose text is emitted.
-
-    Raises:
-        PairError: no assistant, or made for another model; the message names the first fact that differs.
-    """
+    """Reads a GGUF file of the architecture `gemma4-assistant`; see `head`."""
     header = read_head(path, ("assistant",), "an assistant")
     wanted = _TARGET_ARCHITECTURES.get(header.architecture)
     if wanted is None or target.architecture != wanted or target.architecture not in SHOWS_NEXTN:

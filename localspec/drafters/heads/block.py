@@ -131,14 +131,8 @@ class DFlashContext:
     """The cache of a head beside its target's. Every slot is a sequence of one unified cache."""
 
     def __init__(self, model: Model, target: Context, layers: Sequence[int], shape: BlockShape) -> None:
-        """Allocates the cache.
-
-        Args:
-            model: the head, a `HeadModel`; must stay open as long as this is used.
-            target: made with a tap of `layers`; must stay open, too.
-            layers: whose inputs the head reads, in its own order.
-            shape: of its blocks.
-        """
+        """Beside a target that has a tap of `layers`, whose inputs the head reads in this order. Both models must
+        stay open."""
         assert target.states is not None
         self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
         self.shape, api, slots = shape, lib.api(), target.settings.n_slots
@@ -210,14 +204,8 @@ class DFlashContext:
     # -- blocks -------------------------------------------------------------------------------------------------
 
     def blocks(self, histories: Mapping[int, Tokens]) -> dict[int, DraftBlock]:
-        """One pass over a block for each slot.
-
-        Args:
-            histories: int32[n] by slot; the target has evaluated all but the last token.
-
-        Returns:
-            By slot; slots are left out for which the target's states are not there.
-        """
+        """One pass over a block for each slot, after int32[n] tokens of which the target has evaluated all but the
+        last. Slots are left out for which the target's states are not there."""
         ready = [slot for slot in sorted(histories) if self._reach(slot, histories[slot])]
         if not ready:
             return {}

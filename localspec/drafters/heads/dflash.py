@@ -45,7 +45,6 @@ class BlockRows(Protocol):
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +95,9 @@ class MarkovRows:
         ids: npt.NDArray[np.int64] | None,
         scaling: Scaling,
     ) -> None:
-        """
-        Args:
-            rows: of a block.
-            from_anchor: whether the row of the last token guesses, too.
-            before: `markov_w1`.
-            after: `markov_w2`.
-            ids: int64[rows of `after`], the tokens that the head can guess; None = all.
-            scaling: of logits before the bias.
-        """
+        """Of a block with `rows` rows, the first of which guesses, too, if `from_anchor`. `before` is `markov_w1`,
+        `after` `markov_w2`, whose rows are of the tokens `ids`; None = of all. `scaling` is that of logits before
+        the bias."""
         self._first = 0 if from_anchor else 1
         self.levels = rows - self._first
         self._before, self._after, self._scaling = before, after, scaling
@@ -132,12 +125,7 @@ class LatticeRows:
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        """
-        Args:
-            rows: of a block.
-            candidates: of a row.
-            n_vocab: of the target.
-        """
+        """Of a block with `rows` rows, each of which has so many `candidates`."""
         self.levels = rows - 1
         self._count, self._n_vocab = candidates, n_vocab
 
@@ -167,37 +155,8 @@ _LAYER_TENSORS = (
 _SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
-@dataclass(frozen=True, slots=True)
-class DFlashFile:
-    """One file that fits its target."""
-
-    header: Header
-    kind: str
-    """One of `KINDS`."""
-    layers: tuple[int, ...]
-    """Layers of the target whose inputs the head reads, in the head's order."""
-    shape: BlockShape
-    scaling: Scaling
-    """Scale and cap of the head's logits. llama.cpp applies them for DFlash2 only."""
-    ids: npt.NDArray[np.int64] | None
-    """int64[n], the tokens that the head can guess; None = all."""
-    from_anchor: bool
-    """Whether the row of the last token guesses, too (DSpark)."""
-    candidates: int
-    """Number of candidates in each row (DFlash2)."""
-
-
-def read(path: Path, target: Header) -> DFlashFile:
-    """Reads the header of a head and compares it with its target's.
-
-    Args:
-        path: a GGUF file of the architecture `dflash`.
-        target: of the model whose text is emitted.
-
-    Raises:
-        ModelFileError: damaged, or without a tensor or a number that it needs.
-        PairError: no such head, or made for another model; the message names the first fact that differs.
-    """
+def load(path: Path, target: Header) -> Head:
+    """Reads a GGUF file of the architecture `dflash`; see `head`."""
     header = read_head(path, KINDS, "a DFlash or DSpark head")
     kind = draft_kind(header).method
     check_forgets(target)
@@ -208,27 +167,30 @@ def read(path: Path, target: Header) -> DFlashFile:
     check_held(header, _needed(header, kind))
     check_rows(header, tensors, target)
     ids = guessed_ids(header, tensors, target)
-    stated = header.flag("dflash.sample_from_anchor")
-    from_anchor = kind == "dspark" and stated is not False
+    from_anchor = kind == "dspark" and header.flag("dflash.sample_from_anchor") is not False
     if kind == "dflash2":
         _check_selector(header)
     if kind == "dspark":
         _check_markov(header, tensors, ids)
-    return DFlashFile(
-        header,
-        kind,
-        layers,
-        BlockShape(
-            _rows(header, kind, from_anchor),
-            _mask(header),
-            causal=header.flag("dflash.attention.causal") is True,
-            logits=kind != "dflash2",
-        ),
-        Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping")),
-        ids,
-        from_anchor,
-        header.number("selector_top_k"),
-    )
+    causal = header.flag("dflash.attention.causal") is True
+    shape = BlockShape(_rows(header, kind, from_anchor), _mask(header), causal, logits=kind != "dflash2")
+    # llama.cpp applies them for DFlash2 only
+    scaling = Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping"))
+
+    def rows(n_vocab: int) -> BlockRows:
+        if kind == "dflash":
+            return IndependentRows(shape.rows, scaling)
+        if kind == "dflash2":
+            return LatticeRows(shape.rows, header.number("selector_top_k"), n_vocab)
+        before, after = (TensorRows(header, tensors[f"markov_{table}.weight"]) for table in ("w1", "w2"))
+        return MarkovRows(shape.rows, from_anchor, before, after, ids, scaling)
+
+    def context(model: Model, target: Context) -> BlockContext:
+        cells = DFlashContext(model, target, layers, shape)
+        return BlockContext(cells, rows(cells.n_vocab), target.max_leaves)
+
+    tap = Tap(tuple(sorted(set(layers))))
+    return Head(kind, path, tap, lambda target: beside(path, HeadModel, target), context, BlockDrafter)
 
 
 def _layers(header: Header, target: Header) -> tuple[int, ...]:
@@ -327,45 +289,12 @@ def _check_markov(header: Header, tensors: Mapping[str, Tensor], ids: npt.NDArra
         raise ModelFileError(f"{header.path.name} is corrupt: its Markov tables have too few tokens.")
 
 
-def load(path: Path, target: Header) -> Head:
-    """Reads the header of a head and compares it with its target's.
-
-    Args:
-        path: a GGUF file of the architecture `dflash`.
-        target: of the model whose text is emitted.
-    """
-    file = read(path, target)
-
-    def context(model: Model, target: Context) -> BlockContext:
-        cells = DFlashContext(model, target, file.layers, file.shape)
-        return BlockContext(cells, _dflash_rows(file, cells.n_vocab), target.max_leaves)
-
-    tap = Tap(tuple(sorted(set(file.layers))))
-    return Head(file.kind, path, tap, lambda target: beside(path, HeadModel, target), context, BlockDrafter)
-
-
-def _dflash_rows(file: DFlashFile, n_vocab: int) -> BlockRows:
-    """The reader of rows for this kind of head."""
-    rows = file.shape.rows
-    if file.kind == "dflash":
-        return IndependentRows(rows, file.scaling)
-    if file.kind == "dflash2":
-        return LatticeRows(rows, file.candidates, n_vocab)
-    found = {tensor.name: tensor for tensor in file.header.tensors}
-    before, after = (TensorRows(file.header, found[f"markov_{table}.weight"]) for table in ("w1", "w2"))
-    return MarkovRows(rows, file.from_anchor, before, after, file.ids, file.scaling)
-
-
 class BlockContext(OnePassContext):
     """Blocks of a `DFlashContext`, read level by level."""
 
     def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
-        """
-        Args:
-            context: runs the head; closed with this.
-            rows: reads its blocks.
-            n_paths: most paths of a slot that go different ways.
-        """
+        """`context` runs the head and is closed with this; `rows` reads its blocks. `n_paths` as in
+        `OnePassContext`."""
         super().__init__(context.n_ctx, context.n_vocab, n_paths)
         self._context, self._rows = context, rows
 

@@ -17,7 +17,7 @@ from localspec.drafters.heads.head_cache import (
     HeadCache,
     HeadModel,
     HeadPasses,
-    Row,
+    HeadRow,
     own_cache,
 )
 from localspec.errors import ModelFileError, PairError
@@ -36,14 +36,8 @@ class Eagle3Context(HeadCache):
     after them. Sequences are llama.cpp's: the trunk carries all of a slot's, a guess the one of its path."""
 
     def __init__(self, model: Model, target: Context, layers: Sequence[int]) -> None:
-        """Allocates the cache.
-
-        Args:
-            model: the head, a `HeadModel`; must stay open as long as this is used.
-            target: made with a tap of what the head reads; must stay open, too.
-            layers: whose inputs the head was trained on, in its own order; the target's number of layers stands for
-                what follows the last.
-        """
+        """Beside a target that has a tap of `layers`, whose inputs the head was trained on, in this order; the
+        target's number of layers stands for what follows the last. Both models must stay open."""
         self._api = lib.api()
         last = int(self._api.llama_model_n_layer(target.model.handle))
         super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
@@ -54,7 +48,7 @@ class Eagle3Context(HeadCache):
     def close(self) -> None:
         self._passes.handle.close()
 
-    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
         """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
         passes, count, states = self._passes, len(rows), np.stack([row.state for row in rows])
         if rows[0].sequence is None:
@@ -66,7 +60,7 @@ class Eagle3Context(HeadCache):
         passes.decode(passes.batch.of(positions, [self._ids(row) for row in rows], asked, tokens=tokens, states=states))
         return (passes.states(count), passes.logits(count)) if asked else None
 
-    def _ids(self, row: Row) -> tuple[int, int]:
+    def _ids(self, row: HeadRow) -> tuple[int, int]:
         """The first sequence id of a cell, and how many."""
         first = row.slot * self.n_paths
         return (first, self.n_paths) if row.sequence is None else (first + row.sequence, 1)
@@ -88,17 +82,7 @@ _LAYER_TENSORS = (
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads the header of a head and compares it with its target's; what would end the process is refused here.
-
-    Args:
-        path: a GGUF file of the architecture `eagle3`.
-        target: of the model whose text is emitted.
-
-    Raises:
-        ModelFileError: damaged, or without a tensor that it needs.
-        PairError: no EAGLE-3 head, made for another model, or the target's architecture does not show its layers; the
-            message names the first fact that differs.
-    """
+    """Reads a GGUF file of the architecture `eagle3`; see `head`."""
     header = read_head(path, ("eagle3",), "an EAGLE-3 head")
     check_forgets(target)
     pairing.check(target, header)

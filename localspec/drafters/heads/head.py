@@ -1,7 +1,9 @@
 """A trained head: a file that guesses from the hidden states of the one target it was trained for.
 
-Each method's module has `load(path, target) -> Head`, which reads headers only; `loading` finds the module of a file.
-What llama.cpp would end the process over is refused there.
+Each method's module has `load(path, target) -> Head`; `loading` finds the module of a file. It reads headers only, and
+compares them with those of the model whose text is emitted. It raises a ModelFileError where a file is damaged or lacks
+something, and a PairError where it is no such head, or made for another model: the message names the first fact that
+differs. What llama.cpp would end the process over is refused there.
 """
 
 from __future__ import annotations
@@ -131,11 +133,7 @@ def check_equal(path: Path, target: Header, facts: Iterable[tuple[str, object, o
 
 
 def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> None:
-    """Whether a head's matrices go with the target's states and tokens.
-
-    Raises:
-        PairError: they do not; names the fact that differs.
-    """
+    """Compares the sizes of states and tokens of a head's matrices with its target's."""
     width, tokens = (
         target.number("embedding_length_out") or target.number("embedding_length"),
         target.count(_TOKENS_KEY),
@@ -160,12 +158,8 @@ _TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
 def check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
-    """Every token needs its embedding, and every row of the output matrix its token.
-
-    Raises:
-        ModelFileError: it has embeddings of too few tokens.
-        PairError: it guesses through the target's output matrix, which has another number of tokens.
-    """
+    """Refuses embeddings of too few tokens, and a head that guesses through the target's output matrix of another
+    size."""
     tokens, targets = header.count(_TOKENS_KEY), target.count(_TOKENS_KEY)
     own = tensors.get("token_embd.weight")
     rows = tokens if own is None else (*own.shape, 1)[1]

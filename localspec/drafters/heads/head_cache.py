@@ -165,7 +165,7 @@ Path: TypeAlias = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Guess:
+class HeadGuess:
     """The row and the state of the head after one path."""
 
     sequence: int
@@ -186,7 +186,7 @@ class Trunk:
     """int32[stop + 1], tokens of the cells from position 0 on and one more; empty if there are no cells."""
     start: int = 0
     """The first cell's position; above 0 if the target's states began there."""
-    guesses: dict[Path, Guess] = field(default_factory=dict)
+    guesses: dict[Path, HeadGuess] = field(default_factory=dict)
     """{path: guess after it}; () stands for the last cell of the trunk."""
     sequences: int = 1
     """Number of sequences that the trunk and the guesses use."""
@@ -197,7 +197,7 @@ class Trunk:
 
 
 @dataclass(slots=True)
-class Row:
+class HeadRow:
     """One cell to compute."""
 
     slot: int
@@ -215,12 +215,8 @@ class HeadCache(ABC):
     """A `drafters.draft_model.TreeContext`; a method says how cells are computed."""
 
     def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
-        """
-        Args:
-            target: made with a tap of what the head reads; must stay open as long as this is used.
-            tapped: what the head reads, in its own order; all of it is held of the same positions.
-            n_vocab: most tokens it may guess among.
-        """
+        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
+        tokens it may guess among."""
         assert target.states is not None
         self.n_ctx = target.n_ctx
         self.n_vocab = min(n_vocab, target.n_vocab)
@@ -230,17 +226,10 @@ class HeadCache(ABC):
         self._trunks = [Trunk() for _ in range(self._n_slots)]
 
     @abstractmethod
-    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
-        """A pass over at most `MOST_PASS_ROWS` rows, each of a cell after those of its sequence.
-
-        Args:
-            rows: of the trunk, or of guesses; never of both.
-            asked: whether what they say is asked for.
-
-        Returns:
-            float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker until the next
-            pass; None if not asked for.
-        """
+    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+        """A pass over at most `MOST_PASS_ROWS` rows, of the trunk or of guesses, each of a cell after those of its
+        sequence; returns float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker
+        until the next pass; None if not `asked` for."""
 
     @abstractmethod
     def _remove(self, slot: int, start: int) -> None:
@@ -324,7 +313,7 @@ class HeadCache(ABC):
 
     def _finish_trunks(self, ends: Mapping[int, Tokens]) -> None:
         """One pass over what is still missing of trunks that end with these tokens (by slot), up to what they say."""
-        rows: list[Row] = []
+        rows: list[HeadRow] = []
         for slot, tokens in ends.items():
             trunk, stop = self._trunks[slot], len(tokens) - 1
             if () in trunk.guesses:
@@ -340,18 +329,18 @@ class HeadCache(ABC):
             for slot in {row.slot for row in rows}:
                 self._trunks[slot].tokens = ends[slot].copy()
 
-    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[Row]:
+    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
         states = self._tapped.read(slot, start, stop)
         return [
-            Row(slot, int(tokens[position + 1]), position, None, states[position - start], None)
+            HeadRow(slot, int(tokens[position + 1]), position, None, states[position - start], None)
             for position in range(start, stop)
         ]
 
     # -- guesses ------------------------------------------------------------------------------------------------
 
-    def _next_guesses(self, paths: Sequence[tuple[int, Path]]) -> list[Row]:
+    def _next_guesses(self, paths: Sequence[tuple[int, Path]]) -> list[HeadRow]:
         """One row for every path (with its slot) that is not guessed to its end yet: the first that is missing."""
-        rows: dict[tuple[int, Path], Row] = {}
+        rows: dict[tuple[int, Path], HeadRow] = {}
         for slot, path in paths:
             guesses = self._trunks[slot].guesses
             known = next(length for length in range(len(path), -1, -1) if path[:length] in guesses)
@@ -372,7 +361,7 @@ class HeadCache(ABC):
         self._remove(slot, trunk.stop)
         trunk.guesses, trunk.sequences = {(): root}, 1
 
-    def _behind(self, slot: int, path: Path) -> Row:
+    def _behind(self, slot: int, path: Path) -> HeadRow:
         """The row of a path whose last token is new."""
         trunk = self._trunks[slot]
         position = trunk.stop + len(path) - 1
@@ -383,9 +372,9 @@ class HeadCache(ABC):
             trunk.sequences += 1
             self._fork(slot, before.sequence, sequence, trunk.stop, position)
         before.followed = True
-        return Row(slot, path[-1], position, sequence, before.state, path)
+        return HeadRow(slot, path[-1], position, sequence, before.state, path)
 
-    def _run(self, rows: Sequence[Row]) -> None:
+    def _run(self, rows: Sequence[HeadRow]) -> None:
         """A pass; keeps what it says after every row whose path is asked for."""
         try:
             found = self._compute(rows, any(row.path is not None for row in rows))
@@ -399,7 +388,7 @@ class HeadCache(ABC):
         states, logits = found
         for row, state, said in zip(rows, states, logits, strict=True):
             if row.path is not None:
-                guess = Guess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
+                guess = HeadGuess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
                 self._trunks[row.slot].guesses[row.path] = guess
 
 

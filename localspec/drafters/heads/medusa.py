@@ -31,13 +31,8 @@ _TENSOR_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weigh
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads what the file says of its tensors.
-
-    Args:
-        path: a folder or a weights file. How many heads it has is taken from the weights: published config.json files
-            say too few.
-        target: of the model they should guess for.
-    """
+    """Reads a folder or a weights file; see `head`. How many heads it has is taken from the weights: published
+    config.json files say too few."""
     check_forgets(target)
     tensors = Tensors(path)
     for _, blocks, out in _layout(tensors):

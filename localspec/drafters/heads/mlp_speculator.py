@@ -31,7 +31,7 @@ _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SpeculatorShape:
     """What config.json says."""
 
     hidden: int
@@ -47,7 +47,7 @@ class Shape:
     """`scale_input`: the target's state is scaled to a mean square of 1/2 first."""
 
     @staticmethod
-    def of(path: Path) -> Shape:
+    def of(path: Path) -> SpeculatorShape:
         """
         Raises:
             ModelFileError: config.json is missing, or a number in it is none.
@@ -62,7 +62,7 @@ class Shape:
             numbers[key] = value
         inner = numbers["inner_dim"] or numbers["emb_dim"]
         tied, scaled = config.get("tie_weights") is True, config.get("scale_input") is True
-        return Shape(numbers["emb_dim"], inner, numbers["n_predict"], numbers["vocab_size"], tied, scaled)
+        return SpeculatorShape(numbers["emb_dim"], inner, numbers["n_predict"], numbers["vocab_size"], tied, scaled)
 
     def part(self, name: str, step: int) -> int:
         """The number under which a part of a step ("emb", "proj", "ln", "head") lies in the file."""
@@ -70,14 +70,9 @@ class Shape:
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads config.json and what the file says of its tensors.
-
-    Args:
-        path: a folder, or a weights file with its config.json beside it.
-        target: of the model it should guess for.
-    """
+    """Reads a folder, or a weights file with its config.json beside it; see `head`."""
     check_forgets(target)
-    shape, tensors = Shape.of(path), Tensors(path)
+    shape, tensors = SpeculatorShape.of(path), Tensors(path)
     check_sizes(path, target, shape.hidden, shape.vocabulary)
     prefix = _prefix(tensors)
     for step in range(shape.steps):
@@ -107,7 +102,7 @@ class _Step:
     head: Int8Matrix
 
 
-def read(path: Path, shape: Shape) -> list[_Step]:
+def read(path: Path, shape: SpeculatorShape) -> list[_Step]:
     """The weights of every step in a file."""
     tensors = Tensors(path)
     prefix = _prefix(tensors)
@@ -140,7 +135,7 @@ class _Thought:
 class MlpContext(FinalState):
     """A `draft_model.TreeContext`; keeps the states of the paths after the target's last one."""
 
-    def __init__(self, shape: Shape, steps: Sequence[_Step], target: Context) -> None:
+    def __init__(self, shape: SpeculatorShape, steps: Sequence[_Step], target: Context) -> None:
         super().__init__(target)
         self._steps, self._shape = steps, shape
         kept = 0.5 ** (0.5 / shape.steps)

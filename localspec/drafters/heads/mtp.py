@@ -96,13 +96,11 @@ class MtpContext:
     """The cache of a model's MTP layers; a `drafters.draft_model.DraftContext`."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """
-        Args:
-            model: loaded with its MTP layers (`Model.load(nextn=True)`); the target's own model, or a companion.
-            target: keeps the states that the layers start from (`Tap(nextn=True)`); must stay open.
+        """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
 
         Raises:
-            UsageError: the target keeps no such states, or llama.cpp cannot run the layers.
+            UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
+                cannot run the layers.
         """
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("MTP layers need a target that keeps the states they start from.")
@@ -131,11 +129,8 @@ class MtpContext:
     # -- what a DraftModel asks ---------------------------------------------------------------------------------
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The guess after the last token of every feed, in one pass as a rule.
-
-        Returns:
-            Per feed one row; all -inf where the target's states do not lead there, or where no head reaches so deep.
-        """
+        """The guess after the last token of every feed, in one pass as a rule; all -inf where the target's states do
+        not lead there, or where no head reaches so deep."""
         rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
         left = dict(enumerate(feeds))
         while left:
@@ -296,16 +291,7 @@ _OUTPUT_TENSOR = "nextn.shared_head_head"
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads the header of a file and compares it with its target's.
-
-    Args:
-        path: a GGUF file with MTP layers, alone or after a whole model; may be the target's own.
-        target: of the model whose text is emitted.
-
-    Raises:
-        PairError: no MTP layers, layers that llama.cpp does not run, or made for another model; the message names the
-            first fact that differs.
-    """
+    """Reads a GGUF file with MTP layers, alone or after a whole model; may be the target's own. See `head`."""
     header = check_text_model(path)
     own = paths.real(header.path) == paths.real(target.path)
     heads = nextn_layers(header)
@@ -362,12 +348,7 @@ def _sizes(header: Header) -> tuple[int, int, int]:
 
 
 def _check_shape(header: Header, first: int) -> None:
-    """Refuses what llama.cpp ends the process over though all tensors are there.
-
-    Args:
-        header: of the head.
-        first: its first MTP layer.
-    """
+    """Refuses what llama.cpp ends the process over though all tensors are there. `first`: number of an MTP layer."""
     name, architecture = header.path.name, header.architecture
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
     key, value, turned = _sizes(header)
@@ -400,12 +381,7 @@ def _check_tensors(header: Header, heads: int) -> None:
 
 
 def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
-    """Tensors that an MTP layer needs.
-
-    Args:
-        architecture: of the model.
-        held: those it has, without the layer's number and ".weight".
-    """
+    """Tensors that an MTP layer needs which has those `held`, without the layer's number and ".weight"."""
     yield from _NEEDED_TENSORS
     if architecture == "mimo2":
         yield "attn_qkv"

@@ -38,15 +38,7 @@ _UNUSED_NAME = re.compile(r"\[PAD\d+\]|<\|reserved_special_token_\d+\|>")
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads the header of a PARD file.
-
-    Args:
-        path: the GGUF file.
-        target: of the model it should guess for.
-
-    Raises:
-        PairError: it does not share the target's tokenizer, or its passes cannot be taken back.
-    """
+    """Reads a GGUF file of a PARD model; see `head`."""
     header = read_head(path, ("pard",), "a PARD draft model")
     pairing.check(target, header)
     if keeps_state(header):
