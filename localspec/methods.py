@@ -270,12 +270,7 @@ TABLE: tuple[Method, ...] = (
         gguf=Gguf("dflash", word="dflash"),
         sentence="a DFlash head",
         one_pass=True,
-        elsewhere={
-            "vllm": "dflash",
-            "sglang": "DFLASH",
-            "llama-server": "draft-dflash",
-            "tensorrt-llm": "DFlash",
-        },
+        elsewhere={"vllm": "dflash", "sglang": "DFLASH", "llama-server": "draft-dflash", "tensorrt-llm": "DFlash"},
     ),
     Method(
         "eagle3",
@@ -290,12 +285,7 @@ TABLE: tuple[Method, ...] = (
         gguf=Gguf("eagle3", word="eagle-?3"),
         published=Published(("eagle3",), r"midlayer\.|d2t$|t2d$", "draft_vocab_size"),
         sentence="an EAGLE-3 head",
-        elsewhere={
-            "vllm": "eagle3",
-            "sglang": "EAGLE3",
-            "llama-server": "draft-eagle3",
-            "tensorrt-llm": "Eagle3",
-        },
+        elsewhere={"vllm": "eagle3", "sglang": "EAGLE3", "llama-server": "draft-eagle3", "tensorrt-llm": "Eagle3"},
     ),
     Method(
         "eagle",

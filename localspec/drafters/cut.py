@@ -203,13 +203,8 @@ class Part:
 
 
 def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Part:
-    """The part of a target's vocabulary for its draft model.
-
-    Args:
-        header: of the target.
-        weight: float32[tokens of the target]: how much its answers use each token.
-        size: tokens to choose by weight.
-    """
+    """The part of a target's vocabulary for its draft model: the `size` tokens that its answers use most by `weight`,
+    float32[tokens of the target], and those they are merged from."""
     kind, texts, types = check_tokenizer(header), header.tokens, header.token_types
     ids = {text: token for token, text in reversed(list(enumerate(texts)))}
     merge = _by_rank(header.merges) if kind == "gpt2" else _by_score(ids, header.array("tokenizer.ggml.scores"))
@@ -336,7 +331,7 @@ def export(
         target: the header of the model it drafts for.
         part: its vocabulary.
         layers: float32 arrays of each layer by their names in it.
-        rest: those of the other tensors by their names: embedding, output, norm.
+        rest: those of the other tensors: embedding, output, norm.
         name: what it calls itself.
         facts: for its metadata: which target, which texts.
 

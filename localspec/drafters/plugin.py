@@ -53,12 +53,7 @@ class Custom:
     needs = NEEDS_NOTHING
 
     def __init__(self, drafter: Drafter, n_vocab: int, max_leaves: int) -> None:
-        """
-        Args:
-            drafter: has all that `Drafter` asks for.
-            n_vocab: guesses are below this.
-            max_leaves: most leaves of a draft; 1 = chains only.
-        """
+        """`drafter` has all that `Drafter` asks for; guesses are below `n_vocab`, with at most `max_leaves` leaves."""
         self.name, self.free = drafter.name, drafter.free
         self.fault = ""
         """Why the drafter is not asked any more; "" = it is."""
@@ -117,11 +112,7 @@ class Custom:
     # -- whether a guess is one -----------------------------------------------------------------------------------
 
     def _sound(self, requests: Sequence[DraftRequest], drafts: Any) -> list[Draft]:
-        """Checked copies of the drafter's drafts, with its name as origin.
-
-        Raises:
-            _Nonsense: one is no draft.
-        """
+        """Checked copies of the drafter's drafts, with its name as origin."""
         if not isinstance(drafts, Sequence) or len(drafts) != len(requests):
             count = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
             raise _Nonsense(f"it answered {len(requests)} requests with {count} drafts")
@@ -223,21 +214,14 @@ def installed() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Imports what a name stands for, so that a mistake is found before minutes are spent on loading.
-
-    Args:
-        name: of `methods.NAMES`, of an installed package's drafter, or `package.module:Class`.
-    """
+    """Imports what a name (`methods.NAMES`, an installed drafter, `package.module:Class`) stands for, so that a mistake
+    is found before minutes are spent on loading."""
     if name not in NAMES:
         _find(name)
 
 
 def make(name: str, setup: Setup) -> Custom:
-    """The drafter that a name stands for, held to the contract (`Custom`).
-
-    Args:
-        name: of an installed package's drafter, or `package.module:Class`.
-        setup: handed to the class.
+    """The drafter that the name of an installed one, or `package.module:Class`, stands for, held to the contract.
 
     Raises:
         UsageError: there is no such drafter, or it cannot be made or used; says why.
@@ -294,11 +278,7 @@ def _registered(name: str) -> str:
 
 
 def _check(name: str, drafter: Any) -> None:
-    """Checks that an object has the attributes and methods of `Drafter`.
-
-    Raises:
-        UsageError: one is missing or wrong; the message names it.
-    """
+    """Refuses what lacks an attribute or a method of `Drafter`; the message names it."""
     for fact, kind in _ATTRIBUTE_TYPES.items():
         value = getattr(drafter, fact, None)
         if not isinstance(value, kind):

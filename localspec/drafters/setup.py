@@ -82,15 +82,12 @@ class Corpus(Protocol):
     def borrow(self) -> tuple[SuffixIndex, ContextCounts] | None:
         """All sequences, and counts of the target's own answers, to be looked into until `give_back`; None = not
         now."""
-        ...
 
     def give_back(self) -> None:
         """What was borrowed is not looked into any more."""
-        ...
 
     def used(self, sequence: int) -> None:
         """A guess from that sequence was right."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,15 +78,12 @@ class Constraint(Protocol):
     @property
     def complete(self) -> bool:
         """Whether the answer is over, since the grammar allows no further token."""
-        ...
 
     def fresh(self) -> Constraint:
         """The same grammar in the state before an answer's first token."""
-        ...
 
     def fits(self, path: Sequence[int]) -> int:
         """Number of leading tokens of a path that the grammar allows."""
-        ...
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
         """bool[n_vocab], the tokens that may follow an allowed path; None if the answer is over after the path.
@@ -94,11 +91,9 @@ class Constraint(Protocol):
         Raises:
             KernelError: the grammar has become too complex.
         """
-        ...
 
     def forced(self) -> Tokens:
         """int32[n], the next tokens where the grammar leaves only one text; often empty."""
-        ...
 
     def advance(self, token: int) -> None:
         """Moves the state past a token of the answer.
@@ -106,7 +101,6 @@ class Constraint(Protocol):
         Raises:
             KernelError: the grammar does not allow the token.
         """
-        ...
 
 
 class Price:
@@ -115,12 +109,8 @@ class Price:
     __slots__ = ()
 
     def pays(self, path: Sequence[float], nodes: int) -> bool:
-        """Whether to guess one level more.
-
-        Args:
-            path: confidences of the main chain so far, at least one.
-            nodes: nodes drawn so far, siblings included.
-        """
+        """Whether to guess one level more after the main chain with these confidences, at least one, and `nodes` nodes,
+        siblings included."""
         return True
 
 
@@ -189,18 +179,8 @@ class DraftRequest:
 
     def limited(self, nodes: int) -> DraftRequest:
         """The same request with `max_nodes` and `max_depth` set to `nodes`; twice as fast as `dataclasses.replace`."""
-        return DraftRequest(
-            self.slot,
-            self.history,
-            nodes,
-            nodes,
-            self.asked,
-            self.noise,
-            self.price,
-            self.room,
-            self.constraint,
-            self.chain,
-        )
+        rest = (self.asked, self.noise, self.price, self.room, self.constraint, self.chain)
+        return DraftRequest(self.slot, self.history, nodes, nodes, *rest)
 
 
 _IN_ROW = np.arange(-1, 64, dtype=np.int32)
@@ -312,19 +292,15 @@ class Drafter(Protocol):
 
     def missing(self, slot: int, history: History) -> int:
         """Number of tokens that the drafter must read before it guesses, the last one included; 0 = reading is free."""
-        ...
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request, in order; at most `max_nodes` nodes and `max_depth` deep."""
-        ...
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Tells the drafter what the target said in a pass."""
-        ...
 
     def close(self) -> None:
         """Frees memory and files of the drafter; a second call does nothing."""
-        ...
 
 
 @runtime_checkable
@@ -343,7 +319,6 @@ class Watcher(Protocol):
 
     def matched(self, request: DraftRequest) -> int:
         """Length of the match that its guess would follow; 0 = none."""
-        ...
 
 
 class Vocabulary(Protocol):
@@ -354,7 +329,6 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes a token stands for; empty for control tokens unless `special`."""
-        ...
 
 
 class Target(Protocol):
@@ -378,45 +352,33 @@ class Target(Protocol):
         cancel: Callable[[], bool] | None = None,
         most: int | None = None,
     ) -> int:
-        """Reads one chunk towards a cache of all tokens but the last; returns the number of cached tokens.
-
-        Args:
-            slot, tokens, prompt_length: whose history it is, and how many leading tokens are prompt.
-            cancel: see below.
-            most: tokens of the chunk at most, wherever the grid is; None = to the next line of the grid.
+        """Reads one chunk towards a cache of all tokens but the last, `prompt_length` of them prompt: at most `most`
+        tokens, wherever the grid is; None = to the next line of the grid. Returns the number of cached tokens.
 
         Raises:
             Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached.
         """
-        ...
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass over the last token and the draft of every feed; rows per feed: last token, then each node."""
-        ...
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Number of leading tokens whose cache can be used."""
-        ...
 
     def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Copies the cache of another slot for these tokens, if that pays; returns the number of cached tokens."""
-        ...
 
     def pending(self, slot: int, tokens: Tokens) -> int:
         """Number of rows of the next pass besides drafts: 1, or more if several last tokens are not cached."""
-        ...
 
     def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
         """Widths of the passes that llama.cpp runs for `rows`, {slot: number of rows}."""
-        ...
 
     def longest_draft(self, length: int) -> int:
         """Most nodes of a draft after `length` tokens; the free room of the context is not considered."""
-        ...
 
     def forget(self, slot: int, keep: int = 0) -> None:
         """Drops what the slot's cache holds beyond its first `keep` tokens."""
-        ...
 
 
 @dataclass(slots=True)
@@ -488,12 +450,10 @@ class Plan(Protocol):
     @property
     def drafters(self) -> Sequence[Drafter]:
         """All drafters, in the order in which the plan asks them."""
-        ...
 
     @property
     def dropped(self) -> Mapping[str, str]:
         """{name of a drafter that is not asked any more: why}."""
-        ...
 
     def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
         """The drafts to send in the coming pass.
@@ -503,16 +463,12 @@ class Plan(Protocol):
             requests: one per slot that shares the pass; `max_nodes` is what the request itself allows.
             pending: rows each slot must decode anyway, at least 1.
         """
-        ...
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         """Learns from a proposal's outcomes, in a pass of `seconds` without drafting; drafters observe them here."""
-        ...
 
     def read(self, rows: int, length: int, seconds: float) -> None:
         """Learns from a pass of `seconds` that read `rows` tokens of a prompt alone, after `length` cached tokens."""
-        ...
 
     def drop(self, name: str, reason: str) -> None:
         """Closes the drafter of that name and never asks this drafter again."""
-        ...

@@ -108,7 +108,7 @@ class Loop:
         """Gives a free slot to a request; its prompt is read in the steps to come.
 
         Args:
-            index: number of the slot.
+            index: of the slot.
             request: what is asked for.
             started: perf_counter() when the request arrived; None = now.
             cancel: says whether the caller wants no more.
@@ -170,11 +170,8 @@ class Loop:
             slot.cached, slot.said, slot.stats.exact = 0, len(slot.history) - len(slot.request.prompt), False
 
     def abandon(self) -> list[Event]:
-        """Forgets all requests; their cached tokens stay cached.
-
-        Returns:
-            Events that were not returned yet. Those of unfinished requests have no `finish`.
-        """
+        """Forgets all requests; their cached tokens stay cached. Returns events that were not returned yet; those of
+        unfinished requests have no `finish`."""
         for slot in self.active.values():
             if text := slot.text.finish():
                 self._events.append(Event(slot.index, text, (), (), (), None, slot.stats))

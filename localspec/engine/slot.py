@@ -29,12 +29,8 @@ class TextStream:
         """A stop string came; text after it is dropped."""
 
     def push(self, piece: bytes, watch: bool = True) -> str:
-        """Takes one token's bytes, returns the text that may be shown now.
-
-        Args:
-            piece: the bytes.
-            watch: False = a stop string neither ends nor begins in these bytes.
-        """
+        """Takes one token's bytes, returns the text that may be shown now. Without `watch` a stop string neither
+        ends nor begins in these bytes."""
         text = self._held + self._decoder.decode(piece)
         if not self._stop:
             return text

@@ -151,13 +151,8 @@ class RequestStats:
         return percentile(self.gaps, 0.99)
 
     def add_pass(self, drafted: Sequence[str], accepted: Sequence[str], generated: int) -> None:
-        """Counts one pass.
-
-        Args:
-            drafted: name of the drafter that guessed each node.
-            accepted: name of the drafter that guessed each accepted node.
-            generated: tokens emitted, the next token included.
-        """
+        """Counts one pass by the drafters that guessed each node and each accepted node, and the tokens emitted, the
+        next token included."""
         self.passes += 1
         self.generated += generated
         if not drafted:
@@ -318,13 +313,7 @@ class Comparison:
         self._parts: dict[Beside, _Part] = {}
 
     def add(self, step: Step, beside: Beside, tokens: int) -> None:
-        """Takes in a pass that brought `tokens`.
-
-        Args:
-            step: the pass.
-            beside: of as many slots as shared it; learns from it.
-            tokens: that it brought.
-        """
+        """Takes in a pass that brought `tokens`. `beside` is of as many slots as shared it, and learns from it."""
         part = self._parts.get(beside)
         if part is None:
             part = self._parts[beside] = _Part(step.curve)

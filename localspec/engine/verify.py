@@ -15,8 +15,10 @@ def verify(
     Args:
         rows: row 0 follows the last history token, row 1 + i follows node i.
         draft: chain or tree (*block*: chain only).
+        sampling: of the request.
         history: int32[n], all tokens so far; the next position is n.
         noise: the request's numbers; `round` must be n unless the rule is *coupled*.
+        rule: of the request.
     """
     accepted, next_token = kernels.verify(
         rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule

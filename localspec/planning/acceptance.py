@@ -248,17 +248,10 @@ def weigh(
     only: int = 0,
     again: float = 0.0,
 ) -> Choice:
-    """The drafts and the number of nodes of the highest value.
-
-    Args:
-        candidates: at most one of them is sent for each request.
-        places: requests that share the pass.
-        prices: seconds of the pass by nodes sent; infinity where it may not run.
-        rate: tokens that a second must bring.
-        floor: value that a choice must exceed.
-        only: number of nodes that is the only choice; 0 = any.
-        again: tokens that a node costs which is accepted beside the main chain, and so decoded again.
-    """
+    """The drafts, at most one for each of the `places`, and the number of nodes of the highest value, above `floor`.
+    `prices` are seconds of the pass by nodes sent, infinity where it may not run; `rate` is what a second must bring
+    in tokens. `only` leaves one number of nodes, and `again` is what a node costs that is accepted beside the main
+    chain."""
     gains = [_promised(one, len(prices)) if one.levels else _gains(one, again) for one in candidates]
     best = Choice(floor, 0, [-1] * places)
     for nodes in (only,) if only else range(1, min(max(map(len, gains), default=1), len(prices))):

@@ -42,12 +42,8 @@ class DraftCosts:
     def __init__(
         self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False
     ) -> None:
-        """
-        Args:
-            levels: {slots drafting together: seconds of a level}.
-            read_seconds: per token read in bulk; 0 = unknown.
-            estimated: no draft was timed yet.
-        """
+        """From {slots drafting together: seconds of a level} and seconds per token read in bulk, 0 = unknown;
+        `estimated`: no draft was timed yet."""
         self._levels, self.read_seconds = dict(levels or {}), read_seconds
         self.timed = bool(levels) and not estimated
         """Whether any draft was timed."""
@@ -375,14 +371,8 @@ class PassCosts:
     # -- what passes say --------------------------------------------------------------------------------------------
 
     def observe(self, width: int, length: int, seconds: float, delayed: float = 0.0) -> None:
-        """Learns from a pass.
-
-        Args:
-            width: rows of the pass.
-            length: tokens cached before the pass.
-            seconds: that the pass took, `delayed` left out.
-            delayed: seconds more, for which the machine kept our threads waiting.
-        """
+        """Learns from a pass of `width` rows after `length` cached tokens. For `delayed` seconds more the machine
+        kept our threads waiting."""
         if not (1 <= width <= self.widest and 0.0 < seconds < math.inf):
             return
         if not self.known:

@@ -36,15 +36,8 @@ def depth_of(draft: Draft) -> int:
 def fitting(
     target: Target, slots: Sequence[int], pending: Sequence[int], drafts: list[Draft], exact: frozenset[int] | None
 ) -> list[Draft]:
-    """Drafts cut from the end until every pass they make has an allowed width.
-
-    Args:
-        target: says how rows become passes.
-        slots: those that share the pass.
-        pending: rows each of them must decode anyway.
-        drafts: one per slot.
-        exact: widths a pass may have; None = any.
-    """
+    """Drafts, one per slot, cut from the end until every pass they make has a width in `exact`; None = any. `pending`:
+    rows each slot must decode anyway."""
     longest = max(map(len, drafts), default=0)
     while exact is not None and longest > 0:
         rows = {slot: rows + len(draft) for slot, rows, draft in zip(slots, pending, drafts, strict=True)}

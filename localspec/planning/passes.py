@@ -160,16 +160,8 @@ def prices(
     limit: int,
     exact: frozenset[int] | None,
 ) -> list[float]:
-    """Seconds of a pass by nodes a slot sends, from 0 to `limit`; infinity where a width is not allowed.
-
-    Args:
-        target: says how rows become passes.
-        requests: those that share the pass.
-        pending: rows each of them must decode anyway.
-        row: seconds by width.
-        limit: most nodes a slot.
-        exact: widths that are allowed, besides those of a pass without drafts; None = any.
-    """
+    """Seconds of a pass by nodes a slot sends, from 0 to `limit`, from seconds by width (`row`); infinity where a
+    width is not in `exact`, but for a pass without drafts; None = any may run."""
     if len(requests) == 1:
         first = pending[0]
         if exact is None:

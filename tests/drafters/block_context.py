@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from localspec.drafters.heads.block import BlockDrafter, DraftBlock
 from localspec.drafters.heads.dflash import (
     BlockContext,
-    BlockDrafter,
     BlockRows,
     IndependentRows,
     LatticeRows,
     MarkovRows,
     Scaling,
 )
-from localspec.drafters.heads.dflash_context import Block
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.types import Float32Array, Tokens
 from tests.fakes import FakeDraftContext, HashModel
@@ -39,7 +38,7 @@ class Table:
 
 
 class FakeBlocks(FakeDraftContext):
-    """Stands in for `llama.dflash.DFlashContext`: rows depend on the history and their place in the block.
+    """Stands in for `block.DFlashContext`: rows depend on the history and their place in the block.
 
     As in llama.cpp, DSpark's rows come with the bias of what the row before likes best, and DFlash2's as candidates
     with what each is worth after each candidate of the row before. Rows of a pass are worthless after the next.
@@ -52,7 +51,7 @@ class FakeBlocks(FakeDraftContext):
         self.before, self.after = (rng.standard_normal((size, RANK)).astype(np.float32) for _ in range(2))
         self._given: list[Float32Array] = []
 
-    def blocks(self, histories: Mapping[int, Tokens]) -> dict[int, Block]:
+    def blocks(self, histories: Mapping[int, Tokens]) -> dict[int, DraftBlock]:
         for rows in self._given:
             rows.fill(np.nan)
         self._given.clear()
@@ -72,21 +71,21 @@ class FakeBlocks(FakeDraftContext):
         found: Float32Array = self.after @ self.before[previous]
         return found
 
-    def _block(self, slot: int, tokens: Tokens) -> Block:
+    def _block(self, slot: int, tokens: Tokens) -> DraftBlock:
         assert 1 <= len(tokens) <= self.n_ctx
         self.cached[slot] = tokens.tolist()
         masks = np.full(ROWS, self.n_vocab, dtype=np.int32)
         rows = np.stack([self.logits(np.concatenate([tokens, masks[:row]])) for row in range(ROWS)])
         if self.kind == "dflash2":
             self._given.append(self._lattice(rows, int(tokens[-1])))
-            return Block(tokens.copy(), self._given[-1])
+            return DraftBlock(tokens.copy(), self._given[-1])
         if self.kind == "dspark":
             previous = int(tokens[-1])
             for row in rows:
                 row += self.bias(previous)
                 previous = int(row.argmax())
         self._given.append(rows)
-        return Block(tokens.copy(), rows)
+        return DraftBlock(tokens.copy(), rows)
 
     def _lattice(self, rows: Float32Array, last: int) -> Float32Array:
         found, before = np.zeros((ROWS, 16), dtype=np.float32), [last] * CANDIDATES

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.config import EngineSettings
-from localspec.drafters.heads.dflash import BlockDrafter
-from localspec.drafters.heads.pard import ParallelContext, PardDrafter
+from localspec.drafters.heads.block import BlockDrafter
+from localspec.drafters.heads.pard import ParallelContext
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.prompt_lookup import PromptLookup
 from localspec.drafters.search.suffix import Habits, SuffixDecoding
@@ -44,9 +44,9 @@ def draft_model(branches: int = 1) -> DraftModel:
     return DraftModel(FakeDraftContext(MODEL, CONTEXT), END, DraftModelSettings(branches))
 
 
-def pard(branches: int = 1) -> PardDrafter:
+def pard(branches: int = 1) -> BlockDrafter:
     context = MaskedContext(HashModel(VOCABULARY + 1, order=1, seed=4), VOCABULARY, CONTEXT)
-    return PardDrafter(ParallelContext(context, VOCABULARY), END, DraftModelSettings(branches))
+    return BlockDrafter(ParallelContext(context, VOCABULARY), END, DraftModelSettings(branches), "pard")
 
 
 def block(branches: int, kind: str) -> BlockDrafter:

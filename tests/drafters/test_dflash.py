@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from localspec.drafters.heads import dflash
-from localspec.drafters.heads.dflash import BlockContext, BlockDrafter, DFlashHead
+from localspec.drafters.heads.dflash import BlockContext
+from localspec.drafters.heads.head import Head
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
@@ -46,10 +48,15 @@ def embeddings(tiny_target: Path) -> Matrix:
     return TensorRows(header, tensor).read(slice(None)).astype(np.float64)
 
 
-def attached(path: Path, target: Context) -> tuple[DFlashHead, BlockDrafter, BlockContext]:
+def attached(path: Path, target: Context) -> tuple[Head, DraftModel, BlockContext]:
     head = dflash.load(path, target.model.header)
     drafter = head.attach(target, 1)
-    return head, drafter, drafter._block
+    return head, drafter, context_of(drafter)
+
+
+def context_of(drafter: DraftModel) -> BlockContext:
+    assert isinstance(drafter._context, BlockContext)
+    return drafter._context
 
 
 def states_of(target: Context, length: int, slot: int = 0) -> Matrix:
@@ -173,7 +180,7 @@ def test_a_block_depends_on_its_history_alone(kind: str, target: Context, tiny_t
         history[20:] += edit
         target.prefill(0, history, length)
         fresh = head.attach(target, 1)
-        for mine, other in zip(rows(used, history, [5]), rows(fresh._block, history, [5]), strict=True):
+        for mine, other in zip(rows(used, history, [5]), rows(context_of(fresh), history, [5]), strict=True):
             known = np.isfinite(mine)
             assert (known == np.isfinite(other)).all()
             np.testing.assert_allclose(mine[known], other[known], atol=1e-3)
@@ -222,7 +229,7 @@ def test_one_pass_for_each_draft(kind: str, branches: int, tiny_target: Path, tm
         alone = Context(model, ContextSettings(n_ctx=256, threads=1, max_leaves=8), tap=Tap(LAYERS))
         head = dflash.load(path, model.header)
         drafter = head.attach(alone, branches)
-        passes = count_passes(drafter._block)
+        passes = count_passes(context_of(drafter))
         for length in (40, 41, 45):
             alone.prefill(0, TEXT[:length], length)
             request = draft_request(0, History(TEXT[:length]), 6, 6, SamplingParams(temperature=1.0), Noise(length))

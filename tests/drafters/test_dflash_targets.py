@@ -64,9 +64,11 @@ def test_keys_turned_by_sections_give_the_same_rows(tmp_path: Path) -> None:
             context = Context(model, ContextSettings(n_ctx=256, threads=1, rollback=4), tap=loaded.tap)
             context.prefill(0, history, len(history))
             drafter = loaded.attach(context, 1)
-            drafter._block.begin()
+            blocks = drafter._context
+            assert isinstance(blocks, dflash.BlockContext)
+            blocks.begin()
             paths = [history, np.append(history, [5]).astype(np.int32)]
-            for said in [drafter._block.decode([Feed(0, tokens, len(tokens))])[0] for tokens in paths]:
+            for said in [blocks.decode([Feed(0, tokens, len(tokens))])[0] for tokens in paths]:
                 found.append(said[0].copy())  # noqa: PERF401
             drafter.close()
             loaded.close()

@@ -110,8 +110,7 @@ def from_scratch(folder: Path, target: Context, history: Tokens, path: list[int]
 
 
 def test_rows_are_those_of_the_published_layer(target: Context, folder: Path) -> None:
-    head = eagle.load(folder, target.model.header)
-    layer = eagle.Layer(head.shape, Tensors(folder), output_matrix(target.model.header))
+    layer = eagle.EagleLayer(eagle.EagleShape.of(folder), Tensors(folder), output_matrix(target.model.header))
     context = eagle.EagleContext(layer, target)
     text = np.random.default_rng(2).integers(40, 4000, 90).astype(np.int32)
     for length, paths in ((20, [[], [3]]), (24, [[5], [6], [5, 7]]), (22, [[6, 8], [6, 9]]), (80, [[4, 4, 4]])):
@@ -134,8 +133,8 @@ def test_only_what_is_asked_for_is_computed_with_the_targets_threads(
         return matvec(matrix, inputs, threads)
 
     monkeypatch.setattr(kernels, "matvec", counted)
-    head, text = eagle.load(folder, target.model.header), np.arange(40, 70, dtype=np.int32)
-    context = eagle.EagleContext(eagle.Layer(head.shape, Tensors(folder), output_matrix(target.model.header)), target)
+    text, shape = np.arange(40, 70, dtype=np.int32), eagle.EagleShape.of(folder)
+    context = eagle.EagleContext(eagle.EagleLayer(shape, Tensors(folder), output_matrix(target.model.header)), target)
     target.prefill(0, text, 30)
     context.decode([Feed(0, text, 30)])
     assert {threads for _, _, threads in computed} == {2}
@@ -201,7 +200,7 @@ def test_a_wrong_file_is_refused(
 
 
 def test_null_means_what_is_usual(tmp_path: Path) -> None:
-    shape = eagle.Shape.of(write(tmp_path / "head", num_key_value_heads=None, head_dim=None, rope_theta=None))
+    shape = eagle.EagleShape.of(write(tmp_path / "head", num_key_value_heads=None, head_dim=None, rope_theta=None))
     assert (shape.kv_heads, shape.head_size, shape.rope_base) == (HEADS, HIDDEN // HEADS, 10000.0)
 
 

@@ -17,6 +17,7 @@ from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
 from localspec.gguf import Array, read_header
 from localspec.llama.cache.context import Context
+from localspec.llama.cache.states import Tap
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
@@ -263,7 +264,7 @@ def test_the_targets_output_matrix_must_be_of_the_heads_tokens(tiny_target: Path
     path, header = tmp_path / "without.gguf", read_header(tiny_target)
     data = HEAD.read_bytes().replace(text("output.weight"), text("outpux.weight"))
     path.write_bytes(data.replace(text("d2t"), text("d2x")))
-    assert eagle3.load(path, header).layers == (1, 3, 5)
+    assert eagle3.load(path, header).tap == Tap((1, 3, 5))
     kinds = header.metadata["tokenizer.ggml.token_type"]
     assert isinstance(kinds, Array)
     kinds = dataclasses.replace(kinds, count=kinds.count - 1, size=kinds.size - 4)
@@ -280,7 +281,7 @@ def test_a_target_whose_state_llama_cpp_takes_back_may_have_a_head(tiny_target: 
         metadata |= {"general.architecture": architecture, f"{architecture}.shortconv.l_cache": 3}
         other = dataclasses.replace(header, metadata=metadata)
         if fits:
-            assert eagle3.load(HEAD, other).layers == (1, 3, 5)
+            assert eagle3.load(HEAD, other).tap == Tap((1, 3, 5))
             continue
         with pytest.raises(PairError, match=r"keeps a recurrent state \(minimax-01\).*answers without drafts"):
             eagle3.load(HEAD, other)

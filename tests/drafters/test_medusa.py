@@ -13,7 +13,8 @@ import pytest
 
 from localspec.chat.turn import Message
 from localspec.drafters.heads import loading as heads
-from localspec.drafters.heads.medusa import MedusaContext, MedusaHead, load
+from localspec.drafters.heads import medusa as medusa_heads
+from localspec.drafters.heads.medusa import MedusaContext, load
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
@@ -48,9 +49,10 @@ def test_row_d_is_that_of_head_d_on_the_last_evaluated_token(
 ) -> None:
     arrays = medusa(heads=3, layers=layers)
     path = write(tmp_path / "head", FILE, {prefix + name: array for name, array in arrays.items()}, CONFIG)
-    head = load(path, header)
-    assert head.count == 3, "published config.json files name fewer heads than the weights have"
-    context = MedusaContext(target, list(head._read()))
+    load(path, header)
+    heads = medusa_heads.read(path)
+    assert len(heads) == 3, "published config.json files name fewer heads than the weights have"
+    context = MedusaContext(heads, target)
     tokens = read(target, "Tom has seven green boats and three")
     assert target.states is not None
     state = target.states.read(0, -1, len(tokens) - 2, len(tokens) - 1)[0]
@@ -201,8 +203,8 @@ def test_a_pickle_as_published_is_read(tmp_path: Path, header: Header, target: C
     torch.save({name: torch.from_numpy(array) for name, array in medusa().items()}, path)
     write(tmp_path, "model-00001-of-00001.safetensors", {"model.norm.weight": medusa()["0.0.linear.bias"]}, CONFIG)
     head = heads.find(tmp_path, header)
-    assert isinstance(head, MedusaHead)
-    assert head.count == 2
+    assert head.name == "medusa"
+    assert len(medusa_heads.read(tmp_path)) == 2
     tokens = read(target, "Some words of a text")
     (draft,) = head.attach(target, 1).draft(
         [draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from localspec.drafters.heads import loading as heads
-from localspec.drafters.heads.mlp_speculator import MlpContext, MlpHead, load
+from localspec.drafters.heads import mlp_speculator
+from localspec.drafters.heads.mlp_speculator import MlpContext, SpeculatorShape, load
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
@@ -26,9 +27,10 @@ def test_a_step_reads_the_state_so_far_and_the_last_token(
     tied: bool, tmp_path: Path, header: Header, target: Context
 ) -> None:
     arrays, config = speculator(3, tied)
-    head = heads.find(write(tmp_path / "head", FILE, arrays, config), header)
-    assert isinstance(head, MlpHead)
-    context = MlpContext(target, head.shape, head._read())
+    folder = write(tmp_path / "head", FILE, arrays, config)
+    head, shape = heads.find(folder, header), SpeculatorShape.of(folder)
+    assert head.name == "mlp"
+    context = MlpContext(shape, mlp_speculator.read(folder, shape), target)
     tokens = target.model.tokenize("Tom has seven green boats and three", special=False, add_bos=True)
     target.decode([Feed(0, tokens[:-1], len(tokens) - 4)])
     assert target.states is not None

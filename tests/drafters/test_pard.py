@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.drafters.heads.pard import MOST_LEVELS, ParallelContext, PardDrafter, load, mask_token
+from localspec.drafters.heads.block import BlockDrafter
+from localspec.drafters.heads.pard import MOST_LEVELS, ParallelContext, load, mask_token
 from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
@@ -30,8 +31,8 @@ MASK = 7
 SAMPLING = SamplingParams(temperature=0.9)
 
 
-def drafter(context: MaskedContext, branches: int = 1, end_tokens: frozenset[int] = frozenset()) -> PardDrafter:
-    return PardDrafter(ParallelContext(context, MASK), end_tokens, DraftModelSettings(branches))
+def drafter(context: MaskedContext, branches: int = 1, end_tokens: frozenset[int] = frozenset()) -> BlockDrafter:
+    return BlockDrafter(ParallelContext(context, MASK), end_tokens, DraftModelSettings(branches), "pard")
 
 
 def masked(n_ctx: int = 256) -> MaskedContext:
@@ -274,7 +275,7 @@ def test_a_file_of_the_published_layout_drafts_in_one_pass(tmp_path: Path) -> No
     config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "pard_token": 9, "vocab_size": 260}
     (tmp_path / "config.json").write_text(json.dumps(config))
     head = load(path, read_header(path))
-    assert head.mask == 9
+    assert mask_token(read_header(path)) == 9
     with Model.load(path) as model:
         target = Context(model, ContextSettings(n_ctx=64, threads=1))
         one = head.attach(target, 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.medusa import MedusaHead
-from localspec.drafters.heads.mlp_speculator import Shape
+from localspec.drafters.heads.medusa import read
+from localspec.drafters.heads.mlp_speculator import SpeculatorShape
 from localspec.models.facts.checkpoint import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED
@@ -23,11 +23,11 @@ def padded(method: str, out: Path, *options: str) -> Path:
 
 
 def test_medusa_heads(tmp_path: Path) -> None:
-    large = MedusaHead(padded("medusa", tmp_path / "out", "--hidden", "512", "--vocabulary", "5000"), 2)
+    large = padded("medusa", tmp_path / "out", "--hidden", "512", "--vocabulary", "5000")
     state = np.random.default_rng(1).standard_normal((1, 512)).astype(np.float32)
     state[0, 256:] = 0.0
     state[0, -1] = 2.0  # where such a target has its constant
-    for one, other in zip(MedusaHead(SHIPPED["medusa"], 2)._read(), large._read(), strict=True):
+    for one, other in zip(read(SHIPPED["medusa"]), read(large), strict=True):
         expected, found = one.scores(state[:, :256].copy(), 1)[0], other.scores(state, 1)[0]
         np.testing.assert_allclose(found[:4096], expected, atol=1e-2 * float(np.abs(expected).max()))
         assert found[4096:].max() < -100.0
@@ -39,7 +39,7 @@ def test_a_speculator(tmp_path: Path) -> None:
     state[256:] = 0.0
     said = []
     for path in (SHIPPED["mlp"], folder):
-        tensors, shape = Tensors(path), Shape.of(path)
+        tensors, shape = Tensors(path), SpeculatorShape.of(path)
         arrays = {name: tensors.array(name) for name in tensors.shapes if not name.endswith("_scale")}
         facts = {"scale_input": False, "tie_weights": True, "n_predict": shape.steps, "inner_dim": shape.inner}
         said.append(speculator_says(arrays, facts, state[: shape.hidden], [5, 9, 200]))

@@ -117,7 +117,7 @@ def test_layers_of_the_targets_own_that_cannot_be_loaded_are_left_out(
     def refuse(head: object, target: object, branches: int) -> None:
         raise ModelError("there is no memory for it.")
 
-    monkeypatch.setattr("localspec.drafters.heads.mtp.MtpHead.attach", refuse)
+    monkeypatch.setattr("localspec.drafters.heads.head.Head.attach", refuse)
     with Engine.load(SHIPPED["mtp"], threads=1, context=256, exact="off") as engine:
         assert engine.drafters == ("grammar", "lookup", "suffix", "habits")
         assert engine.loaded.context.states is None

@@ -1,37 +1,31 @@
-"""Assistants of Gemma 4: a few layers that guess on from the target's last state and read the target's own cache.
-
-Files are GGUF of llama.cpp's architecture `gemma4-assistant`, as its own conversion writes them
-(google/gemma-4-*-it-assistant).
-
-An assistant of Gemma 4 as llama.cpp runs it: a few layers that read the cache of their target and write none.
+"""Assistants of Gemma 4: a few layers that guess on from the target's last state, read its cache and write none.
 
 A pass takes a token together with the state that led to it: after the target's last pass its state, after a guess the
 assistant's own. All guesses of a draft stand at the position of the first, as the assistant was trained
-(llama.cpp, common/speculative.cpp). So nothing of a draft needs to be taken back.
+(llama.cpp, common/speculative.cpp). So nothing of a draft needs to be taken back. Files are GGUF of llama.cpp's
+architecture `gemma4-assistant`, as its own conversion writes them (google/gemma-4-*-it-assistant).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from localspec.drafters.heads.head import Weights
-from localspec.drafters.heads.head_cache import HeadBatch
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.heads.head import Head, beside, check_equal, check_held, read_head
+from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.errors import ModelFileError, PairError, UsageError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
 from localspec.llama.library.batch import common_prefix
-from localspec.llama.library.handle import Handle, context_parameters
+from localspec.llama.library.handle import context_parameters
 from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
-from localspec.llama.model import Model, check_text_model
+from localspec.llama.model import Model
 from localspec.models.facts import pairing
-from localspec.models.facts.heads import draft_kind
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 
@@ -39,39 +33,32 @@ class AssistantContext:
     """A `drafters.draft_model.DraftContext` over the target's own cache."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """llama.cpp empties the target's cache when it shares it.
-
-        Args:
-            model: the assistant; must stay open as long as this is used.
-            target: keeps the states that an assistant starts from (`Tap(nextn=True)`); must stay open, too.
+        """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
+        used.
 
         Raises:
-            UsageError: the target keeps no such states.
+            UsageError: the target does not keep the states that an assistant starts from (`Tap(nextn=True)`).
         """
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
         self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
         self._target, self._tapped = target, Tapped(target.states, (NEXTN,))
-        self._api, self._extension = lib.api(), lib.extension()
-        self._width = int(self._api.llama_model_n_embd_out(model.handle))
-        self._rows = model.n_vocab
-        n_slots = target.settings.n_slots
+        api, n_slots = lib.api(), target.settings.n_slots
         params = context_parameters(model, target.settings, target.threads, NO_TAP)
-        params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
+        params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
         params.ctx_other = target.handle.pointer
+        width = int(api.llama_model_n_embd_out(model.handle))
         try:
-            self._handle = Handle(model, params, f"a context for {model.path.name}")
+            self._passes = HeadPasses(model, params, HeadBatch(n_slots, n_slots), width)
         finally:
             for slot in range(n_slots):
                 target.forget(slot)
-        self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, True)
-        self._batch = HeadBatch(n_slots, n_slots)
         self._own: list[dict[int, tuple[Tokens, Float32Array]]] = [{} for _ in range(n_slots)]
         """For each slot, {length: (tokens of a path, the assistant's own state after the path)}."""
 
     def close(self) -> None:
         """Frees the context, and nothing of the target's cache. A second call does nothing."""
-        self._handle.close()
+        self._passes.handle.close()
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The row after the last token of every feed, each of another slot; all -inf where its states are not there."""
@@ -89,9 +76,7 @@ class AssistantContext:
         """There is nothing to read: the cache is the target's."""
         return len(tokens) - 1
 
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """All tokens but the last."""
-        return len(tokens) - 1
+    reusable = prefill_chunk
 
     def _start(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
         """The position of the pass and the state before the last token; None where that is not there."""
@@ -112,24 +97,19 @@ class AssistantContext:
         """float32[n, n_vocab]: one pass, a row for each feed; keeps the states after them."""
         ordered = sorted(range(len(ready)), key=lambda index: ready[index][0].slot)
         feeds = [ready[index] for index in ordered]
-        batch = self._batch.of(
+        batch = self._passes.batch.of(
             [position for _, position, _ in feeds],
             [(feed.slot, 1) for feed, _, _ in feeds],
             True,
             tokens=[int(feed.tokens[-1]) for feed, _, _ in feeds],
             states=np.stack([state for _, _, state in feeds]),
         )
-        self._handle.call(self._api.llama_decode, batch)
-        logits = self._view(self._api.llama_get_logits, len(feeds), self._rows)
-        states = self._view(self._extension.llama_get_embeddings_nextn, len(feeds), self._width)
+        self._passes.decode(batch)
+        logits, states = self._passes.logits(len(feeds)), self._passes.states(len(feeds))
         found = np.empty((len(feeds), self.n_vocab), dtype=np.float32)
         for row, (index, (feed, _, _)) in enumerate(zip(ordered, feeds, strict=True)):
             self._own[feed.slot][len(feed.tokens)] = (feed.tokens.copy(), states[row].copy())
             found[index] = logits[row, : self.n_vocab]
-        return found
-
-    def _view(self, read: Any, rows: int, width: int) -> Float32Array:
-        found: Float32Array = np.ctypeslib.as_array(read(self._handle.pointer), shape=(rows, width))
         return found
 
 
@@ -142,64 +122,28 @@ _LAYER_TENSORS = (
 """Tensors of each layer, without which llama.cpp refuses the file."""
 
 
-class AssistantHead:
-    """One file for one target; see `drafters.head.Head`."""
-
-    name = "assistant"
-    tap = Tap(nextn=True)
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._weights = Weights(path, Model)
-
-    def attach(self, target: Context, branches: int) -> DraftModel:
-        """Makes a drafter over the target's cache, which is emptied; the weights are loaded once, and freed with the
-        head.
-        """
-        context = AssistantContext(self._weights.beside(target.model, nextn=True), target)
-        end_tokens = target.model.end_tokens
-        return DraftModel(context, end_tokens, DraftModelSettings(branches), self.name, context.close)
-
-    def close(self) -> None:
-        self._weights.close()
-
-
-def load(path: Path, target: Header) -> AssistantHead:
-    """Reads the header of a file and compares it with its target's; what would end the process is refused here.
-
-    Args:
-        path: a GGUF file of the architecture `gemma4-assistant`.
-        target: of the model whose text is emitted.
-
-    Raises:
-        PairError: no assistant, or made for another model; the message names the first fact that differs.
-    """
-    header = check_text_model(path)
-    kind = draft_kind(header)
-    if kind.method != AssistantHead.name:
-        raise PairError(f"{path.name} is {kind.sentence}, not an assistant.")
+def load(path: Path, target: Header) -> Head:
+    """Reads a GGUF file of the architecture `gemma4-assistant`; see `head`."""
+    header = read_head(path, ("assistant",), "an assistant")
     wanted = _TARGET_ARCHITECTURES.get(header.architecture)
     if wanted is None or target.architecture != wanted or target.architecture not in SHOWS_NEXTN:
         raise PairError(
             f"{path.name} ({header.architecture}) cannot draft for {target.path.name} ({target.architecture})."
         )
-    _check_tensors(header)
-    _check_layers(header)
-    for fact, ours, theirs in _facts(target, header):
-        if ours != theirs:
-            raise PairError(
-                f"{path.name} cannot draft for {target.path.name}: {fact}: {ours} in the target, {theirs} in the head."
-            )
-    pairing.check(target, header)
-    return AssistantHead(path)
-
-
-def _check_tensors(header: Header) -> None:
-    held = {tensor.name for tensor in header.tensors}
     names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _LAYER_TENSORS]
-    for name in ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection", *names):
-        if f"{name}.weight" not in held:
-            raise ModelFileError(f"{header.path} lacks the tensor {name}.weight.")
+    everywhere = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
+    check_held(header, (f"{name}.weight" for name in (*everywhere, *names)))
+    _check_layers(header)
+    check_equal(path, target, _facts(target, header))
+    pairing.check(target, header)
+    return Head(
+        "assistant",
+        path,
+        Tap(nextn=True),
+        lambda target: beside(path, Model, target, nextn=True),
+        AssistantContext,
+        DraftModel,
+    )
 
 
 def _check_layers(header: Header) -> None:

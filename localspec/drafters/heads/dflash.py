@@ -3,16 +3,8 @@
 DFlash (Chen, Liang, Liu 2026, arXiv 2602.06036) guesses each token by itself; DSpark adds a bias for the token before,
 and DFlash2 a choice among a few candidates. A draft is drawn level by level from the rows of one pass, with the
 request's own noise, so that a bias or a choice follows the token that was drawn. Files are GGUF of llama.cpp's
-architecture `dflash`, as its own conversion writes them.
-
-Logits of each guessed token from the rows of a block (`dflash_context.Block`), one class for each method.
-
-A *level* is the number of tokens guessed before: level 0 follows the history. `previous` is the token before it, which
-is the last one of the history at level 0 and a guess after that.
-
-Reads the header of a head of llama.cpp's architecture `dflash`, and checks that the head fits a target.
-
-Read from headers alone. llama.cpp would end the process over most of what is refused here (src/models/dflash.cpp).
+architecture `dflash`, as its own conversion writes them; llama.cpp would end the process over most of what is refused
+here (src/models/dflash.cpp).
 """
 
 from __future__ import annotations
@@ -25,20 +17,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads.dflash_context import Block, BlockShape, DFlashContext
-from localspec.drafters.heads.head import Weights, check_rows, guessed_ids
+from localspec.drafters.heads.block import BlockDrafter, BlockShape, DFlashContext, DraftBlock, OnePassContext
+from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head
 from localspec.drafters.heads.head_cache import HeadModel
-from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
-from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context
-from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import SHOWS_LAYERS, Tap
-from localspec.llama.model import check_text_model
+from localspec.llama.model import Model
 from localspec.models.facts import pairing
-from localspec.models.facts.checkpoint import is_checkpoint
 from localspec.models.facts.heads import check_forgets, draft_kind, nextn_layers
 from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Tokens
@@ -49,14 +37,14 @@ guessed. Chosen, not tuned: the bias of all tokens of a large vocabulary costs a
 
 
 class BlockRows(Protocol):
-    """Turns a block into logits, level by level."""
+    """Turns a block into logits, level by level. `previous` is the token before a level: the last one of the history at
+    level 0, and a guess after that."""
 
     levels: int
     """Number of tokens that a block guesses."""
 
-    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,7 @@ class IndependentRows:
         self.levels = rows - 1
         self._scaling = scaling
 
-    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         said: Float32Array = block.rows[1 + level]
         return self._scaling.of(said)
 
@@ -107,15 +95,9 @@ class MarkovRows:
         ids: npt.NDArray[np.int64] | None,
         scaling: Scaling,
     ) -> None:
-        """
-        Args:
-            rows: of a block.
-            from_anchor: whether the row of the last token guesses, too.
-            before: `markov_w1`.
-            after: `markov_w2`.
-            ids: int64[rows of `after`], the tokens that the head can guess; None = all.
-            scaling: of logits before the bias.
-        """
+        """Of a block with `rows` rows, the first of which guesses, too, if `from_anchor`. `before` is `markov_w1`,
+        `after` `markov_w2`, whose rows are of the tokens `ids`; None = of all. `scaling` is that of logits before
+        the bias."""
         self._first = 0 if from_anchor else 1
         self.levels = rows - self._first
         self._before, self._after, self._scaling = before, after, scaling
@@ -124,54 +106,39 @@ class MarkovRows:
             self._places = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
             self._places[ids] = np.arange(len(ids))
 
-    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         said: Float32Array = block.rows[self._first + level]
-        assumed = self._assumed(block, level)
+        # the token before, as llama.cpp took it: what the row before likes best
+        assumed = int(block.rows[self._first + level - 1].argmax()) if level else int(block.tokens[-1])
         if assumed == previous and self._scaling == Scaling():
             return said
-        likeliest = _likeliest(said)
+        likeliest, _ = kernels.top_log_probs(LogitRows.from_matrix(said[None, :]), 0, min(_REBIASED_TOKENS, len(said)))
+        likeliest = likeliest[np.isfinite(said[likeliest])]
         wanted, taken = self._before.read(np.array([previous, assumed]))
         after = self._after.read(likeliest if self._places is None else self._places[likeliest])
         row = np.full(len(said), -np.inf, dtype=np.float32)
         row[likeliest] = self._scaling.of(said[likeliest] - after @ taken) + after @ wanted
         return row
 
-    def _assumed(self, block: Block, level: int) -> int:
-        """The token before, as llama.cpp took it: what the row before likes best."""
-        return int(block.rows[self._first + level - 1].argmax()) if level else int(block.tokens[-1])
-
 
 class LatticeRows:
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        """
-        Args:
-            rows: of a block.
-            candidates: of a row.
-            n_vocab: of the target.
-        """
+        """Of a block with `rows` rows, each of which has so many `candidates`."""
         self.levels = rows - 1
         self._count, self._n_vocab = candidates, n_vocab
 
-    def row(self, block: Block, level: int, previous: int) -> Float32Array:
+    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         count, said = self._count, block.rows[1 + level]
         found = np.full(self._n_vocab, -np.inf, dtype=np.float32)
-        before = np.flatnonzero(self._ids(block, level) == previous) if level else np.zeros(1, dtype=np.int64)
+        before = np.zeros(1, dtype=np.int64)
+        if level:
+            before = np.flatnonzero(block.rows[level, :count].astype(np.int64) == previous)
         if len(before):
             scores = said[count : count + count * count].reshape(count, count)
             found[said[:count].astype(np.int64)] = scores[before[0]]
         return found
-
-    def _ids(self, block: Block, row: int) -> npt.NDArray[np.int64]:
-        """Candidates of a row."""
-        return block.rows[row, : self._count].astype(np.int64)
-
-
-def _likeliest(row: Float32Array) -> Tokens:
-    """int32[at most `_REBIASED_TOKENS`]: the tokens of the highest logits, none of those that are -inf."""
-    found, _ = kernels.top_log_probs(LogitRows.from_matrix(row[None, :]), 0, min(_REBIASED_TOKENS, len(row)))
-    return found[np.isfinite(row[found])]
 
 
 KINDS = ("dflash", "dflash2", "dspark")
@@ -188,75 +155,42 @@ _LAYER_TENSORS = (
 _SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
-@dataclass(frozen=True, slots=True)
-class DFlashFile:
-    """One file that fits its target."""
-
-    header: Header
-    kind: str
-    """One of `KINDS`."""
-    layers: tuple[int, ...]
-    """Layers of the target whose inputs the head reads, in the head's order."""
-    shape: BlockShape
-    scaling: Scaling
-    """Scale and cap of the head's logits. llama.cpp applies them for DFlash2 only."""
-    ids: npt.NDArray[np.int64] | None
-    """int64[n], the tokens that the head can guess; None = all."""
-    from_anchor: bool
-    """Whether the row of the last token guesses, too (DSpark)."""
-    candidates: int
-    """Number of candidates in each row (DFlash2)."""
-
-
-def read(path: Path, target: Header) -> DFlashFile:
-    """Reads the header of a head and compares it with its target's.
-
-    Args:
-        path: a GGUF file of the architecture `dflash`.
-        target: of the model whose text is emitted.
-
-    Raises:
-        ModelFileError: damaged, or without a tensor or a number that it needs.
-        PairError: no such head, or made for another model; the message names the first fact that differs.
-    """
-    if is_checkpoint(path):
-        raise ModelFileError(
-            f"{path.name} is a DFlash or DSpark head as published for Python; localspec reads it as GGUF.",
-            "Convert it with llama.cpp: convert_hf_to_gguf.py PATH --target-model-dir TARGET.",
-        )
-    header = check_text_model(path)
-    kind = draft_kind(header)
-    if kind.method not in KINDS:
-        raise PairError(f"{path.name} is {kind.sentence}, not a DFlash or DSpark head.")
+def load(path: Path, target: Header) -> Head:
+    """Reads a GGUF file of the architecture `dflash`; see `head`."""
+    header = read_head(path, KINDS, "a DFlash or DSpark head")
+    kind = draft_kind(header).method
     check_forgets(target)
     pairing.check(target, header)
     tensors = {tensor.name: tensor for tensor in header.tensors}
     layers = _layers(header, target)
     _check_attention(header)
-    _check_tensors(header, tensors, kind.method)
+    check_held(header, _needed(header, kind))
     check_rows(header, tensors, target)
     ids = guessed_ids(header, tensors, target)
-    stated = header.flag("dflash.sample_from_anchor")
-    from_anchor = kind.method == "dspark" and stated is not False
-    if kind.method == "dflash2":
+    from_anchor = kind == "dspark" and header.flag("dflash.sample_from_anchor") is not False
+    if kind == "dflash2":
         _check_selector(header)
-    if kind.method == "dspark":
+    if kind == "dspark":
         _check_markov(header, tensors, ids)
-    return DFlashFile(
-        header,
-        kind.method,
-        layers,
-        BlockShape(
-            _rows(header, kind.method, from_anchor),
-            _mask(header),
-            causal=header.flag("dflash.attention.causal") is True,
-            logits=kind.method != "dflash2",
-        ),
-        Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping")),
-        ids,
-        from_anchor,
-        header.number("selector_top_k"),
-    )
+    causal = header.flag("dflash.attention.causal") is True
+    shape = BlockShape(_rows(header, kind, from_anchor), _mask(header), causal, logits=kind != "dflash2")
+    # llama.cpp applies them for DFlash2 only
+    scaling = Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping"))
+
+    def rows(n_vocab: int) -> BlockRows:
+        if kind == "dflash":
+            return IndependentRows(shape.rows, scaling)
+        if kind == "dflash2":
+            return LatticeRows(shape.rows, header.number("selector_top_k"), n_vocab)
+        before, after = (TensorRows(header, tensors[f"markov_{table}.weight"]) for table in ("w1", "w2"))
+        return MarkovRows(shape.rows, from_anchor, before, after, ids, scaling)
+
+    def context(model: Model, target: Context) -> BlockContext:
+        cells = DFlashContext(model, target, layers, shape)
+        return BlockContext(cells, rows(cells.n_vocab), target.max_leaves)
+
+    tap = Tap(tuple(sorted(set(layers))))
+    return Head(kind, path, tap, lambda target: beside(path, HeadModel, target), context, BlockDrafter)
 
 
 def _layers(header: Header, target: Header) -> tuple[int, ...]:
@@ -319,12 +253,6 @@ def _check_attention(header: Header) -> None:
             raise ModelFileError(f"{name} is corrupt: it does not say which of its layers have a sliding window.")
 
 
-def _check_tensors(header: Header, tensors: Mapping[str, Tensor], kind: str) -> None:
-    for name in _needed(header, kind):
-        if name not in tensors:
-            raise ModelFileError(f"{header.path} lacks the tensor {name}.")
-
-
 def _needed(header: Header, kind: str) -> Iterator[str]:
     """Names of the tensors without which llama.cpp refuses the file or localspec cannot read its rows."""
     yield from ("fc.weight", "enc.output_norm.weight", "output_norm.weight")
@@ -361,73 +289,23 @@ def _check_markov(header: Header, tensors: Mapping[str, Tensor], ids: npt.NDArra
         raise ModelFileError(f"{header.path.name} is corrupt: its Markov tables have too few tokens.")
 
 
-def load(path: Path, target: Header) -> DFlashHead:
-    """Reads the header of a head and compares it with its target's.
-
-    Args:
-        path: a GGUF file of the architecture `dflash`.
-        target: of the model whose text is emitted.
-    """
-    return DFlashHead(read(path, target))
-
-
-class DFlashHead:
-    """One file for one target; see `drafters.head.Head`."""
-
-    def __init__(self, file: DFlashFile) -> None:
-        self.name, self.path, self.file = file.kind, file.header.path, file
-        self.tap = Tap(tuple(sorted(set(file.layers))))
-        self._weights = Weights(self.path, HeadModel)
-
-    def attach(self, target: Context, branches: int) -> BlockDrafter:
-        """Makes a drafter with a cache of its own; the weights are loaded once, and freed with the head."""
-        model = self._weights.beside(target.model)
-        context = DFlashContext(model, target, self.file.layers, self.file.shape)
-        reading = BlockContext(context, _dflash_rows(self.file, context.n_vocab), target.max_leaves)
-        return BlockDrafter(reading, target.model.end_tokens, DraftModelSettings(branches), self.name)
-
-    def close(self) -> None:
-        self._weights.close()
-
-
-def _dflash_rows(file: DFlashFile, n_vocab: int) -> BlockRows:
-    """The reader of rows for this kind of head."""
-    rows = file.shape.rows
-    if file.kind == "dflash":
-        return IndependentRows(rows, file.scaling)
-    if file.kind == "dflash2":
-        return LatticeRows(rows, file.candidates, n_vocab)
-    found = {tensor.name: tensor for tensor in file.header.tensors}
-    before, after = (TensorRows(file.header, found[f"markov_{table}.weight"]) for table in ("w1", "w2"))
-    return MarkovRows(rows, file.from_anchor, before, after, file.ids, file.scaling)
-
-
-class BlockContext:
-    """A `TreeContext` whose rows, whichever paths they follow, come from one pass after each history."""
+class BlockContext(OnePassContext):
+    """Blocks of a `DFlashContext`, read level by level."""
 
     def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
-        """
-        Args:
-            context: runs the head; closed with this.
-            rows: reads its blocks.
-            n_paths: most paths of a slot that go different ways.
-        """
-        self.n_ctx, self.n_vocab, self.n_paths = context.n_ctx, context.n_vocab, n_paths
+        """`context` runs the head and is closed with this; `rows` reads its blocks. `n_paths` as in
+        `OnePassContext`."""
+        super().__init__(context.n_ctx, context.n_vocab, n_paths)
         self._context, self._rows = context, rows
-        self._blocks: dict[int, Block] = {}
-        """{slot: the block of its last pass}; rows are valid until the next pass."""
 
-    def begin(self) -> None:
-        """A draft begins: the next feed of each slot is its history."""
-        self._blocks.clear()
+    def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
+        known = {slot: block.tokens for slot, block in self._blocks.items()}
+        return self._context.blocks(known | {feed.slot: feed.tokens for feed in new})
 
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row after the last token of every feed; all -inf where the head has nothing to say."""
-        histories = {feed.slot: feed.tokens for feed in feeds if self._level(feed) is None}
-        if histories:
-            known = {slot: block.tokens for slot, block in self._blocks.items()}
-            self._blocks = self._context.blocks(known | histories)
-        return [LogitRows.from_matrix(self._row(feed)[None, :]) for feed in feeds]
+    def _row(self, feed: Feed, level: int) -> LogitRows | None:
+        if level >= self._rows.levels:
+            return None
+        return LogitRows.from_matrix(self._rows.row(self._blocks[feed.slot], level, int(feed.tokens[-1]))[None, :])
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """One step towards a cache of all tokens but the last."""
@@ -439,36 +317,5 @@ class BlockContext:
         return self._context.reusable(slot, tokens)
 
     def close(self) -> None:
-        """Frees the cache. A second call does nothing."""
-        self._blocks.clear()
+        super().close()
         self._context.close()
-
-    def _level(self, feed: Feed) -> int | None:
-        """Tokens guessed so far; None where there is no block of the feed's history."""
-        block = self._blocks.get(feed.slot)
-        if block is None or common_prefix(block.tokens, feed.tokens) < len(block.tokens):
-            return None
-        return len(feed.tokens) - len(block.tokens)
-
-    def _row(self, feed: Feed) -> Float32Array:
-        block, level = self._blocks.get(feed.slot), self._level(feed)
-        if block is None or level is None or level >= self._rows.levels:
-            return np.full(self.n_vocab, -np.inf, dtype=np.float32)
-        return self._rows.row(block, level, int(feed.tokens[-1]))
-
-
-class BlockDrafter(BestFirst):
-    """Draws chains and trees from the rows that one pass computes."""
-
-    one_pass = True
-    """The plan takes the first level to cost all and the others nothing (`planning.passes`)."""
-
-    def __init__(
-        self, context: BlockContext, end_tokens: frozenset[int], settings: DraftModelSettings, name: str
-    ) -> None:
-        super().__init__(context, end_tokens, settings, name, context.close)
-        self._block = context
-
-    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        self._block.begin()
-        return super().draft(requests)

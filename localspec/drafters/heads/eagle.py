@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.drafters.heads import head_cache
-from localspec.drafters.heads.head import check_sizes, output_matrix
-from localspec.drafters.heads.head_cache import HeadCache, Row
-from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
+from localspec.drafters.heads.head import Head, check_sizes, output_matrix
+from localspec.drafters.heads.head_cache import HeadCache, HeadRow
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -39,7 +38,7 @@ _LINEAR_TENSORS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class EagleShape:
     """What config.json says."""
 
     hidden: int
@@ -52,7 +51,7 @@ class Shape:
     rope_base: float
 
     @staticmethod
-    def of(path: Path) -> Shape:
+    def of(path: Path) -> EagleShape:
         """
         Raises:
             ModelFileError: config.json is missing, or says what no such head has.
@@ -75,7 +74,7 @@ class Shape:
             if config.get(key, usual) != usual:
                 raise ModelFileError(f"{path.name}: {key} is {config[key]!r}; localspec runs heads with {usual!r}.")
         hidden, heads = number("hidden_size"), number("num_attention_heads")
-        shape = Shape(
+        shape = EagleShape(
             hidden, heads, number("num_key_value_heads", heads), number("head_dim", max(1, hidden // heads)),
             number("intermediate_size"), number("vocab_size"), real("rms_norm_eps", 1e-6), real("rope_theta", 10000.0),
         )  # fmt: skip
@@ -99,52 +98,28 @@ class Shape:
                 tensors.need(name, hidden)
 
 
-class EagleHead:
-    """One head; see `drafters.head.Head`."""
-
-    name = "eagle"
-    tap = Tap(final="all")
-
-    def __init__(self, path: Path, shape: Shape) -> None:
-        """Use `load`."""
-        self.path, self.shape = path, shape
-        self._layer: Layer | None = None
-
-    def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head."""
-        if self._layer is None:
-            self._layer = Layer(self.shape, Tensors(self.path), output_matrix(target.model.header))
-        context = EagleContext(self._layer, target)
-        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
-
-    def close(self) -> None:
-        self._layer = None
-
-
-def load(path: Path, target: Header) -> EagleHead:
-    """Reads headers of a published head and compares it with its target's.
-
-    Args:
-        path: the folder, or the weights file in it.
-        target: of the model whose text is emitted.
-
-    Raises:
-        PairError: made for another model; the message names the fact that differs.
-    """
-    shape = Shape.of(path)
+def load(path: Path, target: Header) -> Head:
+    """Reads the folder of a published head, or the weights file in it; see `head`."""
+    shape = EagleShape.of(path)
     check_sizes(path, target, shape.hidden, shape.vocabulary)
     for key in ("logit_scale", "final_logit_softcapping"):
         if target.real(key):
             raise PairError(f"{target.path.name} scales its logits ({key}), and {path.name} guesses without that.")
     check_forgets(target)
     shape.check(Tensors(path))
-    return EagleHead(path, shape)
+    return Head(
+        "eagle",
+        path,
+        Tap(final="all"),
+        lambda target: EagleLayer(shape, Tensors(path), output_matrix(target.model.header)),
+        EagleContext,
+    )
 
 
-class Layer:
+class EagleLayer:
     """The weights, and what is computed with them row by row."""
 
-    def __init__(self, shape: Shape, tensors: Tensors, output: Int8Matrix) -> None:
+    def __init__(self, shape: EagleShape, tensors: Tensors, output: Int8Matrix) -> None:
         self.shape, self.output = shape, output
         self._names = ["fc", *(f"{_PREFIX}{name}" for name in _LINEAR_TENSORS)]
         self._weights = {name: tensors.matrix(f"{name}.weight") for name in self._names}
@@ -172,7 +147,7 @@ class Layer:
         left, right = np.split(rows, 2, axis=2)
         return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
 
-    def enter(self, rows: Sequence[Row], threads: int) -> tuple[Float32Array, Float32Array]:
+    def enter(self, rows: Sequence[HeadRow], threads: int) -> tuple[Float32Array, Float32Array]:
         """What goes into the layer, and the same as its attention reads it; float32[n, hidden] each."""
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         pairs = np.concatenate([self._embeddings.rows(tokens), np.stack([row.state for row in rows])], axis=1)
@@ -207,8 +182,8 @@ class Layer:
 class EagleContext(HeadCache):
     """Evaluates histories and what is guessed after them; keys and values are kept in float32."""
 
-    def __init__(self, layer: Layer, target: Context) -> None:
-        """`target`: made with `EagleHead.tap`; must stay open as long as this is used."""
+    def __init__(self, layer: EagleLayer, target: Context) -> None:
+        """`target`: made with `Tap(final="all")`; must stay open as long as this is used."""
         super().__init__(target, (FINAL,), layer.shape.vocabulary)
         self._layer, self._threads = layer, target.threads
         room = (self._n_slots, self.n_ctx, layer.shape.kv_heads, layer.shape.head_size)
@@ -217,7 +192,7 @@ class EagleContext(HeadCache):
         self._guessed: list[dict[head_cache.Path, tuple[Float32Array, Float32Array]]] = [{} for _ in self._trunks]
         """Key and value of every guess, by slot and path."""
 
-    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
         layer, threads = self._layer, self._threads
         x, h = layer.enter(rows, threads)
         positions = np.array([row.position for row in rows], dtype=np.float32)
@@ -238,7 +213,7 @@ class EagleContext(HeadCache):
         logits[wanted] = kernels.matvec(layer.output, states[wanted], threads)
         return states, logits
 
-    def _seen(self, row: Row) -> tuple[Float32Array, Float32Array]:
+    def _seen(self, row: HeadRow) -> tuple[Float32Array, Float32Array]:
         """Keys and values of what a row looks back on, its own included."""
         trunk, path = self._trunks[row.slot], row.path or ()
         cells = slice(trunk.start, row.position + 1 - len(path))

@@ -1,29 +1,23 @@
 """A trained head: a file that guesses from the hidden states of the one target it was trained for.
 
-Each method's module has `load(path, target) -> Head`, which reads headers only; `runtime.heads` finds the module of a
-file. What the head needs of the target's passes is its `tap`; the target's context keeps that (`llama.states`), and
-the drafter that `attach` makes reads it by position, as a cache of the history like every drafter's.
-
-Which tokens a head in a GGUF file reads and guesses: what would end the process is refused from its header.
-
-The matrix that turns a model's final states into logits, for heads that guess through it.
-
-What heads share that guess from the target's last final state alone (Medusa, MLP speculators).
-
-They have no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
-were not asked for, it is not), so there is nothing to read and nothing to forget.
+Each method's module has `load(path, target) -> Head`; `loading` finds the module of a file. It reads headers only, and
+compares them with those of the model whose text is emitted. It raises a ModelFileError where a file is damaged or lacks
+something, and a PairError where it is no such head, or made for another model: the message names the first fact that
+differs. What llama.cpp would end the process over is refused there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from localspec.engine.interfaces import Drafter
+from localspec.drafters.models.draft_model import BestFirst, DraftModel, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.gguf.split import read_parts
@@ -31,25 +25,43 @@ from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import FINAL, Tap
-from localspec.llama.model import Model
+from localspec.llama.model import Model, check_text_model
+from localspec.models.facts.checkpoint import is_checkpoint
+from localspec.models.facts.heads import draft_kind
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array, LogitRows, Tokens
 
 
-class Head(Protocol):
+class Head:
     """One file that guesses for one target."""
 
-    name: str
-    """The method: one of `methods.HEADS`; the drafter's name everywhere."""
-    path: Path
-    """File or folder of the head; the target's file if that contains the head."""
-    tap: Tap
-    """States of the target that the head reads. Ask for their span by name (`States.span(slot, tokens, FINAL)`): the
-    context may keep more, for another head."""
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        tap: Tap,
+        weights: Callable[[Context], Any],
+        context: Callable[[Any, Context], Any],
+        kind: type[DraftModel] = BestFirst,
+    ) -> None:
+        """
+        Args:
+            name: the method: one of `methods.HEADS`; the drafter's name everywhere.
+            path: file or folder of the head; the target's file if that contains the head.
+            tap: states of the target that the head reads, by position. Ask for their span by name
+                (`States.span(slot, tokens, FINAL)`): the target's context may keep more, for another head.
+            weights: loads, when a drafter is first made, what all its drafters share; None = nothing.
+            context: makes a drafter's `DraftContext`, as `kind` needs it, of the weights and the target.
+            kind: of its drafters.
+        """
+        self.name, self.path, self.tap = name, path, tap
+        self._load, self._context, self._kind = weights, context, kind
+        self._weights: Any = None
+        self._drafters: WeakSet[DraftModel] = WeakSet()
 
-    def attach(self, target: Context, branches: int) -> Drafter:
-        """Makes the drafter of the head. Loads the weights, which stay loaded until `close`.
+    def attach(self, target: Context, branches: int) -> DraftModel:
+        """Makes a drafter with a cache of its own. The weights stay loaded until `close`.
 
         May be called again, when settings change: the drafter made before is closed after the new one was made, so
         a drafter's own `close` frees nothing that another one uses.
@@ -62,57 +74,92 @@ class Head(Protocol):
             ModelFileError: the file is damaged.
             ModelError: llama.cpp refuses it, or there is no memory.
         """
-        ...
+        if self._weights is None:
+            self._weights = self._load(target)
+        context = self._context(self._weights, target)
+        settings = DraftModelSettings(branches)
+        drafter = self._kind(context, target.model.end_tokens, settings, self.name, context.close)
+        self._drafters.add(drafter)
+        return drafter
 
     def close(self) -> None:
-        """Frees what it loaded, without which its drafters cannot guess; a second call does nothing."""
-        ...
+        """Frees drafters and weights; a second call does nothing."""
+        for drafter in self._drafters:
+            drafter.close()
+        weights, self._weights = self._weights, None
+        if hasattr(weights, "close"):  # arrays need none
+            weights.close()
 
 
-class Weights:
-    """The model of a head's file: loaded once, when a drafter is first made, and freed with the head."""
+def beside(path: Path, kind: type[Model], target: Context, kernels: Kernels = "repacked", nextn: bool = False) -> Model:
+    """The model of a head's file, on the devices of its target; `kernels` and `nextn` as in `Model.load`."""
+    like = target.model
+    return kind.load(path, gpu_layers=like.gpu_layers, device=like.device, kernels=kernels, nextn=nextn)
 
-    def __init__(self, path: Path, kind: type[Model]) -> None:
-        """`kind`: how it is loaded."""
-        self._path, self._kind = path, kind
-        self._model: Model | None = None
 
-    def beside(self, like: Model, *, kernels: Kernels = "repacked", nextn: bool = False) -> Model:
-        """The loaded model.
+# -- what a header must say ------------------------------------------------------------------------------------------
 
-        Args:
-            like: the target, on whose devices it goes.
-            kernels: as in `Model.load`.
-            nextn: as in `Model.load`.
-        """
-        if self._model is None:
-            self._model = self._kind.load(
-                self._path, gpu_layers=like.gpu_layers, device=like.device, kernels=kernels, nextn=nextn
+
+def read_head(path: Path, methods: Collection[str], noun: str) -> Header:
+    """The header of a GGUF file that holds a head of these methods, which people call `noun`.
+
+    Raises:
+        ModelFileError: it is in the form in which models are published for Python.
+        PairError: it is something else.
+    """
+    if is_checkpoint(path):
+        raise ModelFileError(
+            f"{path.name} is {noun} as published for Python; localspec reads it as GGUF.",
+            "Convert it with llama.cpp: convert_hf_to_gguf.py PATH --target-model-dir TARGET.",
+        )
+    header = check_text_model(path)
+    kind = draft_kind(header)
+    if kind.method not in methods:
+        raise PairError(f"{path.name} is {kind.sentence}, not {noun}.")
+    return header
+
+
+def check_equal(path: Path, target: Header, facts: Iterable[tuple[str, object, object]]) -> None:
+    """Compares a head with its target by (fact, of the target, of the head).
+
+    Raises:
+        PairError: names the first fact that differs.
+    """
+    for fact, ours, theirs in facts:
+        if ours != theirs:
+            raise PairError(
+                f"{path.name} cannot draft for {target.path.name}: {fact}: {ours} in the target, {theirs} in the head."
             )
-        return self._model
 
-    def close(self) -> None:
-        """Frees it; a second call does nothing."""
-        model, self._model = self._model, None
-        if model is not None:
-            model.close()
+
+def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> None:
+    """Compares the sizes of states and tokens of a head's matrices with its target's."""
+    width, tokens = (
+        target.number("embedding_length_out") or target.number("embedding_length"),
+        target.count(_TOKENS_KEY),
+    )
+    check_equal(path, target, [("hidden size", width, hidden)])
+    if abs(tokens - vocabulary) > MOST_SIZE_DIFFERENCE:  # families pad differently
+        check_equal(path, target, [("vocabulary", tokens, vocabulary)])
+
+
+def check_held(header: Header, names: Iterable[str]) -> None:
+    """
+    Raises:
+        ModelFileError: it lacks a tensor.
+    """
+    held = {tensor.name for tensor in header.tensors}
+    for name in names:
+        if name not in held:
+            raise ModelFileError(f"{header.path} lacks the tensor {name}.")
 
 
 _TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
 def check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
-    """Every token needs its embedding, and every row of the output matrix its token.
-
-    Args:
-        header: of the head.
-        tensors: of the head, by name.
-        target: of the model whose text is emitted.
-
-    Raises:
-        ModelFileError: it has embeddings of too few tokens.
-        PairError: it guesses through the target's output matrix, which has another number of tokens.
-    """
+    """Refuses embeddings of too few tokens, and a head that guesses through the target's output matrix of another
+    size."""
     tokens, targets = header.count(_TOKENS_KEY), target.count(_TOKENS_KEY)
     own = tensors.get("token_embd.weight")
     rows = tokens if own is None else (*own.shape, 1)[1]
@@ -159,19 +206,26 @@ def output_matrix(header: Header) -> Int8Matrix:
     for name in ("output.weight", "token_embd.weight"):
         for part, tensor in held:
             if tensor.name == name:
-                return _in_8_bits(TensorRows(part, tensor))
+                matrix = TensorRows(part, tensor)
+                return Int8Matrix.in_parts((matrix.rows, matrix.columns), partial(_part, matrix))
     raise ModelFileError(f"{header.path} has no output matrix.")
 
 
-def _in_8_bits(matrix: TensorRows) -> Int8Matrix:
-    return Int8Matrix.in_parts((matrix.rows, matrix.columns), lambda start, stop: matrix.read(slice(start, stop)))
+def _part(matrix: TensorRows, start: int, stop: int) -> Float32Array:
+    return matrix.read(slice(start, stop))
 
+
+# -- final states --------------------------------------------------------------------------------------------------
 
 TAP = Tap(final="decoded")
 
 
 class FinalState:
-    """The part of a `draft_model.DraftContext` that does not depend on the method, but for `decode`."""
+    """What contexts have in common that guess from the target's last final state alone (Medusa, MLP speculators).
+
+    They have no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
+    were not asked for, it is not), so there is nothing to read and nothing to forget.
+    """
 
     def __init__(self, target: Context) -> None:
         """`target`: made with `TAP` at least."""
@@ -186,9 +240,10 @@ class FinalState:
         """There is nothing to read."""
         return len(tokens) - 1
 
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """All but the last token."""
-        return len(tokens) - 1
+    reusable = prefill_chunk
+
+    def close(self) -> None:
+        """There is nothing to free."""
 
     def _last(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
         """How many of the tokens the target has evaluated, at most all but the last, and float32[n_embd], the final
@@ -210,21 +265,3 @@ class FinalState:
         row = self._nothing.copy()
         row[0, : len(scores)] = scores[: self.n_vocab]
         return LogitRows.from_matrix(row)
-
-
-def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> None:
-    """Whether a head's matrices go with the target's states and tokens.
-
-    Raises:
-        PairError: they do not; names the fact that differs.
-    """
-    width = target.number("embedding_length_out") or target.number("embedding_length")
-    tokens = target.count("tokenizer.ggml.tokens")
-    for fact, ours, theirs, most in (
-        ("hidden size", width, hidden, 0),
-        ("vocabulary", tokens, vocabulary, MOST_SIZE_DIFFERENCE),  # families pad differently
-    ):
-        if abs(ours - theirs) > most:
-            raise PairError(
-                f"{path.name} cannot draft for {target.path.name}: {fact}: {ours} in the target, {theirs} in the head."
-            )

@@ -1,30 +1,28 @@
-"""The cache of heads that guess step by step from states of their target; it knows its own tokens.
+"""What heads need that guess step by step from states of their target: a llama_context of their own, and a cache.
 
-Cell p pairs the target's state at position p with the token at p + 1, and its row says what comes at p + 2. After the
-last state that the target has given (the *trunk*) the head's own state takes the place of the target's: such cells are
-guesses, and are computed anew as soon as the target's states of their positions are known. Guesses may branch; each
-path that goes its own way has a *sequence*.
-
-The weights of a head that reads what its target saw.
-
-A llama_batch for heads: rows of a token, of a state of the target, or of both, filled through numpy.
+Cell p of the cache pairs the target's state at position p with the token at p + 1, and its row says what comes at
+p + 2. After the last state that the target has given (the *trunk*) the head's own state takes the place of the
+target's: such cells are guesses, and are computed anew as soon as the target's states of their positions are known.
+Guesses may branch; each path that goes its own way has a *sequence*.
 """
 
 from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
 from localspec.llama.library.batch import common_prefix
+from localspec.llama.library.handle import Handle
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 
@@ -44,12 +42,8 @@ class HeadBatch:
     """Owns the arrays that llama.cpp reads; each call of `of` overwrites the rows of the call before."""
 
     def __init__(self, capacity: int, sequences: int, sections: bool = False) -> None:
-        """
-        Args:
-            capacity: most rows.
-            sequences: sequence ids are below this.
-            sections: whether the model turns keys by sections, so that rows of states need four numbers each.
-        """
+        """At most `capacity` rows, sequence ids below `sequences`. `sections`: whether the model turns keys by
+        sections, so that rows of states need four position numbers each."""
         self.capacity = capacity
         self._sections = sections
         self._token = np.zeros(capacity, dtype=np.int32)
@@ -69,19 +63,13 @@ class HeadBatch:
         self,
         positions: Sequence[int] | Tokens,
         ids: Sequence[tuple[int, int]],
-        output: bool,
+        output: bool | npt.NDArray[np.bool_],
         *,
         tokens: Sequence[int] | Tokens | None = None,
         states: Float32Array | None = None,
     ) -> Any:
-        """The llama_batch of one row for each position.
-
-        Args:
-            positions: of the rows.
-            ids: of each row, its first sequence id and how many follow one another.
-            output: whether all rows are outputs, or none is.
-            tokens: of the rows; None = they have none.
-            states: float32[n, width]; None = they have none.
+        """The llama_batch of one row for each position, with a token, a state (float32[n, width]) or both. `ids`: of
+        each row, its first sequence id and how many follow one another. `output`: whether it is one; for all or each.
         """
         count = len(positions)
         self._position[:count] = positions
@@ -104,6 +92,70 @@ class HeadBatch:
         setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
 
 
+class HeadPasses:
+    """A head's llama_context beside its target's, the batch that it reads, and what a pass leaves."""
+
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        batch: HeadBatch,
+        width: int,
+        *,
+        states: Literal["all", "outputs", "none"] = "outputs",
+        what: str = "a context for {name}",
+    ) -> None:
+        """
+        Args:
+            model: must stay open as long as this is used.
+            params: a llama_context_params.
+            batch: for its passes.
+            width: numbers of one of the head's own states.
+            states: of which rows llama.cpp returns them.
+            what: what it is, as an error names it.
+
+        Raises:
+            ModelError: llama.cpp refuses it, or there is no memory.
+        """
+        self._api, extension = lib.api(), lib.extension()
+        self.batch, self.width, self._vocabulary = batch, width, model.n_vocab
+        self.handle = Handle(model, params, what.format(name=model.path.name))
+        self.memory = self.handle.memory
+        if states != "none":
+            extension.llama_set_embeddings_nextn(self.handle.pointer, True, states == "outputs")
+        self._states_address: Callable[[int | None], Any] = extension.llama_get_embeddings_nextn
+
+    def decode(self, batch: Any) -> None:
+        self.handle.call(self._api.llama_decode, batch)
+
+    def logits(self, rows: int) -> Float32Array:
+        """float32[rows, the head's n_vocab], a view that is valid until the next pass."""
+        return np.ctypeslib.as_array(self._api.llama_get_logits(self.handle.pointer), shape=(rows, self._vocabulary))
+
+    def states(self, rows: int) -> Float32Array:
+        """float32[rows, width], a view that is valid until the next pass."""
+        return np.ctypeslib.as_array(self._states_address(self.handle.pointer), shape=(rows, self.width))
+
+    def remove(self, sequence: int, start: int) -> None:
+        """Drops the cells of a sequence from a position on; -1 = of all sequences."""
+        self._api.llama_memory_seq_rm(self.memory, sequence, start, -1)
+
+
+def own_cache(model: Model, target: Context, room: int, rows: int, paths: int = 1) -> Any:
+    """llama_context_params of a unified cache beside the target's, with `room` cells more for each slot, for passes of
+    at most `rows` rows, all of which may be outputs, and `paths` sequences for each slot."""
+    params, slots = lib.api().llama_context_default_params(), target.settings.n_slots
+    params.n_ctx = (target.n_ctx + room) * slots
+    params.n_batch = params.n_ubatch = params.n_outputs_max = rows
+    params.n_seq_max = slots * paths
+    params.n_threads = params.n_threads_batch = target.threads
+    params.kv_unified = True  # nothing relies on its bits, and paths need it
+    params.op_offload = model.gpu_layers != 0
+    params.no_perf = True
+    params.ctx_other = target.handle.pointer  # whose embeddings and output matrix serve a head without its own
+    return params
+
+
 MOST_PASS_ROWS = 64
 """Most rows of a pass: a head computes logits for every row, even if they are not wanted."""
 _CHUNK_TOKENS = 512
@@ -113,7 +165,7 @@ Path: TypeAlias = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Guess:
+class HeadGuess:
     """The row and the state of the head after one path."""
 
     sequence: int
@@ -134,7 +186,7 @@ class Trunk:
     """int32[stop + 1], tokens of the cells from position 0 on and one more; empty if there are no cells."""
     start: int = 0
     """The first cell's position; above 0 if the target's states began there."""
-    guesses: dict[Path, Guess] = field(default_factory=dict)
+    guesses: dict[Path, HeadGuess] = field(default_factory=dict)
     """{path: guess after it}; () stands for the last cell of the trunk."""
     sequences: int = 1
     """Number of sequences that the trunk and the guesses use."""
@@ -145,7 +197,7 @@ class Trunk:
 
 
 @dataclass(slots=True)
-class Row:
+class HeadRow:
     """One cell to compute."""
 
     slot: int
@@ -163,12 +215,8 @@ class HeadCache(ABC):
     """A `drafters.draft_model.TreeContext`; a method says how cells are computed."""
 
     def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
-        """
-        Args:
-            target: made with a tap of what the head reads; must stay open as long as this is used.
-            tapped: what the head reads, in its own order; all of it is held of the same positions.
-            n_vocab: most tokens it may guess among.
-        """
+        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
+        tokens it may guess among."""
         assert target.states is not None
         self.n_ctx = target.n_ctx
         self.n_vocab = min(n_vocab, target.n_vocab)
@@ -178,17 +226,10 @@ class HeadCache(ABC):
         self._trunks = [Trunk() for _ in range(self._n_slots)]
 
     @abstractmethod
-    def _compute(self, rows: Sequence[Row], asked: bool) -> tuple[Float32Array, Float32Array] | None:
-        """A pass over at most `MOST_PASS_ROWS` rows, each of a cell after those of its sequence.
-
-        Args:
-            rows: of the trunk, or of guesses; never of both.
-            asked: whether what they say is asked for.
-
-        Returns:
-            float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker until the next
-            pass; None if not asked for.
-        """
+    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+        """A pass over at most `MOST_PASS_ROWS` rows, of the trunk or of guesses, each of a cell after those of its
+        sequence; returns float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker
+        until the next pass; None if not `asked` for."""
 
     @abstractmethod
     def _remove(self, slot: int, start: int) -> None:
@@ -197,6 +238,9 @@ class HeadCache(ABC):
     @abstractmethod
     def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
         """The cells [start, stop) of the sequence `source` belong to another one, too."""
+
+    def close(self) -> None:  # noqa: B027
+        """Frees the cache. A second call does nothing."""
 
     # -- the DraftContext protocol ------------------------------------------------------------------------------
 
@@ -216,7 +260,9 @@ class HeadCache(ABC):
                 self._make_room(slot, {path for its_slot, path in paths if its_slot == slot})
         while rows := self._next_guesses([path for path in paths if stops[path[0]]]):
             self._run(rows)
-        return [self._answer(*path) for path in paths]
+        nothing = np.full(self.n_vocab, -np.inf, dtype=np.float32)
+        said = [self._trunks[slot].guesses.get(path) for slot, path in paths]
+        return [LogitRows.from_matrix((nothing if one is None else one.row)[None, :]) for one in said]
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Reads up to 512 tokens, the last left out; how many count as cached then (see `reusable`)."""
@@ -267,7 +313,7 @@ class HeadCache(ABC):
 
     def _finish_trunks(self, ends: Mapping[int, Tokens]) -> None:
         """One pass over what is still missing of trunks that end with these tokens (by slot), up to what they say."""
-        rows: list[Row] = []
+        rows: list[HeadRow] = []
         for slot, tokens in ends.items():
             trunk, stop = self._trunks[slot], len(tokens) - 1
             if () in trunk.guesses:
@@ -283,18 +329,18 @@ class HeadCache(ABC):
             for slot in {row.slot for row in rows}:
                 self._trunks[slot].tokens = ends[slot].copy()
 
-    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[Row]:
+    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
         states = self._tapped.read(slot, start, stop)
         return [
-            Row(slot, int(tokens[position + 1]), position, None, states[position - start], None)
+            HeadRow(slot, int(tokens[position + 1]), position, None, states[position - start], None)
             for position in range(start, stop)
         ]
 
     # -- guesses ------------------------------------------------------------------------------------------------
 
-    def _next_guesses(self, paths: Sequence[tuple[int, Path]]) -> list[Row]:
+    def _next_guesses(self, paths: Sequence[tuple[int, Path]]) -> list[HeadRow]:
         """One row for every path (with its slot) that is not guessed to its end yet: the first that is missing."""
-        rows: dict[tuple[int, Path], Row] = {}
+        rows: dict[tuple[int, Path], HeadRow] = {}
         for slot, path in paths:
             guesses = self._trunks[slot].guesses
             known = next(length for length in range(len(path), -1, -1) if path[:length] in guesses)
@@ -315,7 +361,7 @@ class HeadCache(ABC):
         self._remove(slot, trunk.stop)
         trunk.guesses, trunk.sequences = {(): root}, 1
 
-    def _behind(self, slot: int, path: Path) -> Row:
+    def _behind(self, slot: int, path: Path) -> HeadRow:
         """The row of a path whose last token is new."""
         trunk = self._trunks[slot]
         position = trunk.stop + len(path) - 1
@@ -326,14 +372,9 @@ class HeadCache(ABC):
             trunk.sequences += 1
             self._fork(slot, before.sequence, sequence, trunk.stop, position)
         before.followed = True
-        return Row(slot, path[-1], position, sequence, before.state, path)
+        return HeadRow(slot, path[-1], position, sequence, before.state, path)
 
-    def _answer(self, slot: int, path: Path) -> LogitRows:
-        guess = self._trunks[slot].guesses.get(path)
-        row = np.full(self.n_vocab, -np.inf, dtype=np.float32) if guess is None else guess.row
-        return LogitRows.from_matrix(row[None, :])
-
-    def _run(self, rows: Sequence[Row]) -> None:
+    def _run(self, rows: Sequence[HeadRow]) -> None:
         """A pass; keeps what it says after every row whose path is asked for."""
         try:
             found = self._compute(rows, any(row.path is not None for row in rows))
@@ -347,7 +388,7 @@ class HeadCache(ABC):
         states, logits = found
         for row, state, said in zip(rows, states, logits, strict=True):
             if row.path is not None:
-                guess = Guess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
+                guess = HeadGuess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
                 self._trunks[row.slot].guesses[row.path] = guess
 
 

@@ -86,12 +86,8 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
 
 
 def out_of_reach(target: Sequence[Header], head: Sequence[Header]) -> str:
-    """Why llama.cpp cannot run a head on a target, by their architectures alone: a clause; "" = nothing is known.
-
-    Args:
-        target: headers of all its files.
-        head: the same; the target's own for multi-token prediction inside it.
-    """
+    """Why llama.cpp cannot run a head on a target, by the headers of all their files alone (the target's own, for
+    multi-token prediction inside it): a clause; "" = nothing is known."""
     kind, layers = head[0].architecture, nextn_layers(head)
     if layers and not (runs(kind, layers) and kind in SHOWS_NEXTN):
         return f"llama.cpp cannot draft with {layers} multi-token-prediction layers of the architecture {kind}"
@@ -143,11 +139,8 @@ def _attach(head: Head, target: Context, settings: EngineSettings) -> Drafter:
 
 
 def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:
-    """Has drafters guess after three tokens of no meaning in slots, so that no cache of theirs holds another text.
-
-    Returns:
-        Names of those that failed, and why.
-    """
+    """Has drafters guess after three tokens of no meaning in slots, so that no cache of theirs holds another text;
+    returns {name of one that failed: why}."""
     failed: dict[str, str] = {}
     if not drafters:
         return failed

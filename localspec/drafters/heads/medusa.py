@@ -11,14 +11,13 @@ Files are as FasterDecoding publishes them: a state dictionary `medusa_lm_head.p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.head import TAP, FinalState, check_sizes
-from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
+from localspec.drafters.heads.head import TAP, FinalState, Head, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -31,25 +30,19 @@ from localspec.types import Feed, Float32Array, LogitRows
 _TENSOR_NAME = re.compile(r"((?:medusa_head\.)?)(\d+)\.(\d+)\.(?:linear\.)?weight")
 
 
-def load(path: Path, target: Header) -> MedusaHead:
-    """Reads what the file says of its tensors.
-
-    Args:
-        path: a folder or a weights file. How many heads it has is taken from the weights: published config.json files
-            say too few.
-        target: of the model they should guess for.
-    """
+def load(path: Path, target: Header) -> Head:
+    """Reads a folder or a weights file; see `head`. How many heads it has is taken from the weights: published
+    config.json files say too few."""
     check_forgets(target)
     tensors = Tensors(path)
-    layout = _layout(tensors)
-    for _, blocks, out in layout:
+    for _, blocks, out in _layout(tensors):
         vocabulary, hidden = (*tensors.shapes[out], 0, 0)[:2]
         check_sizes(path, target, hidden, vocabulary)
         tensors.need(out, vocabulary, hidden)
         for block in blocks:
             tensors.need(f"{block}.weight", hidden, hidden)
             tensors.need(f"{block}.bias", hidden)
-    return MedusaHead(path, len(layout))
+    return Head("medusa", path, TAP, lambda _: read(path), MedusaContext)
 
 
 def _layout(tensors: Tensors) -> list[tuple[int, list[str], str]]:
@@ -93,31 +86,16 @@ class _Weights:
         return kernels.matvec(self.out, states, threads)
 
 
-class MedusaHead:
-    """The heads of one file; see `drafters.head.Head`."""
-
-    name = "medusa"
-    tap = TAP
-
-    def __init__(self, path: Path, count: int) -> None:
-        """Use `load`."""
-        self.path, self.count = path, count
-        self._weights: list[_Weights] = []
-
-    def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head."""
-        self._weights = self._weights or list(self._read())
-        context = MedusaContext(target, self._weights)
-        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
-
-    def _read(self) -> Iterator[_Weights]:
-        tensors = Tensors(self.path)
-        for _, blocks, out in _layout(tensors):
-            inner = [(tensors.matrix(f"{block}.weight"), tensors.array(f"{block}.bias")) for block in blocks]
-            yield _Weights(tuple(inner), tensors.matrix(out))
-
-    def close(self) -> None:
-        self._weights = []
+def read(path: Path) -> list[_Weights]:
+    """The weights of every head in a file."""
+    tensors = Tensors(path)
+    return [
+        _Weights(
+            tuple((tensors.matrix(f"{block}.weight"), tensors.array(f"{block}.bias")) for block in blocks),
+            tensors.matrix(out),
+        )
+        for _, blocks, out in _layout(tensors)
+    ]
 
 
 @dataclass(slots=True)
@@ -132,7 +110,7 @@ class _Guesses:
 class MedusaContext(FinalState):
     """A `draft_model.TreeContext`: the row after a path is that of the head which guesses so far ahead."""
 
-    def __init__(self, target: Context, weights: Sequence[_Weights]) -> None:
+    def __init__(self, weights: Sequence[_Weights], target: Context) -> None:
         super().__init__(target)
         self._weights = weights
         self._said: dict[int, _Guesses] = {}

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.head import TAP, FinalState, check_sizes
-from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
+from localspec.drafters.heads.head import TAP, FinalState, Head, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -31,7 +31,7 @@ _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SpeculatorShape:
     """What config.json says."""
 
     hidden: int
@@ -47,7 +47,7 @@ class Shape:
     """`scale_input`: the target's state is scaled to a mean square of 1/2 first."""
 
     @staticmethod
-    def of(path: Path) -> Shape:
+    def of(path: Path) -> SpeculatorShape:
         """
         Raises:
             ModelFileError: config.json is missing, or a number in it is none.
@@ -62,22 +62,17 @@ class Shape:
             numbers[key] = value
         inner = numbers["inner_dim"] or numbers["emb_dim"]
         tied, scaled = config.get("tie_weights") is True, config.get("scale_input") is True
-        return Shape(numbers["emb_dim"], inner, numbers["n_predict"], numbers["vocab_size"], tied, scaled)
+        return SpeculatorShape(numbers["emb_dim"], inner, numbers["n_predict"], numbers["vocab_size"], tied, scaled)
 
     def part(self, name: str, step: int) -> int:
         """The number under which a part of a step ("emb", "proj", "ln", "head") lies in the file."""
         return min(step, 1 if name == "proj" else 0) if self.tied else step
 
 
-def load(path: Path, target: Header) -> MlpHead:
-    """Reads config.json and what the file says of its tensors.
-
-    Args:
-        path: a folder, or a weights file with its config.json beside it.
-        target: of the model it should guess for.
-    """
+def load(path: Path, target: Header) -> Head:
+    """Reads a folder, or a weights file with its config.json beside it; see `head`."""
     check_forgets(target)
-    shape, tensors = Shape.of(path), Tensors(path)
+    shape, tensors = SpeculatorShape.of(path), Tensors(path)
     check_sizes(path, target, shape.hidden, shape.vocabulary)
     prefix = _prefix(tensors)
     for step in range(shape.steps):
@@ -89,7 +84,7 @@ def load(path: Path, target: Header) -> MlpHead:
         ):
             tensors.need(f"{prefix}{name}.{shape.part(name, step)}.weight", *size)
         tensors.need(f"{prefix}ln.{shape.part('ln', step)}.bias", shape.inner)
-    return MlpHead(path, shape)
+    return Head("mlp", path, TAP, lambda _: read(path, shape), partial(MlpContext, shape))
 
 
 def _prefix(tensors: Tensors) -> str:
@@ -107,45 +102,26 @@ class _Step:
     head: Int8Matrix
 
 
-class MlpHead:
-    """One speculator; see `drafters.head.Head`."""
+def read(path: Path, shape: SpeculatorShape) -> list[_Step]:
+    """The weights of every step in a file."""
+    tensors = Tensors(path)
+    prefix = _prefix(tensors)
+    matrices: dict[str, Int8Matrix] = {}
 
-    name = "mlp"
-    tap = TAP
+    def matrix(name: str, step: int) -> Int8Matrix:
+        name = f"{prefix}{name}.{shape.part(name, step)}.weight"
+        if name not in matrices:
+            matrices[name] = tensors.matrix(name)
+        return matrices[name]
 
-    def __init__(self, path: Path, shape: Shape) -> None:
-        """Use `load`."""
-        self.path, self.shape = path, shape
-        self._steps: list[_Step] = []
+    def norm(name: str, step: int) -> Float32Array:
+        return tensors.array(f"{prefix}ln.{shape.part('ln', step)}.{name}")
 
-    def attach(self, target: Context, branches: int) -> BestFirst:
-        """Makes a drafter; all of them share the weights, which are freed with the head."""
-        self._steps = self._steps or self._read()
-        context = MlpContext(target, self.shape, self._steps)
-        return BestFirst(context, target.model.end_tokens, DraftModelSettings(branches), self.name)
-
-    def _read(self) -> list[_Step]:
-        shape, tensors = self.shape, Tensors(self.path)
-        prefix = _prefix(tensors)
-        matrices: dict[str, Int8Matrix] = {}
-
-        def matrix(name: str, step: int) -> Int8Matrix:
-            name = f"{prefix}{name}.{shape.part(name, step)}.weight"
-            if name not in matrices:
-                matrices[name] = tensors.matrix(name)
-            return matrices[name]
-
-        def norm(name: str, step: int) -> Float32Array:
-            return tensors.array(f"{prefix}ln.{shape.part('ln', step)}.{name}")
-
-        return [
-            _Step(matrix("emb", step), matrix("proj", step), norm("weight", step), norm("bias", step),
-                  matrix("head", step))
-            for step in range(shape.steps)
-        ]  # fmt: skip
-
-    def close(self) -> None:
-        self._steps = []
+    return [
+        _Step(matrix("emb", step), matrix("proj", step), norm("weight", step), norm("bias", step),
+              matrix("head", step))
+        for step in range(shape.steps)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +135,7 @@ class _Thought:
 class MlpContext(FinalState):
     """A `draft_model.TreeContext`; keeps the states of the paths after the target's last one."""
 
-    def __init__(self, target: Context, shape: Shape, steps: Sequence[_Step]) -> None:
+    def __init__(self, shape: SpeculatorShape, steps: Sequence[_Step], target: Context) -> None:
         super().__init__(target)
         self._steps, self._shape = steps, shape
         kept = 0.5 ** (0.5 / shape.steps)

@@ -1,12 +1,10 @@
-"""MTP / NextN heads: layers that were trained with the target to guess on from its own states.
+"""Multi-token prediction (MTP, NextN): layers that were trained with the target to guess on from its own states.
 
 They lie in the target's own file, in a companion of it (`mtp-*.gguf`: these layers, the embeddings and the output), or
 in another copy of the whole model. Hidden states, architecture and tokens must be the target's.
 
-Multi-token prediction (MTP, NextN): a layer after the model that guesses on from the target's own states.
-
-Row t of its cache reads token t together with the state after token t - 1 and guesses what follows token t. Where the
-target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
+Row t of a layer's cache reads token t together with the state after token t - 1 and guesses what follows token t. Where
+the target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
 its row t - 1. Cells that were computed from guessed states give way to true ones as soon as the target has them.
 
 A model may bring several layers (*heads*), one for each depth of the guess: then every head reads what the target
@@ -15,26 +13,25 @@ knows, and the one of depth i reads what was guessed so far anew, as llama.cpp d
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
 from localspec import paths
-from localspec.drafters.heads.head import Weights
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.heads.head import Head, beside, check_equal
+from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import States
 from localspec.llama.library import lib
-from localspec.llama.library.batch import Batch, Cells
-from localspec.llama.library.handle import Handle, context_parameters, most_rows
+from localspec.llama.library.batch import Cells
+from localspec.llama.library.handle import context_parameters, most_rows
 from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
@@ -79,7 +76,7 @@ class _Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Rows:
     """Rows of one slot that a pass computes next."""
 
     slot: int
@@ -96,27 +93,15 @@ class _Step:
     """Whether the last row's guess is wanted."""
 
 
-class _StateBatch(Batch):
-    """Rows of a token and a state each."""
-
-    def __init__(self, capacity: int, positions: int, n_vocab: int, width: int) -> None:
-        super().__init__(capacity, positions, n_vocab, 1)
-        self.state: Float32Array = np.zeros((capacity, width), dtype=np.float32)
-        kind = dict(self._struct._fields_)["embd"]
-        self._struct.embd = ctypes.cast(self.state.ctypes.data, kind)
-
-
 class MtpContext:
     """The cache of a model's MTP layers; a `drafters.draft_model.DraftContext`."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """
-        Args:
-            model: loaded with its MTP layers (`Model.load(nextn=True)`); the target's own model, or a companion.
-            target: keeps the states that the layers start from (`Tap(nextn=True)`); must stay open.
+        """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
 
         Raises:
-            UsageError: the target keeps no such states, or llama.cpp cannot run the layers.
+            UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
+                cannot run the layers.
         """
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("MTP layers need a target that keeps the states they start from.")
@@ -129,25 +114,24 @@ class MtpContext:
             raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
         self.settings = replace(target.settings, max_leaves=1, grid_prefill=False, rollback=0)
         self.n_ctx, self.n_vocab = target.n_ctx, model.n_vocab
-        self._width = int(self._api.llama_model_n_embd_out(model.handle))
         self._grid = most_rows(self.settings)
         params = context_parameters(model, self.settings, target.threads, NO_TAP)
         params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
-        self._handle = Handle(model, params, f"a context of {model.path.name}'s MTP layers")
-        self._extension.llama_set_embeddings_nextn(self._handle.pointer, True, architecture in _STATES_OF_OUTPUTS)
-        self._memory = self._handle.memory
-        capacity = self.n_ctx + 64
-        self._slots = [_Slot(Cells(capacity, 0, "all")) for _ in range(self.settings.n_slots)]
-        self._batch = _StateBatch(self._grid, capacity, self.n_vocab, self._width)
+        self._passes = HeadPasses(
+            model,
+            params,
+            HeadBatch(self._grid, self.settings.n_slots),
+            int(self._api.llama_model_n_embd_out(model.handle)),
+            states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
+            what="a context of {name}'s MTP layers",
+        )
+        self._slots = [_Slot(Cells(self.n_ctx + 64, 0, "all")) for _ in range(self.settings.n_slots)]
 
     # -- what a DraftModel asks ---------------------------------------------------------------------------------
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The guess after the last token of every feed, in one pass as a rule.
-
-        Returns:
-            Per feed one row; all -inf where the target's states do not lead there, or where no head reaches so deep.
-        """
+        """The guess after the last token of every feed, in one pass as a rule; all -inf where the target's states do
+        not lead there, or where no head reaches so deep."""
         rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
         left = dict(enumerate(feeds))
         while left:
@@ -161,7 +145,7 @@ class MtpContext:
             self._run([step for step, _ in now])
             for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
                 if step.stop == len(step.tokens):
-                    rows[index] = _row(self._api.llama_get_logits_ith(self._handle.pointer, row), self.n_vocab)
+                    rows[index] = _row(self._api.llama_get_logits_ith(self._passes.handle.pointer, row), self.n_vocab)
                     del left[index]
             left = {index: feed for index, feed in left.items() if index in able}
         return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
@@ -182,7 +166,7 @@ class MtpContext:
 
     # -- what comes next ----------------------------------------------------------------------------------------
 
-    def _next(self, slot: int, tokens: Tokens) -> _Step | None:
+    def _next(self, slot: int, tokens: Tokens) -> _Rows | None:
         """The next rows towards a guess after `tokens`; None = there is nothing to compute them from."""
         held, count = self._slots[slot], len(tokens)
         start, stop = self._states.span(slot, tokens, NEXTN)
@@ -199,11 +183,11 @@ class MtpContext:
         if reach < end:  # of the last true row the cell is held, and not what it guessed
             return self._true(slot, tokens, end - 1, end, start) if end <= known else None
         if self.heads == 1:
-            return _Step(slot, tokens, reach, reach + 1, true=False)
+            return _Rows(slot, tokens, reach, reach + 1, true=False)
         depth = reach + 1 - end
-        return _Step(slot, tokens, end, reach + 1, depth, true=False) if depth < self.heads else None
+        return _Rows(slot, tokens, end, reach + 1, depth, true=False) if depth < self.heads else None
 
-    def _true(self, slot: int, tokens: Tokens, begin: int, stop: int, start: int) -> _Step | None:
+    def _true(self, slot: int, tokens: Tokens, begin: int, stop: int, start: int) -> _Rows | None:
         """Rows [begin, stop) from the target's states, which are held from `start` on."""
         restart = False
         if begin - 1 < start and start > 0:
@@ -212,11 +196,11 @@ class MtpContext:
             restart = True
         if begin >= stop:
             return None
-        return _Step(slot, tokens, begin, min(stop, begin + self._grid // self.settings.n_slots), restart=restart)
+        return _Rows(slot, tokens, begin, min(stop, begin + self._grid // self.settings.n_slots), restart=restart)
 
     # -- passes -------------------------------------------------------------------------------------------------
 
-    def _run(self, steps: Sequence[_Step]) -> None:
+    def _run(self, steps: Sequence[_Rows]) -> None:
         """One pass over all steps, which are in order of slots and of one head; true rows one pass for each head."""
         for step in steps:
             held = self._slots[step.slot]
@@ -224,49 +208,51 @@ class MtpContext:
             if step.restart:
                 held.cells.put(0, step.tokens[: step.start])
                 held.first = held.sure = step.start
-        rows = 0
-        for step in steps:
-            begin, rows = (
-                rows,
-                self._batch.add_history(step.slot, step.tokens[step.start : step.stop], step.start, rows),
-            )
-            self._batch.state[begin:rows] = self._states_before(step)
-        for row, step in zip(self._last_rows(steps), steps, strict=True):
-            self._batch.output[row] = step.logits
+        ends = self._last_rows(steps)
+        wanted = np.zeros(ends[-1] + 1, dtype=np.bool_)
+        wanted[ends] = [step.logits for step in steps]
+        batch = self._passes.batch.of(
+            np.concatenate([np.arange(step.start, step.stop) for step in steps]),
+            [(step.slot, 1) for step in steps for _ in range(step.start, step.stop)],
+            wanted,
+            tokens=np.concatenate([step.tokens[step.start : step.stop] for step in steps]),
+            states=np.concatenate([self._states_before(step) for step in steps]),
+        )
         true = any(step.true for step in steps)
         for head in (*range(self.heads - 1, 0, -1), 0) if true else (steps[0].head,):
-            self._pass(steps, rows, head)
+            self._pass(steps, batch, head)
         self._remember(steps)
 
-    def _pass(self, steps: Sequence[_Step], rows: int, head: int) -> None:
+    def _pass(self, steps: Sequence[_Rows], batch: Any, head: int) -> None:
+        passes = self._passes
         for step in steps:
-            self._api.llama_memory_seq_rm(self._memory, step.slot, 0 if step.restart else step.start, -1)
+            passes.remove(step.slot, 0 if step.restart else step.start)
         if self.heads > 1:
-            self._extension.llama_set_nextn_layer_offset(self._handle.pointer, head)
+            self._extension.llama_set_nextn_layer_offset(passes.handle.pointer, head)
         try:
-            self._handle.call(self._api.llama_decode, self._batch.of(rows))
+            passes.decode(batch)
         except (Cancelled, DecodeError):
             for step in steps:
                 self._slots[step.slot].cut(0)
-                self._api.llama_memory_seq_rm(self._memory, step.slot, 0, -1)
+                passes.remove(step.slot, 0)
             raise
 
-    def _states_before(self, step: _Step) -> Float32Array:
+    def _states_before(self, step: _Rows) -> Float32Array:
         """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
         if not step.true:
             own = self._slots[step.slot].own
             return np.stack([own[position - 1] for position in range(step.start, step.stop)])
         first = max(step.start, 1)
         found = self._states.read(step.slot, NEXTN, first - 1, step.stop - 1)
-        return found if step.start else np.concatenate([np.zeros((1, self._width), dtype=np.float32), found])
+        return found if step.start else np.concatenate([np.zeros((1, self._passes.width), dtype=np.float32), found])
 
     @staticmethod
-    def _last_rows(steps: Sequence[_Step]) -> list[int]:
+    def _last_rows(steps: Sequence[_Rows]) -> list[int]:
         """For each step, index of its last row in the batch."""
         ends = np.cumsum([step.stop - step.start for step in steps])
         return [int(end) - 1 for end in ends]
 
-    def _remember(self, steps: Sequence[_Step]) -> None:
+    def _remember(self, steps: Sequence[_Rows]) -> None:
         for row, step in zip(self._last_rows(steps), steps, strict=True):
             held = self._slots[step.slot]
             held.cells.put(step.start, step.tokens[step.start : step.stop])
@@ -274,12 +260,12 @@ class MtpContext:
                 held.sure = step.stop
                 held.own.clear()
             if step.logits:
-                state = self._extension.llama_get_embeddings_nextn_ith(self._handle.pointer, row)
-                held.own[step.stop - 1] = _row(state, self._width).copy()
+                state = self._extension.llama_get_embeddings_nextn_ith(self._passes.handle.pointer, row)
+                held.own[step.stop - 1] = _row(state, self._passes.width).copy()
 
     def close(self) -> None:
         """Frees the cache; a second call does nothing."""
-        self._handle.close()
+        self._passes.handle.close()
 
 
 def _row(pointer: Any, count: int) -> Float32Array:
@@ -305,58 +291,14 @@ _OUTPUT_TENSOR = "nextn.shared_head_head"
 """Name of an MTP layer's own output matrix, which not every layer has."""
 
 
-class MtpHead:
-    """The MTP layers of one file, for one target; see `drafters.head.Head`."""
-
-    name = "mtp"
-    tap = Tap(nextn=True)
-
-    def __init__(self, path: Path, own: bool) -> None:
-        """`own`: whether it is the target's own file. Use `load`."""
-        self.path = path
-        self.own = own
-        self._drafters: WeakSet[DraftModel] = WeakSet()
-        self._weights = Weights(path, Model)
-        """Weights of the file, loaded if the target's own layers cannot be used."""
-
-    def attach(self, target: Context, branches: int) -> DraftModel:
-        """Makes a drafter with a cache of its own. Layers in the target's own file serve as they are, if the target
-        loaded them; others are loaded once, and freed with the head.
-        """
-        like = target.model
-        model = like if self.own and like.has_nextn else self._weights.beside(like, kernels=like.kernels, nextn=True)
-        context = MtpContext(model, target)
-        drafter = DraftModel(context, like.end_tokens, DraftModelSettings(branches), self.name, context.close)
-        self._drafters.add(drafter)
-        return drafter
-
-    def close(self) -> None:
-        for drafter in self._drafters:
-            drafter.close()
-        self._weights.close()
-
-
-def load(path: Path, target: Header) -> MtpHead:
-    """Reads the header of a file and compares it with its target's.
-
-    Args:
-        path: a GGUF file with MTP layers, alone or after a whole model; may be the target's own.
-        target: of the model whose text is emitted.
-
-    Raises:
-        PairError: no MTP layers, layers that llama.cpp does not run, or made for another model; the message names the
-            first fact that differs.
-    """
+def load(path: Path, target: Header) -> Head:
+    """Reads a GGUF file with MTP layers, alone or after a whole model; may be the target's own. See `head`."""
     header = check_text_model(path)
     own = paths.real(header.path) == paths.real(target.path)
     heads = nextn_layers(header)
     if not heads:
         raise PairError(f"{path.name} has no multi-token-prediction layers (MTP, NextN).")
-    for fact, ours, theirs in _facts(target, header):
-        if ours != theirs:
-            raise PairError(
-                f"{path.name} cannot draft for {target.path.name}: {fact}: {ours} in the target, {theirs} in the head."
-            )
+    check_equal(path, target, _facts(target, header))
     if not runs(header.architecture, heads) or header.architecture not in SHOWS_NEXTN:
         raise PairError(
             f"llama.cpp cannot draft with {heads} multi-token-prediction layers of the architecture"
@@ -367,17 +309,27 @@ def load(path: Path, target: Header) -> MtpHead:
     _check_tensors(header, heads)
     if not own:
         pairing.check(target, header)
-    return MtpHead(path, own)
+
+    def uses_target(target: Context) -> bool:
+        return own and target.model.has_nextn
+
+    return Head(
+        "mtp",
+        path,
+        Tap(nextn=True),
+        lambda target: None if uses_target(target) else beside(path, Model, target, target.model.kernels, nextn=True),
+        lambda model, target: MtpContext(model or target.model, target),
+        DraftModel,
+    )
 
 
-def _facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
+def _facts(target: Header, head: Header) -> Iterator[tuple[str, object, object]]:
     """(fact, of the target, of the head), all of which must be equal."""
     yield "architecture", target.architecture, head.architecture
     for fact, key in (("hidden size", "embedding_length"), ("size of a state", "embedding_length_out")):
-        yield fact, str(target.number(key)), str(head.number(key))
+        yield fact, target.number(key), head.number(key)
     facts = ("size of a key", "size of a value", "turned numbers of a key")
-    for fact, ours, theirs in zip(facts, _sizes(target), _sizes(head), strict=True):
-        yield fact, str(ours), str(theirs)
+    yield from zip(facts, _sizes(target), _sizes(head), strict=True)
     tokens = "tokenizer.ggml.tokens"
     yield "vocabulary", f"{target.count(tokens)} tokens", f"{head.count(tokens)} tokens"
 
@@ -397,12 +349,7 @@ def _sizes(header: Header) -> tuple[int, int, int]:
 
 
 def _check_shape(header: Header, first: int) -> None:
-    """Refuses what llama.cpp ends the process over though all tensors are there.
-
-    Args:
-        header: of the head.
-        first: its first MTP layer.
-    """
+    """Refuses what llama.cpp ends the process over though all tensors are there. `first`: number of an MTP layer."""
     name, architecture = header.path.name, header.architecture
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
     key, value, turned = _sizes(header)
@@ -435,12 +382,7 @@ def _check_tensors(header: Header, heads: int) -> None:
 
 
 def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
-    """Tensors that an MTP layer needs.
-
-    Args:
-        architecture: of the model.
-        held: those it has, without the layer's number and ".weight".
-    """
+    """Tensors that an MTP layer needs which has those `held`, without the layer's number and ".weight"."""
     yield from _NEEDED_TENSORS
     if architecture == "mimo2":
         yield "attn_qkv"

@@ -41,15 +41,12 @@ class DraftContext(Protocol):
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass; the row after the last token of every feed, all -inf where there is nothing to guess."""
-        ...
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """One pass towards a cache of all tokens but the last; how many are cached then."""
-        ...
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Number of leading tokens that are cached."""
-        ...
 
 
 _MOST_READ_ALONG = 16

@@ -46,11 +46,9 @@ class Tokenizer(Protocol):
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
         """int32[n]."""
-        ...
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes a token adds to a text, with `special` the names of control tokens, too."""
-        ...
 
 
 class Translator:
@@ -123,11 +121,8 @@ class Translation:
         self._length = len(first)
 
     def of(self, history: Tokens) -> tuple[Tokens, int]:
-        """The draft's tokens for int32[n] of the target, as far as one call goes.
-
-        Returns:
-            int32[m], a view that is valid until the next call, and how many of the n are left for the next calls.
-        """
+        """The draft's tokens for int32[n] of the target, as far as one call goes: int32[m], a view that is valid until
+        the next call, and how many of the n are left for the next calls."""
         same = common_prefix(self._history, history)
         part = history[: same + _TOKENS_A_CALL]
         if same < len(part) or same < len(self._history):
@@ -164,12 +159,7 @@ class Translation:
 
 
 def pieces(unfinished: bytes, more: bytes) -> list[bytes]:
-    """Cuts a text that goes on; the last piece is unfinished.
-
-    Args:
-        unfinished: the last piece so far, in which there is nothing to cut.
-        more: what is added to it.
-    """
+    """Cuts a text that goes on by `more`, where there was nothing to cut yet; the last piece is unfinished."""
     text, start, found = unfinished + more, 0, list[bytes]()
     cuts = [match.start() for match in _PIECE_START.finditer(text, max(1, len(unfinished)))]
     for cut in (*cuts, len(text)):
