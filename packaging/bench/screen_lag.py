@@ -137,8 +137,7 @@ def chat(rate: float, folder: Path, tell: int) -> None:
     from localspec.chat.archive.archive import Archive
     from localspec.remote.answerer import AnswerPart, ModelReady
     from localspec.tui.shell.app import ChatApp
-    from localspec.tui.talk.inbox import Posted
-    from localspec.tui.talk.session import Preferences, Session
+    from localspec.tui.talk.session import Posted, Preferences, Session
 
     def say(what: str) -> None:
         os.write(tell, f"{what} {time.monotonic()} {time.process_time()}\n".encode())

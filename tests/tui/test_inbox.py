@@ -17,7 +17,7 @@ from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink, Told
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.inbox import Inbox, Posted
+from localspec.tui.talk.session import Inbox, Posted
 from localspec.tui.text.typesetting import Line, Typesetter
 from tests.tui.conftest import MakeApp, front, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswer, ReplayAnswerer

@@ -15,7 +15,7 @@ from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.remote.answerer import Facts, LoadFailed
 from localspec.runtime.offered import HEADING
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.talk.inbox import Posted
+from localspec.tui.talk.session import Posted
 from localspec.tui.widgets.meter import Meter
 from localspec.tui.widgets.transcript import Welcome
 from tests.tui.conftest import MakeApp, front, say, until

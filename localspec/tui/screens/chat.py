@@ -19,8 +19,7 @@ from localspec.chat.plain_text import counted_lines, one_line, plain_text
 from localspec.models.installed import installed
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.screens import compacting
-from localspec.tui.talk.inbox import Posted, Posts
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.text.typesetting import code_blocks, code_head
 from localspec.tui.widgets.bubble import MARKDOWN, Bubble
 from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start

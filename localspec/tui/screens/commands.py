@@ -17,7 +17,7 @@ from localspec.remote.server import key_for, port_here
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.compacting import set_window
 from localspec.tui.talk import files
-from localspec.tui.talk.inbox import Posts
+from localspec.tui.talk.session import Posts
 from localspec.tui.widgets.dialogs import Choice, Errands, Line, errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import OWN

@@ -346,15 +346,12 @@ class PullScreen(Dialog[str | None]):
         self.query_one("#plan", Static).update(self._transfers.lines(width))
 
     def _installed(self, entries: Sequence[Entry]) -> None:
+        self._end()
         asked = self.query_one("#name", Input).value.strip()
         self.dismiss(asked if "://" not in asked else entries[0].name)
 
     def _failed(self, error: LocalspecError) -> None:
-        self._busy = False
-        self._stop.clear()
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self._end()
         if isinstance(error, Cancelled):
             self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
         else:
@@ -363,7 +360,12 @@ class PullScreen(Dialog[str | None]):
             self.query_one("#name").focus()
         self.refresh_bindings()
 
-    # ---- leaving
+    def _end(self) -> None:
+        self._busy = False
+        self._stop.clear()
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
 
     def action_close(self) -> None:
         """Stops what is being loaded; closes otherwise."""

@@ -29,7 +29,7 @@ from localspec.errors import LocalspecError
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Question
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.stats import SPEEDS, watchable
-from localspec.tui.talk.inbox import Inbox, Posted
+from localspec.tui.talk.session import Inbox, Posted
 from localspec.tui.text.origin_lines import Pass, PassReader
 from localspec.tui.text.plots import bar, duration
 from localspec.tui.widgets.origin_view import OriginView

@@ -34,8 +34,7 @@ from localspec.chat.prompt.prompt import note
 from localspec.paths import data_dir
 from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.talk.inbox import Posted, Posts
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.widgets import registry
 from localspec.tui.widgets.dialogs import call_soon, errors_said, say
 from localspec.tui.widgets.hints import does_not_last, may_leave
@@ -382,10 +381,7 @@ BELL = "\a"
 def sign(wish: str, in_front: bool, title: str) -> str:
     """What tells the terminal that a long answer has ended; "" = nothing.
 
-    Args:
-        wish: `Preferences.answer_end`.
-        in_front: the terminal is, as far as it says.
-        title: of the chat.
+    `wish`: `Preferences.answer_end`. `in_front`: the terminal is, as far as it says. `title`: of the chat.
     """
     if wish == "notify":
         sequence = f"\x1b]9;localspec: the answer of {one_line(title or 'a new chat')} is there\a"

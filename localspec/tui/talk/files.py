@@ -1,9 +1,4 @@
-"""Text files, and folders of them, that go along with a message: `@path` in the input, suggested while it is typed.
-
-What `.gitignore` names stays out.
-
-Chats to files and back: what `/export` and `/import` do, off the screen's own thread.
-"""
+"""Text files and folders that go along with a message, as `@path`; and chats to files and back."""
 
 from __future__ import annotations
 
@@ -117,8 +112,6 @@ def _rank(path: str, word: str) -> tuple[int, int] | None:
     return (3, len(path)) if all(letter in letters for letter in word) else None
 
 
-# The text files of a folder.
-
 MOST_FILES = 500
 """Files of a folder that can be attached at once."""
 LARGEST_FOLDER = 4 * 1024 * 1024
@@ -198,10 +191,7 @@ def entries(place: Path, above: Rules) -> tuple[list[tuple[str, bool]], Rules]:
     """What is in a folder, by name, with whether it is a folder, and the rules below it.
 
     What is hidden, ignored or made stays out, and so does all of a folder that cannot be read.
-
-    Args:
-        place: the folder.
-        above: the rules of the folders on the way.
+    `above`: the rules of the folders on the way.
     """
     rules = [*above, (place, Ignored(_lines(place / ".gitignore")))]
     try:

@@ -1,9 +1,4 @@
-"""Boxes above what is there: a question with answers, a line to type.
-
-Notes in the corner, which go after a while; what the engine warns of is one, instead of a line across the screen.
-
-What may wait for the network: done on threads that nothing waits for, not even the end of the program.
-"""
+"""Boxes above what is there, notes in the corner, and errands on threads that nothing waits for, not even the end."""
 
 from __future__ import annotations
 
@@ -156,10 +151,9 @@ class Errands:
     def begin(
         self, work: Callable[[Tell], None], what: str = "", failed: Callable[[LocalspecError], object] | None = None
     ) -> None:
-        """Runs `work` on a thread of its own.
+        """Runs `work` on a thread of its own, with what calls on the app's thread.
 
         Args:
-            work: gets what calls on the app's thread.
             what: words for the errand in the sentence on an unexpected error, such as "The search".
             failed: hears of its errors on the app's thread; None = they are internal errors, as those of a worker.
         """

@@ -23,7 +23,7 @@ from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
 from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
 from localspec.tui.talk.conversation import Fit
-from localspec.tui.talk.inbox import Inbox, Posted
+from localspec.tui.talk.session import Inbox, Posted
 from localspec.tui.widgets.composer import Prompt
 from localspec.tui.widgets.dialogs import Choice
 from localspec.tui.widgets.registry import bind
@@ -158,14 +158,14 @@ class Compactor(Hint):
 
 
 class Queue(OptionList):
-    """Shown while prompts wait. Posts `Taken` when one is to be edited."""
+    """Shown while prompts wait. Posts `Returned` when one is to be edited."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("queue.edit", "enter", "take", "Edit", "Take this queued prompt back into the input", show=True),
         bind("queue.remove", "delete", "remove", "Remove", "Remove this queued prompt", show=True),
     ]
 
-    class Taken(TextualMessage):
+    class Returned(TextualMessage):
         """A prompt has left the queue and belongs into the input."""
 
         def __init__(self, prompt: Prompt) -> None:
@@ -229,7 +229,7 @@ class Queue(OptionList):
     def _take(self, place: int) -> None:
         prompt = self.pop(place)
         self._place = place
-        self.post_message(self.Taken(prompt))
+        self.post_message(self.Returned(prompt))
 
     def _draw(self) -> None:
         marked = self.highlighted

@@ -65,13 +65,11 @@ class OriginView(Widget):
     def __init__(
         self,
         passes: Iterable[Pass] = (),
-        *,
         mode: Mode = "colour",
         ghosts: bool = False,
         id: str | None = None,  # noqa: A002 - Textual's name for it
-        classes: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
         self.passes = list(passes)
         self.mode, self.ghosts = mode, ghosts
         self._layout_of: OriginLines | None = None
@@ -87,7 +85,8 @@ class OriginView(Widget):
 
     def show(self, passes: Iterable[Pass]) -> None:
         self.passes = list(passes)
-        self._again()
+        self._layout_of = None
+        self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return self._height * len(self._lines_for(width))
@@ -107,10 +106,6 @@ class OriginView(Widget):
     @property
     def _height(self) -> int:
         return 2 if self.mode == "signs" else 1
-
-    def _again(self) -> None:
-        self._layout_of = None
-        self.refresh(layout=True)
 
     def _lines_for(self, width: int) -> list[Line]:
         if self._layout_of is None or self._layout_of.width != max(2, width):

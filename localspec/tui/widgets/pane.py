@@ -24,8 +24,7 @@ from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
 from localspec.tui.talk import files
 from localspec.tui.talk.conversation import Fit, fit, last_turn, question_of, room
-from localspec.tui.talk.inbox import Inbox, Posted
-from localspec.tui.talk.session import Session
+from localspec.tui.talk.session import Inbox, Posted, Session
 from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.composer import Composer, Prompt, Suggestions, joined
 from localspec.tui.widgets.dialogs import Choice, errors_said, say
@@ -166,15 +165,14 @@ class ChatPane(TabPane):
         if not self.composer.text:
             self.queue.forget_place()
 
-    def on_queue_taken(self, event: Queue.Taken) -> None:
+    def on_queue_returned(self, event: Queue.Returned) -> None:
         event.stop()
         if self.editing is not None:
             self.end_edit()
         self.composer.restore([event.prompt])
         self.composer.focus()
 
-    def on_queue_emptied(self, event: Queue.Emptied) -> None:
-        event.stop()
+    def on_queue_emptied(self) -> None:
         self.composer.focus()
 
     @property
@@ -367,7 +365,11 @@ class ChatPane(TabPane):
         told = event.told
         if isinstance(told, Taken):
             event.stop()
-            await self._taken(told)
+            if told.answer is self.answer and self._asking is not None and not self._stopped:
+                asked, self._asking = self._asking, None
+                self.context_tokens = told.tokens
+                await self._begin(*asked)
+                self.post_message(self.Changed())
         elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
             event.stop()
         elif isinstance(told, AnswerEnded):
@@ -377,13 +379,6 @@ class ChatPane(TabPane):
                 event.stop()
             else:
                 await self._extend(told, self._writer)
-
-    async def _taken(self, told: Taken) -> None:
-        if told.answer is self.answer and self._asking is not None and not self._stopped:
-            asked, self._asking = self._asking, None
-            self.context_tokens = told.tokens
-            await self._begin(*asked)
-            self.post_message(self.Changed())
 
     def _is_full(self, question: Question, found: Fit) -> bool:
         """Whether a question does not fit; then it is told, and prompts that wait go back."""

@@ -1,9 +1,7 @@
 """The messages of a chat, newest at the bottom. It stays there while text streams in, until the reader scrolls away.
 
 Only the newest messages are drawn, as far as they are within reach; scrolling up draws more, and they go again when the
-reader is back at the bottom.
-
-What stands where a new chat has no messages yet: who answers, which models to pull, and the first keys.
+reader is back at the bottom. Where there are none yet stand who answers, models to pull, and the first keys.
 """
 
 from __future__ import annotations
@@ -53,28 +51,28 @@ class Welcome(Static):
 
     def show(self) -> None:
         """Who answers now."""
+        session = self._session
         keys = {name: shown(self.app, binding) for name, binding in known().items() if name in _KEYS}
-        models = _models(self._session, keys["open.models"])
+        models = _models(session, keys["open.models"])
+        if session.facts is not None:
+            who = sentence(session.facts)
+        elif session.failure:
+            who = f"No model answers: {session.failure}"
+        else:
+            who = f"{session.answerer.name} is being loaded; you can write meanwhile."
+        parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (plain_text(who), "$text"), "\n\n"]
+        if session.fault:
+            parts += [(f"{plain_text(session.fault)}\n\n", "$text-warning")]
         rows = [(keys[name], doc) for name, doc in _KEYS.items() if not models or name in _FIRST_KEYS]
-        rows += _SIGNS.items()
-        parts: list[str | tuple[str, str]] = [
-            ("localspec\n\n", "bold $primary"),
-            (_who(self._session), "$text"),
-            "\n\n",
-        ]
-        if self._session.fault:
-            parts += [(f"{plain_text(self._session.fault)}\n\n", "$text-warning")]
         parts += models
-        for key, doc in rows:
+        for key, doc in [*rows, *_SIGNS.items()]:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
         self.update(Content.assemble(*parts))
 
 
 def _models(session: Session, key: str) -> list[str | tuple[str, str]]:
     """Models to pull, as long as there is only the bundled pair; how, with the key that opens the models."""
-    if session.facts is None or not session.facts.bundled:
-        return []
-    found = offered()
+    found = offered() if session.facts is not None and session.facts.bundled else []
     if not found:
         return []
     width = max(len(name) for name, _ in found)
@@ -82,16 +80,6 @@ def _models(session: Session, key: str) -> list[str | tuple[str, str]]:
     for name, words in found:
         parts += [(f"{name:{width}}", "bold $accent"), f"  {words}\n"]
     return [*parts, f"{key} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n"]
-
-
-def _who(session: Session) -> str:
-    """The model that answers, or why none does."""
-    facts = session.facts
-    if facts is not None:
-        return plain_text(sentence(facts))
-    if session.failure:
-        return plain_text(f"No model answers: {session.failure}")
-    return f"{plain_text(session.answerer.name)} is being loaded; you can write meanwhile."
 
 
 def sentence(facts: Facts) -> str:
