@@ -17,8 +17,7 @@ from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
 from localspec.gguf import Array, read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tap
-from localspec.llama.library.settings import ContextSettings
+from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens

@@ -25,7 +25,7 @@ from localspec.gguf.split import read_parts
 from localspec.grammar.grammar import LARGE, Grammar
 from localspec.grammar.trial import Trials
 from localspec.llama.exact.choice import Progress
-from localspec.models.facts.vocabulary import vocabulary
+from localspec.models.facts.pairing import vocabulary
 from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease, Pool

@@ -12,7 +12,7 @@ from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
 from localspec.remote import search
-from localspec.remote.answerer import ServedAnswerer
+from localspec.remote.asking import ServedAnswerer
 from localspec.remote.server import key_for, port_here
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.compacting import set_window
