@@ -26,8 +26,7 @@ from localspec.checks.prompts import Prompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import wide
-from localspec.machine import allowed, default_threads
-from localspec.machine import available_bytes
+from localspec.machine import allowed, available_bytes, default_threads
 from localspec.models.installed.installed import NO_DRAFT
 from localspec.options import Options
 from localspec.types import SamplingParams

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,7 @@ class Server:
 
 async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[int] = ()) -> list[Server]:
     """Those that list models at `/v1/models`, or as Ollama does at `/api/tags`, by port; all are asked at once.
-
-    Args:
-        ports: {port: whose it usually is}; None = `PORTS`.
-        leave_out: ports that are not asked, such as the program's own.
+    `ports` are {port: whose it usually is}; None = `PORTS`. Those to `leave_out` are not asked.
     """
     asked = [(port, usual) for port, usual in (PORTS if ports is None else ports).items() if port not in leave_out]
     transport = httpx.AsyncHTTPTransport(trust_env=False)
@@ -71,11 +68,10 @@ async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[
 
 
 async def _server(transport: httpx.AsyncHTTPTransport, address: str, usual: str) -> Server | None:
-    ways: tuple[tuple[str, Callable[[Any], list[Any]]], ...] = (("/v1/models", _openai), ("/api/tags", _ollama))
-    for path, names in ways:
+    for path, listed, name in (("/v1/models", "data", "id"), ("/api/tags", "models", "name")):
         try:
             body = await asyncio.wait_for(_read(transport, address + path), SECONDS)
-            models = tuple(dict.fromkeys(_name(name) for name in names(json.loads(body))[:_MOST_NAMES]))
+            models = _names(json.loads(body)[listed], name)
         except _ODD:
             continue
         except (asyncio.TimeoutError, httpx.TransportError):
@@ -105,21 +101,15 @@ async def _read(transport: httpx.AsyncHTTPTransport, url: str) -> bytes:
         await reply.aclose()
 
 
-def _openai(answer: Any) -> list[Any]:
-    return [card["id"] for card in _list(answer["data"])]
+def _names(cards: Any, field: str) -> tuple[str, ...]:
+    """Names of models, each once.
 
-
-def _ollama(answer: Any) -> list[Any]:
-    return [card["name"] for card in _list(answer["models"])]
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(value)
-    return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME:
-        raise ValueError(value)
-    return value
+    Raises:
+        TypeError, KeyError, ValueError: this is no list of models.
+    """
+    if not isinstance(cards, list):
+        raise TypeError(cards)
+    names = [card[field] for card in cards][:_MOST_NAMES]
+    if not all(isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME for name in names):
+        raise ValueError(names)
+    return tuple(dict.fromkeys(names))

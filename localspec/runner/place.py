@@ -37,9 +37,7 @@ class Place:
     """Listens. For the process of the models itself, which closes it."""
 
     def __init__(self, key: str) -> None:
-        """
-        Args:
-            key: what is loaded, see `key_of`.
+        """`key`: what is loaded, see `key_of`.
 
         Raises:
             UsageError: there can be no such socket.

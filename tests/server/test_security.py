@@ -12,7 +12,7 @@ import pytest
 from localspec.errors import UsageError
 from localspec.runtime.pool import Pool
 from localspec.server.http import meter
-from localspec.server.http.guard import host_name
+from localspec.server.http.app import host_name
 from localspec.server.http.settings import ServerSettings
 from tests.server.live import Live, error_of, running, user
 

@@ -18,10 +18,10 @@ import numpy as np
 from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses, own_cache
 from localspec.drafters.models.draft_model import BestFirst
 from localspec.engine.interfaces import Draft, DraftRequest
-from localspec.llama.library.batch import common_prefix
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
+from localspec.llama.library.batch import common_prefix
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Feed, LogitRows, Tokens
 

@@ -44,12 +44,11 @@ class ApiError(HTTPException):
     ) -> None:
         """
         Args:
-            status: of the HTTP response.
+            status, headers: of the HTTP response.
             kind: `type` of the body: invalid_request_error, authentication_error, ... as llama-server has them.
             message: a sentence for a person.
             param: the field at fault.
             code: a word for programs, where OpenAI or its clients have one (context_length_exceeded, ...).
-            headers: of the HTTP response.
             details: more fields of the body.
         """
         super().__init__(status, message, dict(headers) if headers else None)
@@ -84,13 +83,7 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def not_json(what: str, error: ValueError, param: str | None = None) -> ApiError:
-    """400: a body or a field that should be JSON.
-
-    Args:
-        what: it is, as a sentence begins.
-        error: pydantic's, which reads JSON of `MOST_LEVELS` levels.
-        param: the field.
-    """
+    """400: a body or a field that should be JSON. `what` begins the sentence; `error` is pydantic's."""
     code = None if param is None else "invalid_value"
     if "recursion limit" in str(error):
         return invalid(f"{what} nests too deeply: JSON of at most {MOST_LEVELS} levels is read.", param, code)
@@ -171,7 +164,8 @@ def from_validation(problems: Sequence[Any]) -> ApiError:
     if row is not None and kind in _NOT_WHOLE | _OUTSIDE:
         allowed = row.allowed if kind in _OUTSIDE else "a whole number"
         return invalid(f"{name} is {shown}; it must be {allowed}.", name, "invalid_value")
-    return invalid(f"{name} is {shown}: {_lower(words.removeprefix('Value error, '))}.", name, "invalid_value")
+    words = words.removeprefix("Value error, ").rstrip(".")
+    return invalid(f"{name} is {shown}: {words[:1].lower()}{words[1:]}.", name, "invalid_value")
 
 
 def _telling(problems: Sequence[Any]) -> Any:
@@ -196,8 +190,3 @@ def _short(text: str) -> str:
 def _is_field(part: str) -> bool:
     """Whether a step of a location is a field or an index, and not pydantic's name of a branch of a union."""
     return part.isdigit() or (part.isidentifier() and part.islower() and part not in ("str", "int", "float", "bool"))
-
-
-def _lower(words: str) -> str:
-    words = words.rstrip(".")
-    return words[:1].lower() + words[1:]

@@ -1,13 +1,11 @@
-"""The socket side: binding with a sentence when it fails, uvicorn with our limits, and an orderly end.
-
-One connection of a client: its timers, its errors, its end; and how many there may be.
-"""
+"""The socket side: binding with a sentence when it fails, connections with timers and limits, and an orderly end."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import faulthandler
+import json
 import math
 import os
 import signal
@@ -33,9 +31,8 @@ from localspec.llama.exact.choice import Progress
 from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.front import Processes
-from localspec.server.http.app import create_app
-from localspec.server.http.errors import ApiError, error_body, invalid
-from localspec.server.http.guard import too_long_head
+from localspec.server.http.app import create_app, too_long_head
+from localspec.server.http.errors import error_body, invalid
 from localspec.server.http.meter import LOG
 from localspec.server.http.settings import PREFIX, ServerSettings
 
@@ -45,6 +42,15 @@ _STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """What every client passes over: a client that is gone answers it with a reset."""
 _SELDOM_SECONDS = 60.0
 """Between two lines of the log about the same want."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KEEP_ALIVE = 65
+"""Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
+_GRACE_SECONDS = 5.0
+"""Seconds for the last chunks to get out, after `drain_seconds`; the process is ended by force after twice as many."""
+_OWN_FILES = 64
+"""Open files besides connections: models, their processes, logs, what a route opens. A choice."""
+_MOST_FILES = 65_536
+"""As many as the limit is raised to; more connections than that are no use here. A choice."""
 
 
 class Seldom:
@@ -55,13 +61,12 @@ class Seldom:
 
     def __call__(self) -> bool:
         now = monotonic()
-        if now - self._last < _SELDOM_SECONDS:
-            return False
-        self._last = now
-        return True
+        due = now - self._last >= _SELDOM_SECONDS
+        self._last = now if due else self._last
+        return due
 
 
-_FULL = Seldom()
+_FULL, _NO_FILES = Seldom(), Seldom()
 
 
 class Connection(H11Protocol):
@@ -195,35 +200,16 @@ class Connection(H11Protocol):
         error = invalid(f"This is no HTTP request: {why}.")
         if isinstance(fault, h11.RemoteProtocolError) and fault.error_status_hint == 431:
             error = too_long_head(self.config.h11_max_incomplete_event_size or 0)
-        response = _as_json(error)
-        for event in response:
+        body = json.dumps(error_body(error, "/")).encode()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+        head = h11.Response(status_code=error.status_code, headers=headers)
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
 
-def _as_json(error: ApiError) -> list[h11.Event]:
-    import json
-
-    body = json.dumps(error_body(error, "/")).encode()
-    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-    return [h11.Response(status_code=error.status_code, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_KEEP_ALIVE = 65
-"""Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
-_GRACE_SECONDS = 5.0
-"""Seconds for the last chunks to get out, after `drain_seconds`; the process is ended by force after twice as many."""
-
-
-_NO_FILES = Seldom()
-
-
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Args:
-        host: an address, or unix: and a path; then `port` is not looked at.
+    """A listening socket at an address, or at unix: and a path; then `port` is not looked at.
 
     Raises:
         UsageError: the port or path is taken or not allowed, or there is no such address here.
@@ -290,7 +276,10 @@ class Server(uvicorn.Server):
         if again and self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.stop)
         self.should_exit = True
-        _end_for_sure(2 * _GRACE_SECONDS + (0.0 if again else self._service.settings.drain_seconds))
+        # Whatever its threads do then: also if one of them holds the interpreter's lock, which no timer of Python's
+        # gets past. faulthandler's thread does, and its words go nowhere.
+        seconds = 2 * _GRACE_SECONDS + (0.0 if again else self._service.settings.drain_seconds)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -313,12 +302,6 @@ def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
     elif _NO_FILES():
         LOG.warning("No connection can be taken now: no more files may be open (ulimit -n).")
-
-
-def _end_for_sure(seconds: float) -> None:
-    """Ends the process after so many seconds, whatever its threads do then: also if one of them holds the interpreter's
-    lock, which no timer of Python's gets past. faulthandler's thread does, and its words go nowhere."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
 
 
 def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> Server:
@@ -348,25 +331,17 @@ def serve(
     progress: Progress | None = None,
     processes: Processes | None = None,
 ) -> None:
-    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end.
-
-    Args:
-        pool: whose models are served.
-        settings: of the endpoint.
-        listening: where.
-        progress: hears how far the default is.
-        processes: as `create_app` has them.
+    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end. `progress` hears
+    how far the default is, `processes` are as `create_app` has them.
 
     Raises:
         LocalspecError: the default model cannot be loaded.
     """
     failure: list[BaseException] = []
-    limit = raised()
-    settings = replace(
-        settings,
-        most_connections=most_connections(limit),
-        backlog=accepted_at_once(limit),
-    )
+    if (limit := raised()) is not None:  # what else is opened has room
+        at_once = max(16, min(512, (limit - _OWN_FILES) // 8))
+        most = max(16, limit - _OWN_FILES - 2 * at_once)
+        settings = replace(settings, most_connections=most, backlog=at_once)
 
     async def load(service: Service) -> None:
         try:
@@ -387,9 +362,6 @@ def serve(
         if isinstance(failure[0], LocalspecError):
             raise failure[0]
         raise LocalspecError(f"{pool.default} cannot be served: {failure[0]}.") from failure[0]
-
-
-# A listening socket that is a file of the user's own.
 
 
 class UnixSocket(socket.socket):
@@ -461,14 +433,6 @@ def _inode(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-# How many files this process may have open, and so how many connections there may be.
-
-OWN = 64
-"""Open files besides connections: models, their processes, logs, what a route opens. A choice."""
-_MOST = 65_536
-"""As many as the limit is raised to; more connections than that are no use here. A choice."""
-
-
 def raised() -> int | None:
     """Raises the soft limit of open files as far as it goes, and returns it; None = this system has none."""
     try:
@@ -476,7 +440,7 @@ def raised() -> int | None:
     except ImportError:  # Windows
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -484,13 +448,3 @@ def raised() -> int | None:
             return soft
         return wanted
     return wanted if soft == resource.RLIM_INFINITY else soft
-
-
-def accepted_at_once(limit: int | None) -> int:
-    """Connections that may be taken before one of them is looked at."""
-    return 512 if limit is None else max(16, min(512, (limit - OWN) // 8))
-
-
-def most_connections(limit: int | None) -> int | None:
-    """Connections that leave room for what else is opened; None = any number."""
-    return None if limit is None else max(16, limit - OWN - 2 * accepted_at_once(limit))

@@ -9,9 +9,8 @@ It sends a body of /v1/chat/completions with one more field, the object `localsp
             that is not says in `taken` how many tokens the prompt has
     drafter, max_draft_tokens, chat, recall, remember: see `Options`
 
-In front of the application: requests that prove with a secret that they come from the program itself.
-
-Everybody else finds the application alone, where there are no such paths and fields.
+Everybody who does not prove with a secret to be that program finds an application alone, where there are no such paths
+and fields.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ from localspec.settings import settings_of
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
-
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
-Make: TypeAlias = Callable[[], Awaitable[ASGIApp]]
+_Result = TypeVar("_Result")
+_OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
 
 
 class Own:
@@ -74,30 +73,24 @@ class Own:
         self._one = Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._routes.get((scope["method"], scope["path"])) if self._is_own(scope) else None
+        given = Headers(scope=scope).get(HEADER, "").encode("latin-1")
+        is_own = hmac.compare_digest(given, self._secret)
+        route = self._routes.get((scope["method"], scope["path"])) if is_own else None
         if route is None:
             await (await self.made())(scope, receive, send)
             return
-        request = Request(scope, receive)
         try:
-            response = await route(request)
+            response = await route(Request(scope, receive))
         except LocalspecError as error:
             response = JSONResponse({"error": told(error)}, 400)
         await response(scope, receive, send)
 
-    def _is_own(self, scope: Scope) -> bool:
-        given = Headers(scope=scope).get(HEADER, "")
-        return hmac.compare_digest(given.encode("latin-1"), self._secret)
-
     async def made(self) -> ASGIApp:
+        """The application of all others."""
         async with self._one:
             if self._app is None:
                 self._app = await self._make()
             return self._app
-
-
-_OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
-_Result = TypeVar("_Result")
 
 
 class OwnAnswers:
@@ -134,7 +127,7 @@ class OwnAnswers:
     async def count(self, request: Request) -> Response:
         """Tokens of a prompt; the body is an answer's."""
         body = await request.json()
-        return JSONResponse({"tokens": await self._asked(lambda engine: len(asked_of(engine, body).prompt))})
+        return JSONResponse({"tokens": await self._asked(lambda engine: len(_asked_of(engine, body).prompt))})
 
     async def cancel(self, request: Request) -> Response:
         """Has the answer `id` end, which its stream tells with the last figures; nothing if there is none."""
@@ -187,13 +180,19 @@ class _Running:
         self._cancelled = False
 
     def begin(self, lease: Callable[[], Lease], body: Mapping[str, Any]) -> None:
-        """Asks the engine that `lease` gives; on a thread."""
+        """Asks the engine that `lease` gives; on a thread.
+
+        Raises:
+            ContextOverflowError: after the prompt there is too little room.
+        """
         self._lease = lease()
-        engine, more = self._lease.engine, body["localspec"]
-        asked = asked_of(engine, body)
-        if (room := more.get("room")) is not None:
-            _check_room(engine, asked, room)
-            self._taken = len(asked.prompt)
+        engine = self._lease.engine
+        asked = _asked_of(engine, body)
+        if (room := body["localspec"].get("room")) is not None:
+            self._taken, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
+            if room and self._taken > n_ctx - room:
+                what = f"The prompt has {self._taken} tokens; with {room} for the answer {n_ctx} are too few."
+                raise ContextOverflowError(what)
         self._reply = asked.reply
         self._generation = engine.generate(asked.prompt, options_of(body, asked.most), preserved=asked.preserved)
 
@@ -248,7 +247,7 @@ class _Running:
         self._over()
 
 
-def asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
+def _asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
     """What a body asks of a model."""
     messages = [Message(one["role"], one["content"]) for one in body["messages"]]
     thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
@@ -256,33 +255,21 @@ def asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
     return Asked(engine, messages, thinking=thinking, raw=more.get("raw", False), **more.get("resume", {}))
 
 
-def _check_room(engine: Engine, asked: Asked, room: int) -> None:
-    length, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
-    if room and length > n_ctx - room:
-        raise ContextOverflowError(f"The prompt has {length} tokens; with {room} for the answer {n_ctx} are too few.")
-
-
 def options_of(body: Mapping[str, Any], most: int | None) -> Options:
-    """How an answer is drawn; `most` tokens where the body does not say how many."""
-    more = body["localspec"]
-    return Options(
-        sampling=_sampling_of(body),
-        seed=body.get("seed"),
-        max_tokens=body.get("max_tokens") or most,
-        stop=tuple(body.get("stop", ())),
-        **{name: more[name] for name in _OPTIONS if name in more},
-    )
-
-
-def _sampling_of(body: Mapping[str, Any]) -> SamplingParams:
-    """What the body leaves out has its default."""
-    given: dict[str, Any] = {}
+    """How an answer is drawn; what the body leaves out has its default, and `most` tokens."""
+    more, given = body["localspec"], dict[str, Any]()
     for row in settings_of(SamplingParams):
         if row.api_name in body:
             given[row.name] = tuple(body[row.api_name]) if row.kind is tuple else body[row.api_name]
     biases = body.get("logit_bias", {}).items()
     given["logit_bias"] = tuple((int(token), -math.inf if bias is False else bias) for token, bias in biases)
-    return SamplingParams(**given)
+    return Options(
+        sampling=SamplingParams(**given),
+        seed=body.get("seed"),
+        max_tokens=body.get("max_tokens") or most,
+        stop=tuple(body.get("stop", ())),
+        **{name: more[name] for name in _OPTIONS if name in more},
+    )
 
 
 def _event(data: Mapping[str, Any]) -> str:
