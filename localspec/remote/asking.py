@@ -20,8 +20,8 @@ from urllib.parse import urljoin
 
 import httpx2 as httpx
 
+from localspec.chat.reply.harmony import MARKS, apart, joined
 from localspec.chat.reply.reply import ReplyParser
-from localspec.chat.reply.thinking import MARKS, apart, joined
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
