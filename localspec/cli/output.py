@@ -141,7 +141,7 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
     With `channels` it has gpt-oss's headers, in whose place the marks of other models' thoughts are written. Ctrl-C
     cancels the answer, keeps what has come, and raises KeyboardInterrupt.
     """
-    from localspec.chat.reply.thinking import Retelling
+    from localspec.chat.reply.harmony import Retelling
 
     parts, retelling = [] if parts is None else parts, Retelling(channels)
     with answer_lines() as write:

@@ -16,8 +16,8 @@ from urllib.parse import urljoin
 
 import httpx2 as httpx
 
+from localspec.chat.reply.harmony import MARKS, apart
 from localspec.chat.reply.reply import ReplyParser
-from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.chat.reply.harmony import MARKS, Retelling, apart, joined
 from localspec.chat.reply.reply import ReplyParser
-from localspec.chat.reply.thinking import MARKS, Retelling, apart, joined
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

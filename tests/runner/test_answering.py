@@ -20,7 +20,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.archive.archive import Archive
-from localspec.chat.reply import thinking
+from localspec.chat.reply import harmony
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.slot import FinishReason
@@ -183,10 +183,10 @@ def plain(engine: Engine, question: Question) -> Heard:
         **{name: getattr(question, name) for name in ("sampling", "seed", "stop", "drafter", "max_draft_tokens")},
     )
     for event in generation:
-        text, thoughts = thinking.apart(asked.reply.push(event.text))
+        text, thoughts = harmony.apart(asked.reply.push(event.text))
         records = () if event.record is None else (event.record,)
         found.post_message(AnswerPart(answer, text, event.tokens, event.origins, records, event.stats, thoughts))
-    text, thoughts = thinking.apart(asked.reply.finish())
+    text, thoughts = harmony.apart(asked.reply.finish())
     found.post_message(AnswerPart(answer, text, thinking=thoughts))
     assert generation.finish is not None
     found.post_message(AnswerEnded(answer, generation.finish, generation.stats))

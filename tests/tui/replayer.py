@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.reply.harmony import MARKS, apart
 from localspec.chat.reply.reply import ReplyParser
-from localspec.chat.reply.thinking import MARKS, apart
 from localspec.engine.slot import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink

@@ -1,7 +1,4 @@
-"""What the model sees of a chat: its active path within the user's window, and what is done when that is too long.
-
-Text completion in place of a chat: all that a base model can do, which has no chat template.
-"""
+"""The model's view of a chat: its active path within the user's window, and what is done when that is too long."""
 
 from __future__ import annotations
 

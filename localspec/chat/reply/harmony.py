@@ -1,15 +1,18 @@
-"""gpt-oss's form, and an answer in it taken apart while it streams. Each message has a header with a channel."""
+"""gpt-oss's form of calls, an answer in it taken apart while it streams, and thoughts apart and joined again.
+
+Each message of an answer has a header with a channel.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from localspec.chat.reply.call_form import Found, JsonForm, Mark, alternatives, marked, tool_rules, without_arguments
 from localspec.chat.reply.call_json import Arguments, NoCall
-from localspec.chat.reply.reply import CallParser, Content, Part, Reasoning, Thought, append
+from localspec.chat.reply.reply import THOUGHTS, CallParser, Content, Part, Reasoning, Thought, append
 from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.engine.slot import overlap
@@ -238,8 +241,7 @@ def unheaded(message: Message) -> Message:
         return message
     parser = HarmonyParser(within=None)
     parts = [*parser.push(message.content), *parser.finish()]
-    content = "".join(part.text for part in parts if isinstance(part, Content))
-    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    content, thought = apart(parts)
     return replace(message, content=content, reasoning=message.reasoning or thought)
 
 
@@ -252,3 +254,50 @@ def _may_become_header(text: str) -> bool:
         found = next((mark for mark in marks if rest.startswith(mark)), "")
         rest = rest.removeprefix(found).lstrip()
     return any(rest.startswith(mark) or mark.startswith(rest) for mark in _HEADS)
+
+
+MARKS = THOUGHTS[0]
+"""What endpoints write around thoughts that they leave in the text."""
+
+
+def apart(parts: Iterable[Part]) -> tuple[str, str]:
+    """(text, thinking) of what a `ReplyParser` has read."""
+    said = list(parts)
+    text = "".join(part.text for part in said if isinstance(part, Content))
+    return text, "".join(part.text for part in said if isinstance(part, Reasoning))
+
+
+def joined(thinking: str, text: str) -> str:
+    """The answer as a model writes it, to go on from."""
+    if not thinking:
+        return text
+    thought = f"{MARKS.opening}\n{thinking}"
+    return f"{thought}\n{MARKS.closing}\n\n{text}" if text else thought
+
+
+class Retelling:
+    """An answer as it streams, where what a model writes is shown: gpt-oss's headers become the marks of `joined`."""
+
+    def __init__(self, channels: bool) -> None:
+        """`channels`: the answer has such headers; else it stays as it is."""
+        self._parser = HarmonyParser(within=None) if channels else None
+        self._thinking = False
+
+    def push(self, text: str) -> str:
+        """What is certain by now."""
+        return text if self._parser is None else self._told(self._parser.push(text))
+
+    def finish(self) -> str:
+        """The rest, when no more text comes."""
+        return "" if self._parser is None else self._told(self._parser.finish())
+
+    def _told(self, parts: Iterable[Part]) -> str:
+        told = ""
+        for part in parts:
+            if isinstance(part, Content | Reasoning):
+                thinks = isinstance(part, Reasoning)
+                if thinks is not self._thinking:
+                    told += f"{MARKS.opening}\n" if thinks else f"\n{MARKS.closing}\n\n"
+                self._thinking = thinks
+                told += part.text
+        return told

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from localspec.chat.plain_text import plain_text
-from localspec.chat.reply.thinking import Retelling
+from localspec.chat.reply.harmony import Retelling
 from localspec.chat.turn import Message
 from localspec.cli import output, streams
 from localspec.cli.answers import print_known

@@ -29,8 +29,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec.chat.reply.harmony import apart
 from localspec.chat.reply.reply import Parser
-from localspec.chat.reply.thinking import apart
 from localspec.chat.turn import Message
 from localspec.checks import inside
 from localspec.engine.slot import Event
