@@ -201,7 +201,7 @@ class Piece:
     """The answer is whole."""
     error: str = ""
     own: dict[str, Any] = field(default_factory=dict)
-    """What our own engine tells the program itself: see `steps`."""
+    """What our own engine tells the program itself: see `Teller`."""
 
     def then(self, later: Piece) -> Piece:
         """Both, without text; the later one counts where it says something."""
@@ -289,18 +289,13 @@ def key_for(entry: EndpointEntry) -> str | None:
     Raises:
         UsageError: the key is not where the entry says, or there is no keyring.
     """
-    if entry.keyring:
-        return _from_keyring(entry.keyring, entry.name)
-    if not entry.key_env:
-        return None
-    key = os.environ.get(entry.key_env, "").strip()
-    if not key:
-        raise UsageError(f"The key of {entry.name!r} is in the environment variable {entry.key_env}, which is not set.")
-    return key
-
-
-def _from_keyring(service: str, name: str) -> str:
-    """What Python's `keyring` keeps for a service and a user; it is used where it is installed."""
+    service, name = entry.keyring, entry.name
+    if not service:
+        if not entry.key_env:
+            return None
+        if key := os.environ.get(entry.key_env, "").strip():
+            return key
+        raise UsageError(f"The key of {name!r} is in the environment variable {entry.key_env}, which is not set.")
     try:
         keyring: Any = import_module("keyring")
     except ImportError:

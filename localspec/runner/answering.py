@@ -24,6 +24,7 @@ from localspec.remote.answerer import (
     AnswerEnded,
     AnswerPart,
     Facts,
+    Hearer,
     LoadFailed,
     Loading,
     Look,
@@ -33,7 +34,6 @@ from localspec.remote.answerer import (
     Sink,
     Taken,
 )
-from localspec.remote.steps import Hearer
 from localspec.runner import place
 from localspec.runner.child import Use
 from localspec.runtime.loaded import ModelFacts

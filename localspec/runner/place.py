@@ -130,17 +130,14 @@ def check(made: socket.socket) -> None:
     Raises:
         LocalspecError: it is one.
     """
-    if _peer(made) != os.getuid():
-        raise LocalspecError(f"Another user's process listens at {made.getpeername()}.")
-
-
-def _peer(made: socket.socket) -> int:
-    """User id of the process at the other end."""
     if sys.platform == "linux":
         found = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", found)[1])
-    found = made.getsockopt(0, 1, 76)  # SOL_LOCAL, LOCAL_PEERCRED, sizeof(struct xucred) of macOS
-    return int(struct.unpack_from("2I", found)[1])
+        user = struct.unpack("3i", found)[1]
+    else:
+        found = made.getsockopt(0, 1, 76)  # SOL_LOCAL, LOCAL_PEERCRED, sizeof(struct xucred) of macOS
+        user = struct.unpack_from("2I", found)[1]
+    if user != os.getuid():
+        raise LocalspecError(f"Another user's process listens at {made.getpeername()}.")
 
 
 def key_of(files: Sequence[Path], settings: Mapping[str, object]) -> str:

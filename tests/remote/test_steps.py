@@ -13,7 +13,7 @@ from localspec.chat.archive.passes import tokens_of
 from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import Event, FinishReason
 from localspec.engine.stats import RequestStats
-from localspec.remote.steps import Hearer, Steps, Teller
+from localspec.remote.answerer import Hearer, Steps, Teller
 from tests.tui.replayer import Recorded, Recording
 
 

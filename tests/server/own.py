@@ -15,8 +15,7 @@ from starlette.applications import Starlette
 
 from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError, heard
-from localspec.remote.answerer import Question
-from localspec.remote.steps import Hearer, Steps
+from localspec.remote.answerer import Hearer, Question, Steps
 from localspec.runner.answering import own_body
 from localspec.runner.place import HEADER
 from localspec.runtime.pool import Pool

@@ -73,16 +73,14 @@ class Connection(H11Protocol):
     """uvicorn's, which waits forever for the head of a request and for clients that take no answer, and tells its
     errors as plain text."""
 
-    _head_timer: asyncio.TimerHandle | None = None
-    _look_timer: asyncio.TimerHandle | None = None
     _half = False
     """The client has said that it sends no more."""
     quiet_since = 0.0
     """When its last answer ended, or it began."""
-    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         # What the system does not take yet is waited for, not collected. Over TLS, 0 bytes would be over a limit of 0.
         transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1)
         self._time_head()
@@ -141,13 +139,11 @@ class Connection(H11Protocol):
         if found is not None and found.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
             return
-        self._look_timer = self.loop.call_later(_LOOK_SECONDS, self._look)
+        self._timers["look"] = self.loop.call_later(_LOOK_SECONDS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-        self._stop_watching()
+        for name in tuple(self._timers):
+            self._stop(name)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -156,12 +152,12 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_watching()
+        self._stop("write")
 
     def _watch_writing(self) -> None:
         """Looks after a while whether the client has taken anything of what is left."""
         left = self.transport.get_write_buffer_size()
-        self._write_timer = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
+        self._timers["write"] = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
 
     def _check_written(self, before: int) -> None:
         if self.transport.get_write_buffer_size() < before:
@@ -170,10 +166,9 @@ class Connection(H11Protocol):
         LOG.info("A client took nothing for %g s; its connection is cut.", self._settings.write_seconds)
         self.transport.abort()  # its answers are cancelled, as if it had left
 
-    def _stop_watching(self) -> None:
-        timer, self._write_timer = self._write_timer, None
-        if timer is not None:
-            timer.cancel()
+    def _stop(self, name: str) -> None:
+        if name in self._timers:
+            self._timers.pop(name).cancel()
 
     @property
     def _settings(self) -> ServerSettings:
@@ -184,14 +179,9 @@ class Connection(H11Protocol):
         """Runs a timer while a head is awaited: the first, or one of which something has come."""
         begun = self.cycle is None or self.conn.trailing_data[0]
         if self.conn.their_state is not h11.IDLE or not begun or self.transport.is_closing():
-            self._stop_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._settings.head_seconds, self.transport.close)
-
-    def _stop_timer(self) -> None:
-        timer, self._head_timer = self._head_timer, None
-        if timer is not None:
-            timer.cancel()
+            self._stop("head")
+        elif "head" not in self._timers:
+            self._timers["head"] = self.loop.call_later(self._settings.head_seconds, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is no HTTP request, or has too long a head; called while h11's error is being handled."""

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
-from localspec.remote.steps import figures_in, figures_out
+from localspec.remote.answerer import figures_in, figures_out
 from localspec.runtime.generation import Generation
 from localspec.server.http.errors import ApiError, error_response
 

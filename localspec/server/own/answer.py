@@ -36,8 +36,7 @@ from localspec.checks import inside
 from localspec.engine.slot import Event
 from localspec.errors import ContextOverflowError, LocalspecError, told
 from localspec.options import Options
-from localspec.remote.answerer import POSTS_PER_SECOND
-from localspec.remote.steps import Teller
+from localspec.remote.answerer import POSTS_PER_SECOND, Teller
 from localspec.runner.place import HEADER
 from localspec.runtime.engine import Asked
 from localspec.runtime.generation import Generation
