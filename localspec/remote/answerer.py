@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from localspec.chat.archive.passes import Recorder
-from localspec.chat.reply.thinking import joined
+from localspec.chat.reply.harmony import joined
 from localspec.chat.turn import Message
-from localspec.engine.plan import Undrafted
+from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import Event, FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
