@@ -306,11 +306,9 @@ def _matches(grammar: Grammar, text: str) -> bool:
 
     matcher = LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
     said = list(text.encode("utf-8", "replace"))
-    return not matcher.is_error() and matcher.validate_tokens(said) == len(said) and _ends(matcher, said)
-
-
-def _ends(matcher: Any, said: list[int]) -> bool:
-    return bool(matcher.consume_tokens(said)) and bool(matcher.is_stopped() or matcher.is_accepting())
+    if matcher.is_error() or matcher.validate_tokens(said) != len(said) or not matcher.consume_tokens(said):
+        return False
+    return bool(matcher.is_stopped() or matcher.is_accepting())
 
 
 def _ordered(value: Any, schema: Any) -> Any:

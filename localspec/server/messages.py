@@ -190,7 +190,7 @@ class Prompt(Body):
         return ChatFields.model_validate({
             "model": self.model or None,
             "messages": [*system, *(turn for message in self.messages for turn in _turns(message))],
-            "tools": [_tool(tool) for tool in self.tools or ()],
+            "tools": [{"type": "function", "function": _function(tool)} for tool in self.tools or ()],
             **more,
         })  # fmt: skip
 
@@ -216,9 +216,8 @@ class MessagesBody(Prompt, SamplingFields):
         return self.fields(**own, **self.drawn())
 
 
-def _tool(given: ToolDefinition) -> Json:
-    function = given.model_dump(include={"name", "description", "strict"}) | {"parameters": given.input_schema}
-    return {"type": "function", "function": function}
+def _function(given: ToolDefinition) -> Json:
+    return given.model_dump(include={"name", "description", "strict"}) | {"parameters": given.input_schema}
 
 
 def _turns(message: InputMessage) -> list[Json]:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from localspec.chat.reply.dialect import Turn
-from localspec.chat.reply.reply import Content, Parser, Part, Reasoning
+from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason
 from localspec.runtime.pool import Lease
@@ -28,6 +28,7 @@ from localspec.server.chat.shapes import (
     ChatLogProbs,
     ChunkChoice,
     Delta,
+    Extra,
     PromptProgress,
     chat_log_probs,
     extra,
@@ -61,13 +62,12 @@ class Exchange:
         self.name, self.engine, self.model = lease.name, lease.engine, lease.engine.loaded.model
         self.asked, self.answers = asked, answers
         ends = self.model.end_tokens
-        self.choices = [OneAnswer(one, ends, self._parser(turn)) for one in answers.generations]
+        first = asked[0]
+        self.choices = [
+            OneAnswer(one, ends, None if turn is None else turn.parser(first.prompt, lone=first.field == TOOLS))
+            for one in answers.generations
+        ]
         """All of the first prompt, then of the second, ..."""
-
-    def _parser(self, turn: Turn | None) -> Parser | None:
-        if turn is None:
-            return None
-        return turn.parser(self.asked[0].prompt, lone=self.asked[0].field == TOOLS)
 
     @classmethod
     async def chat(
@@ -138,6 +138,27 @@ class Exchange:
         async for _ in self.news():
             pass
 
+    def head(self, prefix: str, kind: str) -> Any:
+        """What every answer and every chunk of OpenAI's older APIs begins with."""
+        return {
+            "id": f"{prefix}-{uuid4().hex}",
+            "object": kind,
+            "created": int(time()),
+            "model": self.name,
+            "system_fingerprint": fingerprint(self.engine),
+        }
+
+    def counted(self) -> Any:
+        """What came of all answers, in OpenAI's shape and in llama-server's."""
+        generations = self.answers.generations
+        thought = reasoning_tokens([answer.reasoning for answer in self.choices], self.model)
+        counted = usage(generations, [len(one.prompt) for one in self.asked], thought)
+        return {"usage": counted, "timings": timings(summed(generations))}
+
+    def extras(self) -> list[Extra]:
+        """What only localspec has to say of each choice."""
+        return [extra(self.engine, generation) for generation in self.answers.generations]
+
     def stop_string(self) -> str | None:
         """The stop string that ended the first answer; None = something else did."""
         generation, model = self.choices[0].generation, self.model
@@ -175,15 +196,7 @@ class ChatReply:
 
     def __init__(self, exchange: Exchange, fields: ChatFields) -> None:
         self._exchange, self._fields = exchange, fields
-        self._generations = exchange.answers.generations
-        self._head: ChatChunk = {
-            "id": f"chatcmpl-{uuid4().hex}",
-            "object": "chat.completion.chunk",
-            "created": int(time()),
-            "model": exchange.name,
-            "system_fingerprint": fingerprint(exchange.engine),
-            "choices": [],
-        }
+        self._head: ChatChunk = exchange.head("chatcmpl", "chat.completion.chunk") | {"choices": []}
 
     async def collected(self) -> Response:
         """The whole answer, once it is there."""
@@ -191,9 +204,9 @@ class ChatReply:
         body = {
             "object": "chat.completion",
             "choices": [self._whole(index, answer) for index, answer in enumerate(self._exchange.choices)],
-            "localspec": [extra(self._exchange.engine, generation) for generation in self._generations],
+            "localspec": self._exchange.extras(),
         }
-        return json_response({**self._head, **body, **self._counted()})
+        return json_response({**self._head, **body, **self._exchange.counted()})
 
     def _whole(self, index: int, answer: OneAnswer) -> ChatChoice:
         message: AnswerMessage = {"role": "assistant", "content": answer.content, "refusal": None}
@@ -204,17 +217,12 @@ class ChatReply:
         log_probs = self._log_probs(answer) if self._fields.logprobs else None
         return {"index": index, "message": message, "logprobs": log_probs, "finish_reason": answer.finish}
 
-    def _counted(self) -> Any:
-        thought = reasoning_tokens([answer.reasoning for answer in self._exchange.choices], self._exchange.model)
-        counted = usage(self._generations, [len(self._exchange.asked[0].prompt)], thought)
-        return {"usage": counted, "timings": timings(summed(self._generations))}
-
     def _log_probs(self, answer: OneAnswer) -> ChatLogProbs:
         return {"content": chat_log_probs(answer.new_log_probs(), self._exchange.model), "refusal": None}
 
     async def chunks(self, silence: float) -> AsyncIterator[ChatChunk | None]:
         """The stream: roles, what comes as it comes, a finish chunk a choice, usage if it was asked for."""
-        for index in range(len(self._generations)):
+        for index in range(len(self._exchange.choices)):
             yield self._chunk(_news_of(index, {"role": "assistant", "content": None}))
         exchange = self._exchange
         async for news in exchange.stream(silence, self._fields.return_progress):
@@ -232,7 +240,7 @@ class ChatReply:
                     yield self._content_chunk(news.number, answer, {"content": ""})
                 yield self._last_chunk(news.number, answer)
         if self._fields.wants_usage:
-            yield self._chunk() | self._counted()
+            yield self._chunk() | exchange.counted()
 
     def _content_chunk(self, index: int, answer: OneAnswer, delta: Delta) -> ChatChunk:
         choice = _news_of(index, delta)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
-from time import time
-from typing import Any
-from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -25,13 +22,10 @@ from localspec.server.chat.shapes import (
     TextCompletion,
     TextLogProbs,
     extra,
-    fingerprint,
     joined,
     prompt_log_probs,
-    summed,
     text_log_probs,
     timings,
-    usage,
 )
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
@@ -94,19 +88,12 @@ class TextReply:
     def __init__(self, exchange: Exchange, fields: CompletionFields, scores: list[list[TokenLogProb]] | None) -> None:
         """`scores`: of the prompts that are echoed; None = they are not asked for."""
         self._exchange, self._fields = exchange, fields
-        self._generations = exchange.answers.generations
         answers: list[OneAnswer | None] = [*exchange.choices] or [None] * (len(exchange.asked) * fields.choices)
         echoes = self._echoes(scores)
         self._texts = [
             _Text(answer, exchange.model, *echoes[index // fields.choices]) for index, answer in enumerate(answers)
         ]
-        self._head: Completion = {
-            "id": f"cmpl-{uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time()),
-            "model": exchange.name,
-            "system_fingerprint": fingerprint(exchange.engine),
-        }
+        self._head: Completion = exchange.head("cmpl", "text_completion")
 
     def _echoes(self, scores: list[list[TokenLogProb]] | None) -> list[tuple[str, TextLogProbs | None]]:
         """By prompt: what is said of it, and how likely that is."""
@@ -127,9 +114,8 @@ class TextReply:
             one.choice(index, one.echo + (one.answer.content if one.answer else ""), one.log_probs(), ended=True)
             for index, one in enumerate(self._texts)
         ]
-        body = self._chunk(*choices) | self._counted()
-        body["localspec"] = [extra(self._exchange.engine, generation) for generation in self._generations]
-        return json_response(body)
+        extras = {"localspec": self._exchange.extras()}
+        return json_response(self._chunk(*choices) | self._exchange.counted() | extras)
 
     async def chunks(self, silence: float) -> AsyncIterator[TextCompletion | None]:
         """The stream: echoed prompts, text as it comes, a finish chunk a choice, usage if it was asked for."""
@@ -152,7 +138,7 @@ class TextReply:
             if event.finish is not None:
                 yield self._last_chunk(news.number, text)
         if self._fields.wants_usage:
-            yield self._chunk() | self._counted()
+            yield self._chunk() | self._exchange.counted()
 
     def _last_chunk(self, index: int, text: _Text) -> TextCompletion:
         chunk = self._chunk(text.choice(index, "", None, ended=True))
@@ -160,10 +146,6 @@ class TextReply:
             chunk["timings"] = timings(text.answer.generation.stats)
             chunk["localspec"] = [extra(self._exchange.engine, text.answer.generation)]
         return chunk
-
-    def _counted(self) -> Any:
-        prompts = [len(one.prompt) for one in self._exchange.asked]
-        return {"usage": usage(self._generations, prompts), "timings": timings(summed(self._generations))}
 
     def _chunk(self, *choices: TextChoice) -> TextCompletion:
         return {**self._head, "choices": list(choices)}

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -415,7 +415,6 @@ def _picked(answer: Json, names: list[str]) -> Json:
 TEXT = APIRouter(tags=["text"], route_class=ModelRoute)
 MOST_TOKENS = 1 << 13
 """Tokens that a text may have at least for /tokenize, which takes longer ones than the context holds."""
-_Result = TypeVar("_Result")
 
 
 class TokenizeFields(Body):
@@ -434,8 +433,7 @@ class Piece(BaseModel):
     """A token and what it stands for."""
 
     id: int
-    piece: str | list[int]
-    """Text, or bytes that are no whole characters."""
+    piece: str | list[int]  # text, or bytes that are no whole characters
 
 
 class Tokenized(BaseModel):

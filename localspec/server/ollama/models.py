@@ -105,10 +105,8 @@ Capability = Literal["completion", "tools", "thinking", "insert"]
 class ApiVersion(BaseModel):
     """Which API is spoken, and who speaks it."""
 
-    version: str
-    """Version of Ollama whose API this is."""
-    localspec: str
-    """Version of localspec."""
+    version: str  # version of Ollama whose API this is
+    localspec: str  # version of localspec
 
 
 class Details(BaseModel):
@@ -116,11 +114,9 @@ class Details(BaseModel):
 
     parent_model: str = ""
     format: str = "gguf"
-    family: str
-    """Its architecture."""
+    family: str  # its architecture
     families: list[str]
-    parameter_size: str
-    """Such as `1.5B`."""
+    parameter_size: str  # such as `1.5B`
     quantization_level: str
 
 
@@ -128,14 +124,10 @@ class Tag(BaseModel):
     """A model that may be asked for."""
 
     name: str
-    model: str
-    """The same."""
-    modified_at: str
-    """When it was installed."""
-    size: int
-    """Bytes of its files."""
-    digest: str
-    """SHA-256 of the file as it was installed; of the first MiB and the size for a file that was not."""
+    model: str  # the same
+    modified_at: str  # when it was installed
+    size: int  # bytes of its files
+    digest: str  # SHA-256 of the file as it was installed; of the first MiB and the size for a file that was not
     details: Details
 
 
@@ -149,18 +141,13 @@ class Running(BaseModel):
     """A model in memory."""
 
     name: str
-    model: str
-    """The same."""
-    size: int
-    """Bytes of its weights."""
+    model: str  # the same
+    size: int  # bytes of its weights
     digest: str
     details: Details
-    expires_at: str
-    """When it leaves memory if no request asks for it; far away if it stays."""
-    size_vram: int
-    """Bytes of its weights on GPUs."""
-    context_length: int
-    """Tokens a conversation may have."""
+    expires_at: str  # when it leaves memory if no request asks for it; far away if it stays
+    size_vram: int  # bytes of its weights on GPUs
+    context_length: int  # tokens a conversation may have
 
 
 class RunningModels(BaseModel):
@@ -181,14 +168,11 @@ class Shown(BaseModel):
     """Facts of a model."""
 
     modelfile: str
-    parameters: str = ""
-    """Settings of its own: models here have none."""
-    template: str
-    """Its chat template, in Jinja."""
+    parameters: str = ""  # settings of its own: models here have none
+    template: str  # its chat template, in Jinja
     license: str
     details: Details
-    model_info: dict[str, Any]
-    """Metadata of the file; null for long lists."""
+    model_info: dict[str, Any]  # metadata of the file; null for long lists
     capabilities: list[Capability]
     modified_at: str
 

@@ -19,7 +19,7 @@ from localspec.errors import LocalspecError
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
 from localspec.runtime.memory import places
-from localspec.server.chat.fields import Body
+from localspec.server.chat.fields import Body, Unused
 from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import ApiError, from_localspec, invalid
 from localspec.server.http.route import JsonRoute
@@ -38,20 +38,16 @@ class OllamaPull(Body):
     other_names: ClassVar[dict[str, str]] = {"name": "model"}
     model: str = Field(min_length=1, description="A pair or model of the catalogue, or `user/repo[:quant]`.")
     stream: bool = True
-    insecure: Any = Field(default=None, description="Accepted and not used.")
+    insecure: Unused = None
 
 
 class PullProgress(BaseModel):
     """How far it is."""
 
-    status: str
-    """What is done now; `success` at the end."""
-    digest: str | None = None
-    """Of the file that comes."""
-    total: int | None = None
-    """Bytes of it."""
-    completed: int | None = None
-    """Bytes that are here."""
+    status: str  # what is done now; `success` at the end
+    digest: str | None = None  # of the file that comes
+    total: int | None = None  # bytes of it
+    completed: int | None = None  # bytes that are here
 
 
 @ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=LINES)
