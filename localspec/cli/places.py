@@ -36,7 +36,6 @@ def check_openable(word: str, commands: Iterable[str] = ()) -> None:
     """Accepts an installed model or pair, a server's model of models.toml, or a GGUF file. Nothing is fetched.
 
     Args:
-        word: as typed.
         commands: what else could have been meant.
 
     Raises:

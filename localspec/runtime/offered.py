@@ -86,7 +86,6 @@ def offers(catalog: Catalog, memory: Place, disk_bytes: int, rate: Rate | None =
     """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`; such as are too slow come last, the fastest first.
 
     Args:
-        catalog: what is known; names that it does not have are left out.
         memory: the CPU's; where its free bytes are unknown (0), only the disk counts.
         disk_bytes: free where models are kept.
         rate: of this machine; None = it is not known, and no model is too slow.

@@ -134,7 +134,6 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.models.installed import installed
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import called, can_draft, same_files
-    from localspec.runtime.offered import HEADING, offered
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
@@ -155,10 +154,13 @@ def _print(entries: list[Entry], faults: dict[str, str]) -> None:
     print_rows(rows)
     if found.fault:
         print_plain(f"{found.fault} {default} answers where no model is named.")
-    if not entries and (offers := offered()):  # as the chat's welcome has them
-        print(f"\n{HEADING}")
-        print_rows(offers)
-        print("localspec pull NAME fetches one.")
+    if not entries:
+        from localspec.runtime.offered import HEADING, offered
+
+        if offers := offered():  # as the chat's welcome has them
+            print(f"\n{HEADING}")
+            print_rows(offers)
+            print("localspec pull NAME fetches one.")
     broken = [name for name, fault in faults.items() if fault]
     if broken:
         print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)

@@ -81,9 +81,7 @@ def served_by(engine: str, method: str, target: Model, draft: Model | None) -> S
     """The command that serves a target with its drafter.
 
     Args:
-        engine: a key of `NAMES`.
         method: how it drafts, as the catalogue calls it.
-        target: whose text is emitted.
         draft: None = layers of the target's own file draft.
 
     Raises:

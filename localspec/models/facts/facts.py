@@ -84,13 +84,8 @@ class Facts:
 
 
 def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Facts:
-    """Everything about a model.
-
-    Args:
-        parts: headers of its files, see `localspec.gguf.split.read_parts`.
-        settings: how it would run; `context` adds a length to the table of memory.
-        places: what memory there is.
-    """
+    """Everything about a model, from the headers of its files; the context of the settings adds a length to the table
+    of memory."""
     header, shape = parts[0], shape_of(parts)
     whole, found = any(part.tensors for part in parts), draft_kind(header)
     kind = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
@@ -188,11 +183,7 @@ COST = "there a pass of 8 rows takes about 5 passes of one row, so drafts gain l
 
 def unpacked(parts: Sequence[Header]) -> dict[str, int]:
     """Bytes by format, most first, of the matrices that a pass multiplies with and our kernels do not pack. Experts and
-    small float32 matrices are llama.cpp's, and not counted.
-
-    Args:
-        parts: headers of a model's files.
-    """
+    small float32 matrices are llama.cpp's, and not counted."""
     left: Counter[str] = Counter()
     for kind, columns, rows, size in _matrices(parts):
         if not packs(kind, columns, rows):

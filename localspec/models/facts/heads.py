@@ -126,11 +126,8 @@ def reads(header: Header) -> str:
 
 
 def nextn_layers(header: Header | Sequence[Header]) -> int:
-    """Multi-token-prediction layers that a whole model carries inside its own files.
-
-    Args:
-        header: of the model, whose other files are read where it says that there are some; or those of all files.
-    """
+    """Multi-token-prediction layers that a whole model carries inside its own files. Of one header the other files are
+    read where it says that there are some."""
     first = header if isinstance(header, Header) else header[0]
     count = first.number("nextn_predict_layers")
     if count <= 0:

@@ -303,12 +303,7 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
 
 def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """Compares two headers.
-
-    Args:
-        target: of the model whose text is emitted.
-        draft: of the one that should guess.
-        cross_tokenizer: whether it may do so with another tokenizer.
+    """Compares two headers; `cross_tokenizer`: whether the draft may have another tokenizer.
 
     Raises:
         ModelFileError: a file has not as many types of tokens as tokens, or has changed.
@@ -442,12 +437,8 @@ def template_marks(template: str) -> frozenset[str]:
 
 
 def rank(method: str, mixture: bool = False) -> int:
-    """The place of a way to draft among all, 0 the most promising.
-
-    Args:
-        method: as `heads.DraftKind` has it.
-        mixture: whether the model has experts: each row of a pass reads some of its own, so short drafts come first.
-    """
+    """The place of a way to draft among all, 0 the most promising. In a mixture of experts each row of a pass reads
+    some of its own, so short drafts come first."""
     if mixture and method in ROWS and ROWS[method].family:
         return -1
     order = (*HEADS, "draft")
@@ -455,13 +446,8 @@ def rank(method: str, mixture: bool = False) -> int:
 
 
 def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str:
-    """Why a file cannot be taken as a model's drafter, from their headers: a clause; "" = it can.
-
-    Args:
-        target: headers of all files of the model.
-        draft: of the drafter.
-        whole: whether it may be a whole model.
-    """
+    """Why a file cannot be taken as the drafter of a model of these files, `whole` = even if it is a whole model: a
+    clause; "" = it can."""
     kind, model = draft_kind(draft), target[0]
     if not kind.drafts:
         return f"it is {kind.sentence}"

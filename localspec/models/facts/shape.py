@@ -84,7 +84,6 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
     """Sizes of a model from its header, or from the headers of all parts of a split one (first part first).
 
     Args:
-        headers: of the model.
         nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
             alone have none.
         spread: whose overrides move tensors.
@@ -233,7 +232,6 @@ def default_context(
     """Tokens a slot can hold, at most as many as the target was trained for.
 
     Args:
-        target, draft: of the model, and of its draft model if there is one.
         slots: each has a cache of its own.
         total_bytes: all memory of the machine; 0 = unknown.
         element: bytes of an element of the target's cache (the draft's have 2).

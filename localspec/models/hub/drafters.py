@@ -244,7 +244,6 @@ def suggest(
         names: what the target is called: names of the catalogue, file names, `user/repo[:quant]`. Another
             quantisation of a model of the catalogue is drafted for by the same, and where there is none, models of
             the same family tell.
-        catalog: what is known.
         installed: models on this machine by name; a file may also be given by its path.
         called: what the user types for the target; "" = its path.
     """

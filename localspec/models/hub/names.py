@@ -114,7 +114,6 @@ def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | No
     """What `text` names on the net; None if it is not of such a form.
 
     Args:
-        text: as typed.
         hub_hosts: further hosts (with port) that speak for the hub, such as that of HF_ENDPOINT.
 
     Raises:
@@ -232,11 +231,7 @@ def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
 
 
 def drafter_method(stem: str) -> str:
-    """The method of which a file's name, or else its folder's, says that it is a drafter; "" = of none.
-
-    Args:
-        stem: path in the repository, without .gguf.
-    """
+    """The method by which the name of a file, without .gguf, or else its folder's calls it a drafter; "" = none."""
     folder = _last(stem.rpartition("/")[0])
     found = _DRAFTER_FILES.search(_last(stem)) or _DRAFTER_FILES.fullmatch(folder)
     if found is None:

@@ -104,9 +104,8 @@ def make_plan(
     Args:
         wanted: the target, and its draft if there is one.
         hub, store: where from, and where plain downloads go.
-        context: tokens to plan memory for; None = what the target was trained for, at most 4,096.
+        context: tokens to plan memory for; None = as many as it has by default here.
         places: devices to plan for; none = the CPU's memory.
-        cross_tokenizer: whether the draft may have another tokenizer.
         catalog: where a drafter is looked for, after the target's own file and repository, if a target is all that is
             wanted; None = none is looked for.
         reach: says which heads cannot be run; those are not taken.
@@ -206,7 +205,6 @@ def install(
     The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
 
     Args:
-        plan, hub, store: what to fetch, where from, and the index it goes into.
         report: called with progress, from several threads.
         stop: ends it when set.
         load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.

@@ -160,11 +160,9 @@ def adopt(
 
     Args:
         file: a .gguf file, any part of a split one.
-        store: the index it goes into.
         name: what it will be called; "" = the file's name without .gguf.
         role: "target" or "draft".
         copy: copy the bytes instead of linking to them.
-        progress: called while bytes are read.
 
     An imported file that was changed or moved since is taken in anew by its name.
 
@@ -298,7 +296,6 @@ def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str
     Args:
         target: what it was trained for.
         name, file: the trained model.
-        store: the list of what is installed.
         drafts: whether it becomes the target's draft model.
 
     Returns:

@@ -157,13 +157,7 @@ def _sound(entry: Entry) -> Path:
 
 
 def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
-    """What to call the model of this file.
-
-    Args:
-        target: its file, or the first part of a split one.
-        store: what is in the list; None = the user's.
-        named: what the user calls it; of several names in the list it is this one.
-    """
+    """What to call the model of this file: of several names in the list the one by which the user named it."""
     real = paths.real(target)
     entries = (Store() if store is None else store).entries()
     listed = [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]

@@ -145,7 +145,6 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
 
     Args:
         target, draft: a header, or the headers of all parts of a split file, the first part first.
-        settings: as they will run.
         places: the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory.
     """
     main, small = settings.shape(target), None if draft is None else shape_of(draft)
@@ -383,13 +382,7 @@ def offloaded(shape: ModelShape, layers: int, places: Sequence[Place]) -> int:
 
 
 def shares_of(who: str, shape: ModelShape, use: Use, layers: int, places: Sequence[Place]) -> Iterator[Share]:
-    """A model's share of each GPU that has layers of it, then of the CPU.
-
-    Args:
-        who: "target", "draft" or "heads".
-        layers: on GPUs, as llama.cpp's n_gpu_layers; -1 = all.
-        places: the CPU, and the GPUs in llama.cpp's order.
-    """
+    """A model's share of each GPU that has layers of it (llama.cpp's n_gpu_layers, -1 = all), then of the CPU."""
     gpus = [place for place in places if place.kind == "gpu"]
     cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
     count = offloaded(shape, layers, places)
