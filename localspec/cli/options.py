@@ -95,10 +95,8 @@ _VLLM_RULES = {"standard": "rejection", "block": "block"}
 
 
 def vllm_settings(text: str) -> dict[str, Any]:
-    """Settings from vLLM's `--speculative-config` JSON.
-
-    With custom_class the model is package.module.Class,
-    which must be a drafter of ours (`localspec.drafters.plugin`).
+    """Settings from vLLM's `--speculative-config` JSON. With custom_class the model is package.module.Class, which must
+    be a drafter of ours (`localspec.drafters.plugin`).
     """
     try:
         given = json.loads(text)

@@ -28,7 +28,6 @@ from localspec.cli.options import (
     wanted_of,
 )
 from localspec.cli.parser import add_engine_settings
-from localspec.cli.places import check_openable
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from localspec.cli.places import check_openable
+
     if options.name is not None:
         name_target(options, options.name)
         check_openable(options.name)  # before a screen shows

@@ -19,7 +19,6 @@ from localspec.chat.text_file import check_text, read_text
 from localspec.cli import answers, output, streams
 from localspec.cli.options import add_model_options, add_sampling_options, load_engine, take_default, wanted_of
 from localspec.cli.parser import add_engine_settings, add_whole
-from localspec.cli.places import names_model
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _taken_words(options: argparse.Namespace) -> str | None:
     """Turns the words of the command line into a target, and the prompt that is left."""
+    from localspec.cli.places import names_model
+
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
