@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from localspec.engine.constraint import legal
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
     NO_REVIEW,
@@ -16,6 +15,7 @@ from localspec.engine.interfaces import (
     Review,
     Target,
 )
+from localspec.engine.verify import legal
 from localspec.errors import UsageError
 
 MOST_NODES = 64

@@ -217,7 +217,7 @@ def count_passes(context: BlockContext) -> list[int]:
         found.append(len(histories))
         return blocks(histories)
 
-    context._context.blocks = counted  # type: ignore[method-assign,assignment]
+    context._context.blocks = counted
     return found
 
 

@@ -61,9 +61,10 @@ class OnePassContext(ABC):
     A *level* is the number of tokens guessed before: level 0 follows the history.
     """
 
-    def __init__(self, n_ctx: int, n_vocab: int, n_paths: int) -> None:
-        """`n_paths`: most paths of a slot that go different ways."""
-        self.n_ctx, self.n_vocab, self.n_paths = n_ctx, n_vocab, n_paths
+    def __init__(self, context: Any, n_paths: int) -> None:
+        """`context` runs the head, for at most `n_paths` paths of a slot that go different ways."""
+        self._context: Any = context
+        self.n_ctx, self.n_vocab, self.n_paths = context.n_ctx, context.n_vocab, n_paths
         self._ends: Mapping[int, int] = {}
         self._blocks: dict[int, DraftBlock] = {}
         """{slot: the block of its last pass}."""
@@ -97,8 +98,19 @@ class OnePassContext(ABC):
     def _row(self, feed: Feed, level: int) -> LogitRows | None:
         """The row of a level of the slot's block; None = the block says nothing of it."""
 
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """One step towards a cache of all tokens but the last."""
+        self._blocks.clear()
+        done: int = self._context.prefill_chunk(slot, tokens, prompt_length)
+        return done
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """Number of leading tokens that are cached."""
+        cached: int = self._context.reusable(slot, tokens, prompt_length)
+        return cached
+
     def close(self) -> None:
-        """Frees the cache. A second call does nothing."""
+        """Frees what is its own. A second call does nothing."""
         self._blocks.clear()
 
 
@@ -156,12 +168,12 @@ class DFlashContext:
 
     # -- cells --------------------------------------------------------------------------------------------------
 
-    def reusable(self, slot: int, tokens: Tokens) -> int:
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """Tokens less those that must be read: one for each cell to make, at least the last one."""
         start, stop = self._tapped.span(slot, tokens)
         return len(tokens) - max(1, stop - max(self._kept(slot, tokens, start, stop), start))
 
-    def prefill_chunk(self, slot: int, tokens: Tokens) -> int:
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """Makes up to 512 of the cells that are missing; how many tokens count as cached then (see `reusable`)."""
         start, stop = self._sync(slot, tokens)
         begin = max(len(self._trunks[slot].tokens), start)

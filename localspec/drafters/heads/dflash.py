@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.drafters.heads.block import BlockDrafter, BlockShape, DFlashContext, DraftBlock, OnePassContext
-from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head
+from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head, tapped_layers
 from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context
 from localspec.llama.library.quantize import TensorRows
-from localspec.llama.library.settings import SHOWS_LAYERS, Tap
+from localspec.llama.library.settings import Tap
 from localspec.llama.model import Model
 from localspec.models.facts import pairing
-from localspec.models.facts.heads import check_forgets, draft_kind, nextn_layers
+from localspec.models.facts.heads import check_forgets, draft_kind
 from localspec.native import kernels
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Feed, Float32Array, LogitRows
 
 _REBIASED_TOKENS = 256
 """Tokens of a DSpark row whose bias is computed again after a guess that is not the row's own; other tokens are not
@@ -162,7 +162,7 @@ def load(path: Path, target: Header) -> Head:
     check_forgets(target)
     pairing.check(target, header)
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    layers = _layers(header, target)
+    layers, _ = tapped_layers(header, target)
     _check_attention(header)
     check_held(header, _needed(header, kind))
     check_rows(header, tensors, target)
@@ -191,25 +191,6 @@ def load(path: Path, target: Header) -> Head:
 
     tap = Tap(tuple(sorted(set(layers))))
     return Head(kind, path, tap, lambda target: beside(path, HeadModel, target), context, BlockDrafter)
-
-
-def _layers(header: Header, target: Header) -> tuple[int, ...]:
-    """The layers whose inputs the head reads, if this llama.cpp shows them."""
-    layers = header.array("dflash.target_layers")
-    if not layers or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
-        raise ModelFileError(f"{header.path.name} is corrupt: it names target layers {list(layers)[:8]}.")
-    count = target.n_layers - nextn_layers(target)
-    if max(layers) >= count:
-        raise PairError(
-            f"{header.path.name} cannot draft for {target.path.name}: number of layers is {count} in the target, and"
-            f" the head reads layer {max(layers)}, counted from 0."
-        )
-    if target.architecture not in SHOWS_LAYERS:
-        raise PairError(
-            f"llama.cpp does not show what goes into layers of the architecture {target.architecture}, which"
-            f" {header.path.name} reads."
-        )
-    return tuple(int(layer) for layer in layers)
 
 
 def _rows(header: Header, kind: str, from_anchor: bool) -> int:
@@ -293,28 +274,19 @@ class BlockContext(OnePassContext):
     """Blocks of a `DFlashContext`, read level by level."""
 
     def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
-        """`context` runs the head and is closed with this; `rows` reads its blocks. `n_paths` as in
-        `OnePassContext`."""
-        super().__init__(context.n_ctx, context.n_vocab, n_paths)
-        self._context, self._rows = context, rows
+        """`context` is closed with this; `rows` reads its blocks."""
+        super().__init__(context, n_paths)
+        self._rows = rows
 
     def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
         known = {slot: block.tokens for slot, block in self._blocks.items()}
-        return self._context.blocks(known | {feed.slot: feed.tokens for feed in new})
+        found: dict[int, DraftBlock] = self._context.blocks(known | {feed.slot: feed.tokens for feed in new})
+        return found
 
     def _row(self, feed: Feed, level: int) -> LogitRows | None:
         if level >= self._rows.levels:
             return None
         return LogitRows.from_matrix(self._rows.row(self._blocks[feed.slot], level, int(feed.tokens[-1]))[None, :])
-
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """One step towards a cache of all tokens but the last."""
-        self._blocks.clear()
-        return self._context.prefill_chunk(slot, tokens)
-
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """Number of leading tokens that are cached."""
-        return self._context.reusable(slot, tokens)
 
     def close(self) -> None:
         super().close()

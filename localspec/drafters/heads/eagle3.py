@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head
+from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head, tapped_layers
 from localspec.drafters.heads.head_cache import (
     MOST_PASS_ROWS,
     HeadBatch,
@@ -24,10 +24,10 @@ from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
-from localspec.llama.library.settings import NEXTN, SHOWS_LAYERS, SHOWS_NEXTN, Tap
+from localspec.llama.library.settings import NEXTN, Tap
 from localspec.llama.model import Model
 from localspec.models.facts import pairing
-from localspec.models.facts.heads import check_forgets, nextn_layers
+from localspec.models.facts.heads import check_forgets
 from localspec.types import Float32Array
 
 
@@ -56,14 +56,10 @@ class Eagle3Context(HeadCache):
             batch = passes.batch.of(list(range(first, first + count)), [(0, 1)] * count, True, states=states)
             passes.handle.call(self._api.llama_encode, batch)
             states = passes.states(count).copy()
-        positions, tokens = [row.position for row in rows], [row.token for row in rows]
-        passes.decode(passes.batch.of(positions, [self._ids(row) for row in rows], asked, tokens=tokens, states=states))
+        positions, tokens, ways = [row.position for row in rows], [row.token for row in rows], self.n_paths
+        ids = [(row.slot * ways, ways) if row.sequence is None else (row.slot * ways + row.sequence, 1) for row in rows]
+        passes.decode(passes.batch.of(positions, ids, asked, tokens=tokens, states=states))
         return (passes.states(count), passes.logits(count)) if asked else None
-
-    def _ids(self, row: HeadRow) -> tuple[int, int]:
-        """The first sequence id of a cell, and how many."""
-        first = row.slot * self.n_paths
-        return (first, self.n_paths) if row.sequence is None else (first + row.sequence, 1)
 
     def _remove(self, slot: int, start: int) -> None:
         self._passes.remove(-1 if self._n_slots == 1 else slot, start)
@@ -73,7 +69,6 @@ class Eagle3Context(HeadCache):
         self._api.llama_memory_seq_cp(self._passes.memory, first + source, first + sequence, start, stop)
 
 
-_TAPPED_LAYERS = 3
 _LAYER_TENSORS = (
     "attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up",
     "ffn_down",
@@ -86,7 +81,7 @@ def load(path: Path, target: Header) -> Head:
     header = read_head(path, ("eagle3",), "an EAGLE-3 head")
     check_forgets(target)
     pairing.check(target, header)
-    layers, count = _layers(header, target), target.n_layers - nextn_layers(target)
+    layers, count = tapped_layers(header, target, three=True)
     _check_tensors(header, target)
     return Head(
         "eagle3",
@@ -95,26 +90,6 @@ def load(path: Path, target: Header) -> Head:
         lambda target: beside(path, HeadModel, target),
         lambda model, target: Eagle3Context(model, target, layers),
     )
-
-
-def _layers(header: Header, target: Header) -> tuple[int, ...]:
-    """The layers whose inputs the head reads, if this llama.cpp shows them."""
-    layers = header.array("eagle3.target_layers")
-    count = target.n_layers - nextn_layers(target)
-    if len(layers) != _TAPPED_LAYERS or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
-        raise ModelFileError(f"{header.path.name} is corrupt: it names target layers {list(layers)}, not three.")
-    found = tuple(int(layer) for layer in layers)
-    if max(found) > count:
-        raise PairError(
-            f"{header.path.name} cannot draft for {target.path.name}: number of layers is {count} in the target, and"
-            f" the head reads layer {max(found)}."
-        )
-    if target.architecture not in SHOWS_LAYERS or (count in found and target.architecture not in SHOWS_NEXTN):
-        raise PairError(
-            f"llama.cpp does not show what goes into layers of the architecture {target.architecture}, which"
-            f" {header.path.name} reads."
-        )
-    return found
 
 
 def _check_tensors(header: Header, target: Header) -> None:

@@ -24,10 +24,10 @@ from localspec.gguf.split import read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.quantize import TensorRows
-from localspec.llama.library.settings import FINAL, Tap
+from localspec.llama.library.settings import FINAL, SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts.checkpoint import is_checkpoint
-from localspec.models.facts.heads import draft_kind
+from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array, LogitRows, Tokens
@@ -152,6 +152,34 @@ def check_held(header: Header, names: Iterable[str]) -> None:
     for name in names:
         if name not in held:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.")
+
+
+def tapped_layers(header: Header, target: Header, three: bool = False) -> tuple[tuple[int, ...], int]:
+    """The target's layers whose inputs a head reads, and how many it has, those of multi-token prediction not counted.
+    A head that reads `three` may also read what follows the last.
+
+    Raises:
+        ModelFileError: it does not name them.
+        PairError: the target has too few, or this llama.cpp does not show them.
+    """
+    layers, count = header.array(f"{header.architecture}.target_layers"), target.n_layers - nextn_layers(target)
+    sound = all(isinstance(layer, int) and layer >= 0 for layer in layers)
+    if not layers or not sound or (three and len(layers) != 3):
+        named = f"{list(layers)}, not three" if three else list(layers)[:8]
+        raise ModelFileError(f"{header.path.name} is corrupt: it names target layers {named}.")
+    if max(layers) >= count + three:
+        counted = "" if three else ", counted from 0"
+        raise PairError(
+            f"{header.path.name} cannot draft for {target.path.name}: number of layers is {count} in the target, and"
+            f" the head reads layer {max(layers)}{counted}."
+        )
+    found, architecture = tuple(map(int, layers)), target.architecture
+    if architecture not in SHOWS_LAYERS or (count in found and architecture not in SHOWS_NEXTN):
+        raise PairError(
+            f"llama.cpp does not show what goes into layers of the architecture {architecture}, which"
+            f" {header.path.name} reads."
+        )
+    return found, count
 
 
 _TOKENS_KEY = "tokenizer.ggml.tokens"

@@ -120,22 +120,18 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
         LocalspecError: a head that was asked for cannot be loaded.
     """
     try:
-        return _attach(head, target, settings)
+        try:
+            return head.attach(target, settings.branches)
+        except MemoryError:
+            raise ModelError(
+                f"There is no memory for {head.path.name}, which drafts as {head.name}.",
+                "A shorter context needs less memory.",
+            ) from None
     except LocalspecError as error:
         if is_asked_for(head, settings):
             raise
         _LOG.warning("%s Answers go on without %s.", error, head.name)
         return None
-
-
-def _attach(head: Head, target: Context, settings: EngineSettings) -> Drafter:
-    try:
-        return head.attach(target, settings.branches)
-    except MemoryError:
-        raise ModelError(
-            f"There is no memory for {head.path.name}, which drafts as {head.name}.",
-            "A shorter context needs less memory.",
-        ) from None
 
 
 def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:

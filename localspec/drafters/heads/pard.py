@@ -26,7 +26,7 @@ from localspec.llama.exact import choice
 from localspec.llama.library.settings import NO_TAP, ContextSettings
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import keeps_state
-from localspec.types import Feed, LogitRows, Tokens
+from localspec.types import Feed, LogitRows
 
 MOST_LEVELS = 16
 """Most tokens guessed in one pass: published models were trained for 8 to 16. A longer draft takes another pass."""
@@ -112,8 +112,8 @@ class ParallelContext(OnePassContext):
 
     def __init__(self, context: DraftContext, mask: int) -> None:
         """`context`: takes drafts, for `MOST_LEVELS` rows a slot; the caller frees it."""
-        super().__init__(context.n_ctx, context.n_vocab, n_paths=1)
-        self._context, self._mask = context, mask
+        super().__init__(context, n_paths=1)
+        self._mask = mask
 
     def _level(self, feed: Feed) -> int | None:
         level = super()._level(feed)
@@ -136,12 +136,3 @@ class ParallelContext(OnePassContext):
         return replace(
             feed, prompt_length=length, draft_tokens=np.full(masks, self._mask, dtype=np.int32), draft_parents=chain
         )
-
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """One pass towards a cache of all tokens but the last."""
-        self._blocks.clear()
-        return self._context.prefill_chunk(slot, tokens, prompt_length)
-
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """Number of leading tokens that are cached."""
-        return self._context.reusable(slot, tokens, prompt_length)

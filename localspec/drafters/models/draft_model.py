@@ -18,7 +18,6 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.constraint import keep
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
     HIGHEST_PROBABILITY,
@@ -28,6 +27,7 @@ from localspec.engine.interfaces import (
     History,
     Outcome,
 )
+from localspec.engine.verify import keep
 from localspec.errors import DecodeError, KernelError, UsageError
 from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, SparseProbs, Tokens
@@ -124,8 +124,10 @@ class DraftModel:
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         drafts = [self._start(request) for request in requests]
-        while growing := [draft for draft in drafts if not draft.done]:
-            self._grow(growing)
+        while growing := [draft for draft in drafts if not draft.done]:  # one decode of all slots
+            feeds = [Feed(draft.request.slot, draft.path[: draft.length], draft.length) for draft in growing]
+            for draft, rows in zip(growing, self._decode(feeds), strict=True):
+                self._extend(draft, rows)
         return [self._finish(draft) for draft in drafts]
 
     def _start(self, request: DraftRequest) -> _Growing:
@@ -133,7 +135,10 @@ class DraftModel:
         path = np.empty(len(tokens) + max(request.max_depth, 0), dtype=np.int32)
         path[: len(tokens)] = tokens
         growing = _Growing(request, path, len(tokens))
-        growing.done = self._full(growing) or self._foreign(tokens) or self._reads(request)
+        if self._context is None or self._full(growing):
+            growing.done = True
+        else:  # the draft model's vocabulary may lack the target's last ids
+            growing.done = bool((tokens >= self._context.n_vocab).any()) or self._reads(request)
         return growing
 
     def _reads(self, request: DraftRequest) -> bool:
@@ -145,10 +150,6 @@ class DraftModel:
         with _passing():
             return self._context.prefill_chunk(request.slot, tokens, len(tokens)) < len(tokens) - 1
 
-    def _foreign(self, tokens: Tokens) -> bool:
-        """Whether a token is not in the draft model's vocabulary, which may lack the target's last ids."""
-        return self._context is None or bool((tokens >= self._context.n_vocab).any())
-
     def _full(self, draft: _Growing) -> bool:
         request = draft.request
         return (
@@ -157,12 +158,6 @@ class DraftModel:
             or draft.depth >= request.max_depth
             or draft.length >= self._context.n_ctx
         )
-
-    def _grow(self, growing: list[_Growing]) -> None:
-        """One decode of all slots: each chain gets its next token."""
-        feeds = [Feed(draft.request.slot, draft.path[: draft.length], draft.length) for draft in growing]
-        for draft, rows in zip(growing, self._decode(feeds), strict=True):
-            self._extend(draft, rows)
 
     def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         assert self._context is not None
