@@ -1,7 +1,7 @@
 """The terminal chat (Textual).
 
 Each of its rooms imports only from those before it: `text/` (text as it is drawn), `talk/` (who answers, and the
-`Session`: what a chat works with and no screen draws), `widgets/`, `screens/` (one file and one `.tcss` a screen),
+`Session`: what a chat works with and no screen draws), `widgets/`, `screens/` (with a `.tcss` for each),
 `shell/` (the app around them). Widgets and screens get the session when they are made.
 
 Answers come from an `answerer.Answerer`: models of this machine, asked over a socket file (`runner.answering`), an

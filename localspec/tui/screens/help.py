@@ -38,15 +38,13 @@ class HelpScreen(Page):
 
     CSS_PATH = "help.tcss"
     TITLE = "Help"
+    AUTO_FOCUS = "#help"
 
     def body(self) -> ComposeResult:
         for row in SCREENS:
             load(row.home)
         with VerticalScroll(id="help"):
             yield Static(markup=False)
-
-    def on_mount(self) -> None:
-        self.query_one("#help").focus()
 
     def on_resize(self) -> None:
         width = self.size.width - _AROUND

@@ -43,44 +43,30 @@ if TYPE_CHECKING:
 
 
 State = Literal["here", "hub", "broken"]
-BUNDLED = "bundled pair"
-"""What answers of the bundled pair are signed with when no model was named."""
+BUNDLED = "bundled pair"  # what answers of the bundled pair are signed with when no model was named
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """A row: something to talk with."""
 
-    name: str
-    """What `localspec run NAME` or `localspec pull NAME` takes."""
-    draft: str
-    """Name of the draft model; "" = none."""
+    name: str  # what `localspec run NAME` or `localspec pull NAME` takes
+    draft: str  # name of the draft model; "" = none
     state: State
-    bytes: int
-    """Of all files, drafts included; 0 = unknown."""
-    why: str = ""
-    """A sentence: what it is for, or what is wrong with it."""
+    bytes: int  # of all files, drafts included; 0 = unknown
+    why: str = ""  # a sentence: what it is for, or what is wrong with it
     licence: str = ""
-    files: tuple[Path, ...] = ()
-    """Where it is: target, then draft."""
-    fits: bool | None = None
-    """Whether memory is there for it; None = not known."""
-    fit: str = ""
-    """The verdict in a sentence."""
-    rate: float = 0.0
-    """Tokens/s of its last answers on this machine; 0 = not measured."""
-    speedup: float = 0.0
-    """Estimated speedup of those; 0 = not known, or nothing was drafted."""
-    plain: bool = False
-    """Nothing was drafted in those."""
-    read_bytes: int = 0
-    """Weights that a pass of one row reads; 0 = unknown."""
-    expected: str = ""
-    """The speed that this machine should reach with it without drafts, in words; "" = not known."""
+    files: tuple[Path, ...] = ()  # where it is: target, then draft
+    fits: bool | None = None  # whether memory is there for it; None = not known
+    fit: str = ""  # the verdict in a sentence
+    rate: float = 0.0  # tokens/s of its last answers on this machine; 0 = not measured
+    speedup: float = 0.0  # estimated speedup of those; 0 = not known, or nothing was drafted
+    plain: bool = False  # nothing was drafted in those
+    read_bytes: int = 0  # weights that a pass of one row reads; 0 = unknown
+    expected: str = ""  # the speed that this machine should reach with it without drafts, in words; "" = not known
     recommended: bool = False
     """It is among the models that the welcome offers on this machine, or would if none were installed."""
-    removable: tuple[str, ...] = ()
-    """Entries of the index that it consists of."""
+    removable: tuple[str, ...] = ()  # entries of the index that it consists of
     layers: tuple[str, ...] = ()
     """What of it would run on which GPU and why not on another, a line for each; none on a machine without a GPU."""
 
@@ -388,8 +374,6 @@ class ModelsScreen(Page):
 
     @work(thread=True, exclusive=True, group="drafts")
     def _suggest(self, item: Item) -> None:
-        from localspec.gguf.split import read_parts
-
         try:
             target = item.files[0]
             known = candidates(target, self._store)

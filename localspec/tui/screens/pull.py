@@ -41,8 +41,7 @@ from localspec.tui.widgets.registry import bind
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Found, Hub
 
-Listed = PairEntry | ModelEntry
-"""What the catalogue lists by name: pairs, and targets that are in none."""
+Listed = PairEntry | ModelEntry  # what the catalogue lists by name: pairs, and targets that are in none
 _LIMIT = 30  # repositories asked for: more words find better than a longer list
 HELP = (
     "Enter searches; all words must be in the name. Down goes to the list, where Enter takes one: it is planned before "
@@ -273,8 +272,6 @@ class PullScreen(Dialog[str | None]):
             return self._plan is not None and not self._busy
         return not self._busy if action == "other" else True
 
-    # ---- planning
-
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if not self._busy:
@@ -321,8 +318,6 @@ class PullScreen(Dialog[str | None]):
             doubt = "" if plan.memory.fits else " It does not fit memory now; it can be loaded all the same."
             self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
         self.refresh_bindings()
-
-    # ---- loading
 
     def action_load(self) -> None:
         if self._plan is None or self._hub is None or self._busy:

@@ -40,12 +40,10 @@ from localspec.tui.widgets.registry import bind
 class Lane:
     """One heat."""
 
-    name: str
-    """`plain` or `speculative`."""
+    name: str  # `plain` or `speculative`
     passes: list[Pass] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    exact: bool = True
-    """No pass of it could have changed the text."""
+    exact: bool = True  # no pass of it could have changed the text
     over: bool = False
     _ends: list[float] = field(default_factory=list)
     _counts: list[int] = field(default_factory=list)
@@ -172,8 +170,7 @@ HELP = (
     "counts what the passes took on the engine, reading the prompt left out. Then both are shown again side by side, "
     "at one pace."
 )
-KNEW = "Both heats knew the prompt alone: no past answers, no cache."
-"""Said beside each result."""
+KNEW = "Both heats knew the prompt alone: no past answers, no cache."  # said beside each result
 
 
 class RaceScreen(Page):
@@ -181,6 +178,7 @@ class RaceScreen(Page):
 
     CSS_PATH = "race.tcss"
     TITLE = "Race"
+    AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("race.again", "a", "again", "Other order", "Race again, with the other lane first", show=True),
         bind("race.replay", "r", "replay", "Replay", "Show both lanes side by side again", show=True),
@@ -213,9 +211,6 @@ class RaceScreen(Page):
             yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
             yield LaneView(self.lanes[SPECULATIVE], "one or more a pass", id=SPECULATIVE)
         yield Static("", id="result", markup=False)
-
-    def on_mount(self) -> None:
-        self.query_one("#prompt").focus()
 
     def on_unmount(self) -> None:
         if self._answer is not None:
@@ -329,10 +324,7 @@ class RaceScreen(Page):
             self.query_one(f"#{lane.name}", LaneView).show()
         if self._waiting:
             self._run_next()
-        else:
-            self._finish()
-
-    def _finish(self) -> None:
+            return
         plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
         self.speedups.append(plain.seconds / other.seconds if other.seconds else 0.0)
         self._pace = watchable(max(plain.seconds, other.seconds), _WATCHABLE_SECONDS)
@@ -365,8 +357,6 @@ class RaceScreen(Page):
 
     def _note(self, text: str) -> None:
         self.query_one("#note", Static).update(text)
-
-    # ---- the question
 
     def _make_question(self, prompt: str) -> Question:
         """The chat's settings, a system message if it has one, and this prompt alone."""

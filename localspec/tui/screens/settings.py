@@ -44,8 +44,7 @@ class Pick(Static, can_focus=True):
     """
 
     ALLOW_SELECT = False
-    value = reactive("", init=False)
-    """The word that is chosen."""
+    value = reactive("", init=False)  # the word that is chosen
 
     def __init__(self, words: Sequence[str], value: str, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id, markup=False)

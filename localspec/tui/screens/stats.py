@@ -103,12 +103,9 @@ class Figures(RequestStats):
     """
 
     answers: int = 0
-    inexact: int = 0
-    """Answers with a pass that was not exact."""
-    plain_answers: int = 0
-    """Answers in which nothing was drafted."""
-    rates: list[float] = field(default_factory=list)
-    """Tokens/s, answer by answer."""
+    inexact: int = 0  # answers with a pass that was not exact
+    plain_answers: int = 0  # answers in which nothing was drafted
+    rates: list[float] = field(default_factory=list)  # tokens/s, answer by answer
 
     @classmethod
     def of(cls, stats: Iterable[Mapping[str, Any]]) -> Figures:
@@ -160,10 +157,8 @@ def decode_seconds(stats: Mapping[str, Any]) -> float:
 class Position:
     """What became of guesses at one position of the draft."""
 
-    depth: int
-    """1 = first."""
-    drafted: int
-    """Passes whose draft had a guess there."""
+    depth: int  # 1 = first
+    drafted: int  # passes whose draft had a guess there
     accepted: int
 
     @property
@@ -281,8 +276,7 @@ def _bar_cells(width: int, beside: int) -> int:
     return max(6, min(40, width - beside))
 
 
-SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Of a replay: 1 is as fast as it was."""
+SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of a replay: 1 is as fast as it was
 _READABLE = 0.4  # seconds a usual pass should last at first
 _LONGEST_WAIT = 2.0
 _SHORTEST_WAIT = 0.02
@@ -431,8 +425,6 @@ class StepsScreen(Page):
     def on_origin_view_complete(self, event: OriginView.Complete) -> None:
         self.query_one("#text", VerticalScroll).scroll_end(animate=False)
 
-
-# One pass explained: what was guessed, what the target said to it, and what it took.
 
 _FATES = {
     "accepted": ("✓", "bold", "accepted: the target says it, too"),

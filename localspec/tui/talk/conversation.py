@@ -13,10 +13,8 @@ from localspec.engine.interfaces import fresh_seed
 from localspec.options import LIMITS
 from localspec.remote.answerer import Answerer, Facts, Question
 
-ROOM = 256
-"""Tokens kept free for an answer, where the context has so many."""
-FULL = "full"
-"""Of a context that the prompt alone fills, or more than fills."""
+ROOM = 256  # tokens kept free for an answer, where the context has so many
+FULL = "full"  # of a context that the prompt alone fills, or more than fills
 _NEARLY = 0.8
 """Share of a prompt's longest length from which on a chat is nearly full: another turn of usual length still fits."""
 SUMMARY = 4096
@@ -72,8 +70,7 @@ def checked(params: Mapping[str, Any]) -> dict[str, Any]:
 class Fit:
     """Whether a question fits the context."""
 
-    tokens: int | None
-    """Of the prompt; None = it is not known."""
+    tokens: int | None  # of the prompt; None = it is not known
     limit: int | None
 
     @property
@@ -116,12 +113,9 @@ def fit(answerer: Answerer, question: Question) -> Fit:
 class Window:
     """Where the model's view of a chat must begin so that there is room again."""
 
-    first: StoredMessage
-    """The first message it still sees."""
-    dropped: list[Message]
-    """What it no longer sees, with the system message and an earlier summary."""
-    fits: bool
-    """False = even the last turn alone is too long."""
+    first: StoredMessage  # the first message it still sees
+    dropped: list[Message]  # what it no longer sees, with the system message and an earlier summary
+    fits: bool  # false = even the last turn alone is too long
 
 
 def window(answerer: Answerer, chat: Chat, path: Sequence[StoredMessage], question: Question) -> Window:

@@ -18,8 +18,7 @@ from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
 
-LARGEST = 512 * 1024
-"""Bytes of a file that can be attached: more would fill any context here many times over."""
+LARGEST = 512 * 1024  # bytes of a file that can be attached: more would fill any context here many times over
 _MOST_FILES, _DEEPEST = 4_000, 6
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 
@@ -112,10 +111,8 @@ def _rank(path: str, word: str) -> tuple[int, int] | None:
     return (3, len(path)) if all(letter in letters for letter in word) else None
 
 
-MOST_FILES = 500
-"""Files of a folder that can be attached at once."""
-LARGEST_FOLDER = 4 * 1024 * 1024
-"""Bytes of all of them together: more than any context here holds."""
+MOST_FILES = 500  # files of a folder that can be attached at once
+LARGEST_FOLDER = 4 * 1024 * 1024  # bytes of all of them together: more than any context here holds
 _SKIPPED = {"node_modules", "__pycache__", "venv", "build", "dist", "target"}
 """Folders that hold what is made or fetched, named or not."""
 _MOST_STARS = 3  # in one part of a line's path: with more, looking for a match takes seconds for some names
@@ -132,8 +129,7 @@ class Ignored:
         return self._spec.check_file(path + "/" * is_folder).include
 
 
-Rules = list[tuple[Path, Ignored]]
-"""Of each folder on the way, the nearest one last."""
+Rules = list[tuple[Path, Ignored]]  # of each folder on the way, the nearest one last
 
 
 def _is_sound(line: str) -> bool:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from localspec.engine.slot import PassRecord
 
 
-Piece = Callable[[int], bytes]
-"""The bytes a token stands for; none for control tokens."""
+Piece = Callable[[int], bytes]  # the bytes a token stands for; none for control tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,8 @@ class Guess:
     """A node of a draft."""
 
     text: str
-    parent: int
-    """Index of the guess before it; -1 = it follows the text."""
-    depth: int
-    """Position in the draft, 1 = first."""
+    parent: int  # index of the guess before it; -1 = it follows the text
+    depth: int  # position in the draft, 1 = first
     accepted: bool
 
 
@@ -39,28 +36,20 @@ class Guess:
 class Emitted:
     """A token of the answer, and where it came from."""
 
-    text: str
-    """Characters that were complete with this token; "" for a part of one, or a control token."""
-    drafter: str
-    """Whose guess it was; "" = the target's own."""
-    depth: int
-    """Position in the draft, 1 = first; 0 = the target's own."""
+    text: str  # characters that were complete with this token; "" for a part of one, or a control token
+    drafter: str  # whose guess it was; "" = the target's own
+    depth: int  # position in the draft, 1 = first; 0 = the target's own
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One decode of the target."""
 
-    drafter: str
-    """The drafter that guessed; "" = none."""
-    guesses: tuple[Guess, ...]
-    """As they were sent."""
-    emitted: tuple[Emitted, ...]
-    """Tokens it brought to the answer, the target's own last."""
-    width: int
-    """Rows."""
-    seconds: float
-    """Drafting, verifying and all else between two passes."""
+    drafter: str  # the drafter that guessed; "" = none
+    guesses: tuple[Guess, ...]  # as they were sent
+    emitted: tuple[Emitted, ...]  # tokens it brought to the answer, the target's own last
+    width: int  # rows
+    seconds: float  # drafting, verifying and all else between two passes
 
     @property
     def accepted(self) -> int:
@@ -162,23 +151,18 @@ def joined(stored: Sequence[PassRecord], live: Sequence[PassRecord]) -> list[Pas
 # The colours are Okabe and Ito's, made to be told apart with any kind of colour vision; deeper guesses are stronger.
 # The signs say the same without colour: the letter of the drafter at position 1 of a draft, then the position.
 
-REJECTED = "x"
-"""Sign of a rejected guess."""
-OWN = "·"
-"""Sign of the target's own token."""
+REJECTED = "x"  # sign of a rejected guess
+OWN = "·"  # sign of the target's own token
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A source of tokens."""
 
-    name: str
-    """What people call it."""
+    name: str  # what people call it
     letter: str
-    colour: str
-    """Of its background, #rrggbb; "" = none."""
-    underline: int = 0
-    """Lines under its tokens where there is no colour: 0, 1 or 2."""
+    colour: str  # of its background, #rrggbb; "" = none
+    underline: int = 0  # lines under its tokens where there is no colour: 0, 1 or 2
     italic: bool = False
 
 
@@ -232,10 +216,8 @@ class Cell:
     text: str
     drafter: str = ""
     depth: int = 0
-    ghost: bool = False
-    """A rejected guess, which is not part of the answer."""
-    starts: bool = True
-    """It is the token's first part, which carries the sign."""
+    ghost: bool = False  # a rejected guess, which is not part of the answer
+    starts: bool = True  # it is the token's first part, which carries the sign
 
     @property
     def width(self) -> int:

@@ -19,12 +19,8 @@ def bar(share: float, width: int) -> str:
 def columns(values: Sequence[float], highest: float | None = None) -> str:
     """One cell a value; `highest` fills a cell, None = the largest value. 0 is a line at the bottom."""
     top = max(values, default=0.0) if highest is None else highest
-    return "".join(_level(value, top) for value in values)
-
-
-def _level(value: float, top: float) -> str:
-    share = min(1.0, max(0.0, value / top)) if top > 0 else 0.0
-    return _LEVELS[round(share * (len(_LEVELS) - 1))]
+    shares = (min(1.0, max(0.0, value / top)) if top > 0 else 0.0 for value in values)
+    return "".join(_LEVELS[round(share * (len(_LEVELS) - 1))] for share in shares)
 
 
 def graph(values: Sequence[float], width: int, height: int) -> list[str]:

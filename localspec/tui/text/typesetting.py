@@ -77,23 +77,18 @@ class Look:
         """A style in Textual's words, such as `bold $primary`; needs the running app, whose theme it asks."""
         found = self._found.get(style)
         if found is None:
-            found = self._found[style] = self._translated(
-                ContentStyle.parse(style) if isinstance(style, str) else style
+            asked = ContentStyle.parse(style) if isinstance(style, str) else style
+            mixed = (self._base + asked).rich_style
+            found = self._found[style] = RichStyle(  # what it does not say stays open: styles lie upon one another
+                color=mixed.color if asked.foreground is not None else None,
+                bgcolor=mixed.bgcolor if asked.background is not None else None,
+                bold=asked.bold,
+                dim=asked.dim,
+                italic=asked.italic,
+                underline=asked.underline,
+                strike=asked.strike,
             )
         return found
-
-    def _translated(self, style: ContentStyle) -> RichStyle:
-        """What it does not say stays open, so that styles can lie upon one another."""
-        mixed = (self._base + style).rich_style
-        return RichStyle(
-            color=mixed.color if style.foreground is not None else None,
-            bgcolor=mixed.bgcolor if style.background is not None else None,
-            bold=style.bold,
-            dim=style.dim,
-            italic=style.italic,
-            underline=style.underline,
-            strike=style.strike,
-        )
 
 
 # The blocks of Markdown as Rich draws them, changed so that each fits a narrow screen: it wraps and is not cut.
@@ -226,11 +221,6 @@ def _flat(lines: list[list[Segment]]) -> Iterator[Segment]:
         yield from (*line, Segment.line())
 
 
-def _narrowest(console: Console, options: ConsoleOptions, table: Table) -> int:
-    """Columns it takes if no word is to be folded."""
-    return Measurement.get(console, options.update(max_width=_UNBOUNDED), table).minimum
-
-
 class Tabular(TableElement):
     """Lines only beneath the head and between columns; too narrow for its columns, a row is a list of its cells."""
 
@@ -240,7 +230,8 @@ class Tabular(TableElement):
             table.show_edge = False
             for column in table.columns:
                 column.overflow = "fold"
-            if options.max_width >= min(_COLUMN * len(table.columns), _narrowest(console, options, table)):
+            unfolded = Measurement.get(console, options.update(max_width=_UNBOUNDED), table).minimum
+            if options.max_width >= min(_COLUMN * len(table.columns), unfolded):
                 yield table
             else:
                 yield from self._cells()
@@ -301,8 +292,7 @@ def code_head(number: int, language: str) -> str:
     return f"code {number}" + f" · {language}" * bool(language)
 
 
-Line = tuple[Segment, ...]
-"""What one line of the screen shows; a `Strip` of it would take many times the memory."""
+Line = tuple[Segment, ...]  # what one line of the screen shows; a `Strip` of it would take many times the memory
 
 
 class _Document(Markdown):

@@ -31,10 +31,8 @@ from localspec.tui.text.typesetting import Line, Look, Typesetter, begins_with_c
 # characters, and the next segment reopens the code block or repeats the head of the table. Where the cuts fall is a
 # function of the text alone, not of how it arrived.
 
-SOFT = 600
-"""Characters a segment has before it ends at the next blank line."""
-HARD = 2_400
-"""Characters after which it is cut in any case."""
+SOFT = 600  # characters a segment has before it ends at the next blank line
+HARD = 2_400  # characters after which it is cut in any case
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _TABLE_RULE = re.compile(r" {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$")
@@ -43,12 +41,9 @@ _TABLE_RULE = re.compile(r" {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$")
 class Cut(NamedTuple):
     """The first segment of a text that is long enough for one."""
 
-    segment: str
-    """Markdown that stands alone."""
-    rest: str
-    """What is left, with what must be opened again in front of it."""
-    inside: bool = False
-    """Whether the rest begins amid a block: code there is no block of its own."""
+    segment: str  # Markdown that stands alone
+    rest: str  # what is left, with what must be opened again in front of it
+    inside: bool = False  # whether the rest begins amid a block: code there is no block of its own
 
 
 def cut(text: str) -> Cut | None:

@@ -24,8 +24,7 @@ from localspec.tui.widgets.answer_text import AnswerText
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.registry import VIEWS, bind, load
 
-MARKDOWN = "markdown"
-"""The view an answer has unless another is chosen."""
+MARKDOWN = "markdown"  # the view an answer has unless another is chosen
 _WORD_SECONDS = 0.25  # a letter that comes sooner after another makes a word of both
 
 

@@ -22,8 +22,7 @@ from localspec.tui.widgets.pane import ChatPane
 
 @dataclass(frozen=True, slots=True)
 class OpenTabs:
-    keys: tuple[str, ...] = ()
-    """In the order of the tabs."""
+    keys: tuple[str, ...] = ()  # in the order of the tabs
     front: str = ""
 
     @classmethod

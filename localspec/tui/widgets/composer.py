@@ -232,8 +232,7 @@ class Suggested(NamedTuple):
 
     text: str
     doc: str = ""
-    more: bool = False
-    """Something is expected after it: no space, the list stays (folders)."""
+    more: bool = False  # something is expected after it: no space, the list stays (folders)
 
 
 _MOST_SUGGESTIONS = 8

@@ -272,11 +272,7 @@ class Unsaved(Static):
         self._archive = archive
 
     def on_mount(self) -> None:
-        self.set_interval(_TRY_SECONDS, self._try)
-
-    def _try(self) -> None:
-        if self.display:
-            self._save_back()
+        self.set_interval(_TRY_SECONDS, lambda: self._save_back() if self.display else None)
 
     @work(thread=True, exclusive=True, group="save-back")
     def _save_back(self) -> None:

@@ -23,8 +23,7 @@ from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
 from localspec.tui.widgets.dialogs import say
 
-VARIABLES = ("VISUAL", "EDITOR")
-"""Which editor it is: the first that is set. It may have options, as in `code --wait`."""
+VARIABLES = ("VISUAL", "EDITOR")  # which editor it is: the first that is set. It may have options, as in `code --wait`.
 
 
 def edited(app: App[Any], text: str) -> str:

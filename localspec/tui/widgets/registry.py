@@ -86,19 +86,14 @@ def known() -> dict[str, Binding]:
 class ScreenRow(NamedTuple):
     """A screen of its own: key, slash command and palette entry come from this row. Or another body for an answer."""
 
-    name: str
-    """The slash command without its slash; the binding's id is `open.NAME`."""
+    name: str  # the slash command without its slash; the binding's id is `open.NAME`
     home: str
     """`module:Class`, imported when it is first opened and made with (ChatScreen), and words where there are any; a
     body is a Widget of (Session, StoredMessage), with `extend(AnswerPart)` and `settle(StoredMessage)`."""
-    title: str
-    """Two words at most, for footer and palette."""
-    doc: str
-    """What it is for, in half a sentence: tooltip, palette and list of slash commands."""
-    key: str = ""
-    """Key that opens it; "" = none."""
-    show: bool = False
-    """Its key is in the footer."""
+    title: str  # two words at most, for footer and palette
+    doc: str  # what it is for, in half a sentence: tooltip, palette and list of slash commands
+    key: str = ""  # key that opens it; "" = none
+    show: bool = False  # its key is in the footer
 
 
 _AT = "localspec.tui.screens."
@@ -134,16 +129,13 @@ def load(home: str) -> Any:
 
 # Slash commands: what can be written instead of a message.
 
-COMMANDS = _AT + "commands:SlashCommands"
-"""What runs them, imported at the first."""
+COMMANDS = _AT + "commands:SlashCommands"  # what runs them, imported at the first
 
 
 class CommandRow(NamedTuple):
     name: str
-    usage: str
-    """The words after the name; "" = none."""
-    doc: str
-    """What it does, in half a sentence."""
+    usage: str  # the words after the name; "" = none
+    doc: str  # what it does, in half a sentence
     action: str = ""
     """The chat screen's action that it is without words; "" = a method of `SlashCommands`, which others have for those
     with words."""
