@@ -15,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
+from localspec.engine.constraint import Minimum, masked
 from localspec.engine.interfaces import (
     Constraint,
     Draft,
@@ -29,7 +30,7 @@ from localspec.engine.interfaces import (
 )
 from localspec.engine.slot import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, Slot, TextStream, TokenLogProb
 from localspec.engine.stats import Beside, RequestStats, Step
-from localspec.engine.verify import Minimum, masked, verify
+from localspec.engine.verify import verify
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
 from localspec.native import kernels
 from localspec.types import Feed, LogitRows, Noise, Rule, Tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from localspec.engine.constraint import legal
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
     NO_REVIEW,
@@ -15,7 +16,6 @@ from localspec.engine.interfaces import (
     Review,
     Target,
 )
-from localspec.engine.verify import legal
 from localspec.errors import UsageError
 
 MOST_NODES = 64

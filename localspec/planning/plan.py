@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
+from localspec.engine.constraint import legal
 from localspec.engine.interfaces import (
     ANY_PRICE,
     EMPTY_DRAFT,
@@ -22,7 +23,6 @@ from localspec.engine.interfaces import (
     Undrafted,
     Watcher,
 )
-from localspec.engine.verify import legal
 from localspec.errors import DecodeError
 from localspec.planning.acceptance import (
     CONVINCING_STREAK,

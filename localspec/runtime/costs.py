@@ -13,19 +13,20 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from localspec import kept
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import Facts
-from localspec.llama.cache.constant_width import GPU_WIDTH
 from localspec.llama.exact.facts import Limits, shared_facts
-from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model
+from localspec.llama.library.settings import GPU_WIDTH, ContextSettings
 from localspec.models.facts.shape import ModelShape
 from localspec.planning.acceptance import Table
 from localspec.planning.costs import DraftCosts, Knowledge, PassCosts, kept_from_json
+
+if TYPE_CHECKING:  # `list` reads rates without the library that loads models
+    from localspec.llama.model import Model
 
 Kernels = Literal["wide", "llama", "gpu"]
 """Who computes passes: our kernels, llama.cpp's on the CPU, or a GPU that has all of the model."""

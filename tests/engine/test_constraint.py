@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
 from localspec.drafters.search.forced import GrammarForced
 from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.engine.constraint import legal, masked
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History, Request
 from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
-from localspec.engine.verify import legal, masked
 from localspec.errors import GrammarError
 from localspec.planning.costs import Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan

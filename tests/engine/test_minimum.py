@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from localspec.engine.constraint import Minimum
 from localspec.engine.interfaces import Constraint, Request
 from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
-from localspec.engine.verify import Minimum
 from localspec.errors import UsageError
 from localspec.grammar.grammar import Trigger
 from localspec.grammar.matcher import Lazy

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.engine.constraint import masked
 from localspec.engine.interfaces import EMPTY_DRAFT
-from localspec.engine.verify import masked
 from localspec.errors import DecodeError, LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler

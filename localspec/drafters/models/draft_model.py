@@ -18,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
+from localspec.engine.constraint import keep
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
     HIGHEST_PROBABILITY,
@@ -27,7 +28,6 @@ from localspec.engine.interfaces import (
     History,
     Outcome,
 )
-from localspec.engine.verify import keep
 from localspec.errors import DecodeError, KernelError, UsageError
 from localspec.native import kernels
 from localspec.types import Feed, Float32Array, LogitRows, Purpose, SparseProbs, Tokens

@@ -25,7 +25,6 @@ from localspec.types import Feed, LogitRows, Tokens
 
 _ATTENTION_BLOCK = 256  # llama.cpp's attention reads a multiple of this number of cells
 _SHORT_HISTORY = 40  # tokens of a history that is well within the first block of attention
-GPU_WIDTH = 8  # rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)
 
 
 class ConstantWidth(Context):

@@ -17,14 +17,14 @@ from localspec.errors import ModelError, UsageError
 from localspec.gguf.split import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import NOWHERE, Facts
-from localspec.llama.cache.constant_width import GPU_WIDTH, ConstantWidth
+from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import exactness, wide
 from localspec.llama.exact import widths as probing
 from localspec.llama.exact.exactness import Exactness
 from localspec.llama.exact.facts import SelfCheck, kernels_id, shared_facts
 from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels, StepWatch
-from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
+from localspec.llama.library.settings import GPU_WIDTH, NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 
 Mode = Literal["auto", "strict", "off"]

@@ -13,6 +13,8 @@ from localspec.errors import UsageError
 from localspec.gguf import Header
 from localspec.llama.library.batch import Reuse
 
+GPU_WIDTH = 8  # rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)
+
 CacheType = Literal["f16", "bf16", "q8_0", "f32"]
 
 
