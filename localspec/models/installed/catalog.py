@@ -107,10 +107,13 @@ class PairEntry:
     name: str
     """What a user types."""
     target: str
+    """Name of a model."""
     draft: str
+    """Name of a model."""
     method: str = "draft"
     """How it drafts: `draft` (a small whole model), or the kind of head, such as `eagle3`."""
     why: str = ""
+    """Why this pair: one sentence."""
     acceptance: float = -1.0
     """Acceptance rate measured with localspec, 0 to 1; -1 = not measured."""
     verified: str = ""

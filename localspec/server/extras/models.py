@@ -13,7 +13,7 @@ from typing import Any, Literal
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
@@ -33,16 +33,16 @@ _ANTHROPIC = "anthropic-version"
 
 
 class FileFacts(TypedDict):
-    """What LM Studio's clients ask of a model; null where its file cannot be read."""
+    """What LM Studio's clients ask of a model. What a file that cannot be read does not tell is null or left out."""
 
     type: Literal["llm"]
-    publisher: str | None  # owner of the repository that it came from; "" = it came from none
-    arch: str | None
+    publisher: NotRequired[str | None]  # owner of the repository that it came from; "" = it came from none
+    arch: NotRequired[str | None]
     compatibility_type: Literal["gguf"]
-    quantization: str | None
+    quantization: NotRequired[str | None]
     state: Literal["loaded", "not-loaded"]
-    max_context_length: int | None  # tokens it was trained for
-    loaded_context_length: int | None  # tokens that a conversation may have, if it is loaded
+    max_context_length: NotRequired[int | None]  # tokens it was trained for
+    loaded_context_length: NotRequired[int | None]  # tokens that a conversation may have, if it is loaded
     capabilities: list[Literal["tool_use"]]
 
 

@@ -123,6 +123,8 @@ def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
 
 
 def _figure(rank: int, value: str, label: str = "", short: str = "") -> Segment:
+    if not label:
+        return Segment(rank, Content(value), Content(value))
     return Segment(rank, Content.assemble((label, "dim"), value), Content.assemble((short, "dim"), value))
 
 
