@@ -161,13 +161,12 @@ def served(command: list[str], home: Path) -> tuple[float, float, dict[str, floa
         while not _answers(port):
             time.sleep(0.005)
         answering = time.perf_counter()
-        body = {"prompt": PROMPT, "stream": True, "max_tokens": 4}
+        body = {"prompt": PROMPT, "stream": True, "max_tokens": 4, "temperature": 0}
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=300) as answer:
-            while b'"text":"' not in answer.readline().replace(b'"text":""', b""):
-                pass
+            next(line for line in answer if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["text"])
         first = time.perf_counter() - answering
         child = machine.holder(Path(command[command.index("--target") + 1]), process.pid)
         held = [machine.taken(one)[0] / 1e6 for one in (process.pid, child)]

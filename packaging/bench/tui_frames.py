@@ -143,6 +143,7 @@ class Paced:
     """An answerer that says Markdown at a steady rate."""
 
     name = "paced"
+    checks_room = False
 
     def __init__(self, rate: float, seconds: float) -> None:
         self.facts: Any = None
