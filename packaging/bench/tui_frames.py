@@ -166,6 +166,12 @@ class Paced:
         threading.Thread(target=self._play, args=(answer, sink), daemon=True).start()
         return answer
 
+    def forget_chat(self, chat: str) -> bool:
+        return False
+
+    def look(self, context: int) -> None:
+        return None
+
     def close(self) -> None:
         pass
 
