@@ -10,21 +10,20 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.answers import (
-    add_endpoint_options,
-    check_endpoint_options,
-    key_of,
-    name_target,
-    say_of_model,
-    take_listed,
-)
 from localspec.cli.options import (
+    add_endpoint_options,
     add_model_options,
     add_process,
     add_sampling_options,
+    check_endpoint_options,
+    check_openable,
     engine_settings,
     fitting,
+    key_of,
+    name_target,
+    say_of_model,
     take_default,
+    take_listed,
     wanted_of,
 )
 from localspec.cli.parser import add_engine_settings
@@ -54,8 +53,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.places import check_openable
-
     if options.name is not None:
         name_target(options, options.name)
         check_openable(options.name)  # before a screen shows

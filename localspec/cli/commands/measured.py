@@ -20,7 +20,7 @@ from localspec.cli.options import (
     take_default,
     take_target,
 )
-from localspec.cli.output import count_bar
+from localspec.cli.output import count_bar, load_progress
 from localspec.cli.parser import add_temperatures, add_whole, reader
 from localspec.errors import UsageError
 from localspec.options import LIMITS
@@ -151,7 +151,6 @@ def run_tune(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
     from localspec.checks.gain import TunePlan, TuneReport, tune
-    from localspec.cli.output import load_progress
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
 

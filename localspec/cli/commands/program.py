@@ -16,6 +16,7 @@ from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
 from localspec.cli.output import print_rows
+from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ def add_options_help(parser: argparse.ArgumentParser) -> None:
 
 def run_help(options: argparse.Namespace) -> int:
     from localspec.cli import COMMANDS, build_parser
-    from localspec.cli.parser import did_you_mean
 
     if not options.words:
         build_parser().print_help()

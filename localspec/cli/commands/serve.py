@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from localspec import paths
 from localspec.chat.text_file import read_text
 from localspec.cli.options import add_model_options, add_process, engine_settings, fitting, take_target
+from localspec.cli.output import load_progress
 from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, add_whole, real, whole
 from localspec.errors import UsageError
 from localspec.paths import typed
@@ -106,7 +107,6 @@ def run(options: argparse.Namespace) -> int:
 def _serve(
     pool: Pool, slots: int, settings: ServerSettings, options: argparse.Namespace, processes: Processes | None
 ) -> None:
-    from localspec.cli.output import load_progress
     from localspec.models.installed.processes import announce_server
     from localspec.server.http import listen, meter
 
