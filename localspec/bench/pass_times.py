@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from localspec.bench.report import Table
+from localspec.bench.report import ReportTable
 from localspec.errors import UsageError
 from localspec.gguf import Header, Tensor, read_header
 from localspec.llama.exact import wide
@@ -216,7 +216,11 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
     settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()
     check_target(header)
-    report = PassReport(header, settings, _points(header, settings), status.isa, status.reason)
+    sizes = product(settings.lengths, settings.widths)
+    points = [Point("pass", length, width, pass_work(header, length, width)) for length, width in sizes]
+    if settings.prefill:
+        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
+    report = PassReport(header, settings, points, status.isa, status.reason)
     with contextlib.ExitStack() as stack:
         runners = {}
         for index, kernels in enumerate(report.kernels):
@@ -270,14 +274,6 @@ class _Runner(Bench):
             self.context.prefill(0, self._tokens[: point.width + 1], point.width + 1)
             times.append(time.perf_counter() - start)
         return min(times)
-
-
-def _points(header: Header, settings: PassSettings) -> list[Point]:
-    sizes = product(settings.lengths, settings.widths)
-    points = [Point("pass", length, width, pass_work(header, length, width)) for length, width in sizes]
-    if settings.prefill:
-        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
-    return points
 
 
 def _context_length(settings: PassSettings) -> int:
@@ -351,8 +347,20 @@ def _times(report: PassReport, point: Point, kernels: Kernels) -> dict[str, Any]
     return found
 
 
-def tables(report: PassReport) -> list[Table]:
+def tables(report: PassReport) -> list[ReportTable]:
     """Times side by side, then what they mean for memory and arithmetic: shares of the limits, if these are known."""
+    columns = ["context", "width", *(f"{NAMES[kernels]} ms" for kernels in report.kernels)]
+    columns += ["speedup", "localspec cost"] if report.wide_isa else []
+    times = []
+    for point in report.points:
+        narrow = report.narrow(point)
+        row = [*_place(point), *(_number(point.best(kernels), 1e-3) for kernels in report.kernels)]
+        if report.wide_isa:
+            row += [_number(point.speedup), _number(point.best("wide"), narrow.best("wide") if narrow else None)]
+        times.append((*row, _number(point.llama_best, narrow.llama_best if narrow else None)))
+    title = "Time of a pass (cost: in passes of width 1"
+    title += "; speedup: over llama.cpp's better)" if report.wide_isa else ")"
+    first = ReportTable(title, (*columns, "llama.cpp cost"), tuple(times))
     title = "Bytes of weights, keys and values read, and operations (a multiply-add is two)"
     columns = ["kernels", "context", "width", "GB/s", "GOPS"]
     if report.limits is not None:
@@ -363,7 +371,7 @@ def tables(report: PassReport) -> list[Table]:
             found = _times(report, point, kernels)
             row = [NAMES[kernels], *_place(point), f"{found['gb_s']:.1f}", f"{found['gops']:.0f}"]
             rows.append((*row, *(f"{found[name]:.0%}" for name in ("memory_share", "int8_share") if name in found)))
-    return [_time_table(report), Table(title, tuple(columns), tuple(rows))]
+    return [first, ReportTable(title, tuple(columns), tuple(rows))]
 
 
 def heading(report: PassReport) -> str:
@@ -395,21 +403,6 @@ def notes(report: PassReport) -> list[str]:
 
 def _place(point: Point) -> tuple[str, str]:
     return ("prefill" if point.kind == "prefill" else str(point.length), str(point.width))
-
-
-def _time_table(report: PassReport) -> Table:
-    columns = ["context", "width", *(f"{NAMES[kernels]} ms" for kernels in report.kernels)]
-    columns += ["speedup", "localspec cost"] if report.wide_isa else []
-    rows = []
-    for point in report.points:
-        narrow = report.narrow(point)
-        row = [*_place(point), *(_number(point.best(kernels), 1e-3) for kernels in report.kernels)]
-        if report.wide_isa:
-            row += [_number(point.speedup), _number(point.best("wide"), narrow.best("wide") if narrow else None)]
-        rows.append((*row, _number(point.llama_best, narrow.llama_best if narrow else None)))
-    title = "Time of a pass (cost: in passes of width 1"
-    title += "; speedup: over llama.cpp's better)" if report.wide_isa else ")"
-    return Table(title, (*columns, "llama.cpp cost"), tuple(rows))
 
 
 def _number(value: float | None, over: float | None = 1.0) -> str:

@@ -14,18 +14,18 @@ from statistics import median
 from typing import Any
 
 from localspec.bench.sides import BASELINE, PRODUCT
-from localspec.checks.compare import Answer, Heat, Ratio, Run, fork, gain
+from localspec.checks.compare import Heat, Ratio, Run, TimedAnswer, fork, gain
 from localspec.engine.stats import percentile
 from localspec.errors import LocalspecError, UsageError
 
 
 @dataclass(slots=True)
-class Figures:
+class SideFigures:
     name: str
     runs: list[Run] = field(default_factory=list)
 
     @property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[TimedAnswer]:
         return [answer for run in self.runs for answer in run.answers]
 
     @property
@@ -86,7 +86,7 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Cell:
+class BenchCell:
     workload: str
     temperature: float
     heats: list[Heat] = field(default_factory=list)
@@ -94,14 +94,20 @@ class Cell:
     @property
     def sides(self) -> list[str]:
         """In order: plain decoding, localspec, the others by name and number."""
-        return sorted(self.heats[0].runs, key=_order)
+
+        def order(name: str) -> tuple[int, str, int]:
+            words, number = name.rpartition(" ")[::2]
+            first = (BASELINE, PRODUCT).index(name) if name in (BASELINE, PRODUCT) else 2
+            return (first, words, int(number)) if number.isdecimal() else (first, name, 0)
+
+        return sorted(self.heats[0].runs, key=order)
 
     @property
     def prompts(self) -> int:
         return len({heat.number for heat in self.heats})
 
-    def figures(self, side: str) -> Figures:
-        return Figures(side, [heat.runs[side] for heat in self.heats if side in heat.runs])
+    def figures(self, side: str) -> SideFigures:
+        return SideFigures(side, [heat.runs[side] for heat in self.heats if side in heat.runs])
 
     def speedup(self, side: str) -> Ratio | None:
         """Over plain decoding, on the same prompts in the same rounds."""
@@ -112,20 +118,14 @@ class Cell:
         return sum(fork(heat.runs[BASELINE], heat.runs[side]) is not None for heat in self.heats)
 
 
-def make_cells(heats: Iterable[Heat]) -> list[Cell]:
+def make_cells(heats: Iterable[Heat]) -> list[BenchCell]:
     """Heats by workload and temperature: all workloads at the first temperature, then at the others."""
-    found: dict[tuple[float, str], Cell] = {}
+    found: dict[tuple[float, str], BenchCell] = {}
     for heat in heats:
         workload, temperature = heat.task.prompt.workload, heat.task.options.sampling.temperature
-        found.setdefault((temperature, workload), Cell(workload, temperature)).heats.append(heat)
+        found.setdefault((temperature, workload), BenchCell(workload, temperature)).heats.append(heat)
     temperatures = list(dict.fromkeys(temperature for temperature, _ in found))
     return sorted(found.values(), key=lambda cell: temperatures.index(cell.temperature))
-
-
-def _order(name: str) -> tuple[int, str, int]:
-    words, number = name.rpartition(" ")[::2]
-    first = (BASELINE, PRODUCT).index(name) if name in (BASELINE, PRODUCT) else 2
-    return (first, words, int(number)) if number.isdecimal() else (first, name, 0)
 
 
 def _over(part: float, whole: float) -> float:
@@ -152,7 +152,7 @@ class BenchSettings:
 
 @dataclass(slots=True)
 class Results:
-    cells: list[Cell]
+    cells: list[BenchCell]
     settings: BenchSettings
     pair: dict[str, Any]
     """`sides.pair_facts`."""
@@ -175,7 +175,7 @@ class Results:
     def compared(self) -> int:
         return sum(len(cell.heats) for cell, _ in self._exact())
 
-    def _exact(self) -> list[tuple[Cell, str]]:
+    def _exact(self) -> list[tuple[BenchCell, str]]:
         return [(cell, side) for cell in self.cells for side in cell.sides[1:] if cell.figures(side).exact]
 
     @property
@@ -207,7 +207,7 @@ def as_dict(results: Results) -> dict[str, Any]:
     }
 
 
-def _figures(cell: Cell, figures: Figures) -> dict[str, Any]:
+def _figures(cell: BenchCell, figures: SideFigures) -> dict[str, Any]:
     speedup = cell.speedup(figures.name)
     names = ("acceptance_rate", "mean_accepted_length", "tokens_per_pass", "accepted_per_position")
     counted: dict[str, Any] = {name: getattr(figures, name) for name in names}
@@ -255,7 +255,7 @@ def notes(results: Results) -> list[str]:
     return lines
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[ReportTable]:
     """Speeds, then what drafts brought, then every contender's speedup."""
     found = [_speeds(results), _drafts(results)]
     others = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
@@ -269,11 +269,13 @@ def tables(results: Results) -> list[Table]:
             for cell in results.cells
         )
         columns = ("workload", "temp", *others, "forks")
-        found.append(Table("Speedup over plain decoding, and texts that differ from plain decoding's", columns, rows))
+        found.append(
+            ReportTable("Speedup over plain decoding, and texts that differ from plain decoding's", columns, rows)
+        )
     return found
 
 
-def _speeds(results: Results) -> Table:
+def _speeds(results: Results) -> ReportTable:
     columns = (
         "workload", "temp", "plain tok/s", "localspec tok/s", "speedup", "±", "by prompt", "text",
     )  # fmt: skip
@@ -288,10 +290,10 @@ def _speeds(results: Results) -> Table:
         by_prompt = "-" if found is None else f"{found.smallest:.2f}-{found.largest:.2f}"
         verdict = f"{forks} of {len(cell.heats)} differ" if forks else equal
         rows.append((*_place(cell), *speeds, _speedup(cell, PRODUCT), doubt, by_prompt, verdict))
-    return Table("Speed of localspec without flags against plain decoding", columns, tuple(rows))
+    return ReportTable("Speed of localspec without flags against plain decoding", columns, tuple(rows))
 
 
-def _drafts(results: Results) -> Table:
+def _drafts(results: Results) -> ReportTable:
     columns = (
         "workload", "temp", "accepted", "length", "tok/pass", "per position", "TTFT plain", "TTFT ms", "ITL p50",
         "p99 ms", "draft", "verify", "host",
@@ -315,20 +317,20 @@ def _drafts(results: Results) -> Table:
             )
         )
     title = "What localspec's drafts brought (length: mean accepted length, next token included)"
-    return Table(title, columns, tuple(rows))
+    return ReportTable(title, columns, tuple(rows))
 
 
-def _place(cell: Cell) -> tuple[str, str]:
+def _place(cell: BenchCell) -> tuple[str, str]:
     return cell.workload, f"{cell.temperature:g}"
 
 
-def _speedup(cell: Cell, side: str) -> str:
+def _speedup(cell: BenchCell, side: str) -> str:
     found = cell.speedup(side)
     return "-" if found is None else f"{found.value:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Rows of text under a title; every cell but the first is a number."""
 
     title: str

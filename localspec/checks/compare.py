@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt, prompt_tokens
+from localspec.checks.prompts import BenchPrompt, prompt_tokens
 from localspec.engine.slot import TokenLogProb
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import Options
@@ -38,7 +38,7 @@ Loading = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1); may raise to stop."""
 
 
-class Turn(NamedTuple):
+class AskedTurn(NamedTuple):
     """One answer to be given."""
 
     messages: tuple[Message, ...]
@@ -46,12 +46,12 @@ class Turn(NamedTuple):
     options: Options
     text: str = ""
 
-    def having(self, **changes: Any) -> Turn:
+    def having(self, **changes: Any) -> AskedTurn:
         return self._replace(options=self.options.having(changes))
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """What a side gave back for one turn, and when. Seconds are since it was asked."""
 
     text: str
@@ -92,14 +92,14 @@ class Answer:
         return [later - earlier for earlier, later in pairwise(times)]
 
 
-def ask(engine: Engine, turn: Turn) -> Answer:
+def ask(engine: Engine, turn: AskedTurn) -> TimedAnswer:
     """One answer of an engine, whose caches are left as they are. Cancels it if the caller is interrupted.
 
     Raises:
         UsageError, ContextOverflowError: the chat template refuses the messages, or they are too long.
     """
     prompt = prompt_tokens(engine, turn.messages) if turn.messages else engine.tokenize(turn.text)
-    start, text, answer = perf_counter(), list[str](), Answer("", 0, 0.0)
+    start, text, answer = perf_counter(), list[str](), TimedAnswer("", 0, 0.0)
     generation = engine.generate(prompt, turn.options)
     try:
         for event in generation:
@@ -153,7 +153,7 @@ class Answering:
         """Loads, without what tuning stored; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
 
-    def answer(self, turn: Turn) -> Answer:
+    def answer(self, turn: AskedTurn) -> TimedAnswer:
         """Answers once, as if nothing had been answered before."""
         self._engine.forget()
         return ask(self._engine, turn)
@@ -247,10 +247,15 @@ def _serve_apart(pipe: Connection, make: Callable[..., Any], arguments: tuple[An
     def report(what: str, share: float) -> None:
         pipe.send(("progress", (what, share)))
 
+    def send_error(error: BaseException) -> None:
+        own = isinstance(error, LocalspecError)
+        with contextlib.suppress(OSError):
+            pipe.send(("error", error if own else LocalspecError(f"A measuring process failed: {error!r}.")))
+
     try:
         made = make(*arguments, progress=report)
     except BaseException as error:  # noqa: BLE001 - handed to the other side, which raises it
-        _send_error(pipe, error)
+        send_error(error)
         return
     pipe.send(("result", None))
     with contextlib.closing(made), contextlib.suppress(EOFError, OSError):
@@ -259,34 +264,28 @@ def _serve_apart(pipe: Connection, make: Callable[..., Any], arguments: tuple[An
             try:
                 pipe.send(("result", getattr(made, method)(*given)))
             except Exception as error:  # noqa: BLE001 - the same
-                _send_error(pipe, error)
-
-
-def _send_error(pipe: Connection, error: BaseException) -> None:
-    known = error if isinstance(error, LocalspecError) else LocalspecError(f"A measuring process failed: {error!r}.")
-    with contextlib.suppress(OSError):
-        pipe.send(("error", known))
+                send_error(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     name: str
     """Unique in a comparison."""
-    answer: Callable[[Turn], Answer]
+    answer: Callable[[AskedTurn], TimedAnswer]
     """Later turns of a conversation may reuse the earlier ones. An error other than of its prompt ends all."""
-    begin: Callable[[Prompt], None] = lambda prompt: None
+    begin: Callable[[BenchPrompt], None] = lambda prompt: None
 
 
 class Task(NamedTuple):
     """What all sides are asked alike."""
 
-    prompt: Prompt
+    prompt: BenchPrompt
     options: Options
     """But for the seed, which is the first turn's; every further turn has one of its own."""
 
 
 def tasks(
-    prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, recall: bool = False
+    prompts: Sequence[BenchPrompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, recall: bool = False
 ) -> list[Task]:
     """Every prompt at every temperature; each prompt has a seed of its own. `recall`: past answers are searched."""
     found, shared = list[Task](), Options(max_tokens=max_tokens, recall=recall, remember=False)
@@ -300,8 +299,8 @@ def tasks(
 class Run:
     """A conversation answered by a side."""
 
-    turns: list[Turn] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    turns: list[AskedTurn] = field(default_factory=list)
+    answers: list[TimedAnswer] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -338,12 +337,8 @@ def compare(
     warm: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[Heat]:
-    """Heats as they are finished.
-
-    Args:
-        rounds: times everything is answered.
-        block: tasks that a side answers before it is another's turn.
-        warm: tokens of an answer that every side gives first and that does not count; 0 = none.
+    """Heats as they are finished: everything `rounds` times, where a side answers `block` tasks before it is another's
+    turn, and first an answer of `warm` tokens that does not count; 0 = none.
     """
     done, total, cold = 0, rounds * len(tasks) * len(sides), {side.name for side in sides if warm}
     groups = groupby(tasks, key=lambda task: id(task.prompt))
@@ -383,7 +378,7 @@ def _converse(side: Side, task: Task, tokens: int | None = None) -> Run:
             history, run = [], Run()
         history += messages
         changes = {"seed": (options.seed or 0) + number, "max_tokens": tokens or options.max_tokens}
-        turn = Turn(tuple(history), options.having(changes), prompt.text)
+        turn = AskedTurn(tuple(history), options.having(changes), prompt.text)
         try:
             answer = side.answer(turn)
         except ContextOverflowError:

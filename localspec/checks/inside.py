@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localspec.checks.doctor import Finding
+    from localspec.checks.doctor import Remark
     from localspec.runtime.engine import Engine
 
 
-def use(context_use: int, engine: Engine) -> list[Finding]:
+def use(context_use: int, engine: Engine) -> list[Remark]:
     """What the models in use leave on the table; see `speed.examine_use`."""
-    from localspec.checks.speed import examine_use
+    from localspec.checks.doctor import examine_use
 
     return list(examine_use(engine, context_use))
 
 
-def parts(engine: Engine) -> list[Finding]:
+def parts(engine: Engine) -> list[Remark]:
     """Files, exactness and what passes cost; see `doctor.examine_engine`."""
     from localspec.checks.doctor import examine_engine
 

@@ -49,7 +49,7 @@ SHIPPED: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """A conversation to be answered turn by turn, or a text to go on with."""
 
     name: str
@@ -93,7 +93,7 @@ def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
     return engine.tokenize(text_for_completion(messages), special=False)
 
 
-def load_prompts(path: Path | None = None) -> list[Prompt]:
+def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
     """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers in it: the model answers
     for itself.
     """
@@ -102,7 +102,7 @@ def load_prompts(path: Path | None = None) -> list[Prompt]:
 
 def load_workloads(
     names: Sequence[str] = (), path: Path | None = None, limit: int | None = None
-) -> dict[str, list[Prompt]]:
+) -> dict[str, list[BenchPrompt]]:
     """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `id`, `workload`,
     `ignore_end` and `apart` (see `Prompt`).
 
@@ -113,7 +113,7 @@ def load_workloads(
         path: a user's file; None = the shipped one.
         limit: most prompts of each, the first ones.
     """
-    found: dict[str, list[Prompt]] = {}
+    found: dict[str, list[BenchPrompt]] = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
         found.setdefault(prompt.workload, []).append(prompt)
     unknown = [name for name in names if name not in found]
@@ -124,7 +124,7 @@ def load_workloads(
     return {name: found[name][:limit] for name in names or found}
 
 
-def _read(path: Path, answers: bool = True) -> Iterator[Prompt]:
+def _read(path: Path, answers: bool = True) -> Iterator[BenchPrompt]:
     counts: dict[str, int] = {}
     for number, row in enumerate(read_text(path).split("\n"), start=1):
         if not row.strip():
@@ -141,17 +141,17 @@ def _read(path: Path, answers: bool = True) -> Iterator[Prompt]:
         raise UsageError(f"{path} has no prompts.")
 
 
-def _prompt(line: dict[str, Any], name: str, workload: str, index: int, answers: bool) -> Prompt:
+def _prompt(line: dict[str, Any], name: str, workload: str, index: int, answers: bool) -> BenchPrompt:
     ignore_end = bool(line.get("ignore_end", False))
     if "text" in line:
-        return Prompt(name, (), workload, index, _said(line["text"]), ignore_end)
+        return BenchPrompt(name, (), workload, index, _said(line["text"]), ignore_end)
     messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
     kept = tuple(Message(str(message["role"]), _said(message["content"])) for message in messages)
     kept = tuple(message for message in kept if answers or message.role != "assistant")
     if kept[-1].role in ("system", "assistant"):
         raise ValueError("there is no question")
     apart, answer = bool(line.get("apart", False)), str(line.get("answer", ""))
-    return Prompt(name, kept, workload, index, "", ignore_end, apart, answer)
+    return BenchPrompt(name, kept, workload, index, "", ignore_end, apart, answer)
 
 
 def _said(text: Any) -> str:
@@ -235,7 +235,13 @@ def shipped() -> Iterator[Conversation]:
 def _of(text: str, archive: Path | None) -> Iterator[Conversation]:
     path = paths.typed(text)
     if text == CHATS and not os.path.exists(path):
-        yield from _chats(archive)
+        with Archive.open(archive) as chats:
+            for chat in chats.chats():
+                said = [Message("system", chat.system)] if chat.system else []
+                for message in chats.path(chat.id):
+                    said.append(Message(message.role, message.content))
+                    if message.role == "user":  # each question with what was said before it
+                        yield tuple(said)
     elif os.path.isdir(path):
         for file in _files(path):
             try:
@@ -312,14 +318,3 @@ def _text(content: Any) -> str:
         parts = (_text(part.get("text")) for part in content if isinstance(part, dict))
         return "\n".join(part for part in parts if part)
     return content if isinstance(content, str) else ""
-
-
-def _chats(archive: Path | None) -> Iterator[Conversation]:
-    """What the user asked in his chats, each question with what was said before it."""
-    with Archive.open(archive) as chats:
-        for chat in chats.chats():
-            said = [Message("system", chat.system)] if chat.system else []
-            for message in chats.path(chat.id):
-                said.append(Message(message.role, message.content))
-                if message.role == "user":
-                    yield tuple(said)

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from localspec.cli import streams
-from localspec.cli.parser import Parser
+from localspec.cli.parser import CommandParser
 
 COMMANDS: dict[str, str] = {
     "help": "explain localspec, or one of its commands",
@@ -75,11 +75,11 @@ _OWN_OPTIONS = ("-h", "--help", "--help-all", "--version")
 """Options of `localspec` itself; with any others the chat is meant."""
 
 
-def build_parser(*with_options: str | None) -> Parser:
+def build_parser(*with_options: str | None) -> CommandParser:
     """With the options of these commands only, so that help needs no heavy import."""
     from localspec import __version__
 
-    parser = Parser(
+    parser = CommandParser(
         prog="localspec",
         description="Local LLM text, faster than the target model alone and provably the same.",
         epilog=_EPILOG,

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
@@ -33,10 +33,6 @@ from localspec.models.installed.installed import NO_DRAFT
 from localspec.models.memory import fit
 from localspec.paths import sha256_of
 from localspec.training import answers
-
-if TYPE_CHECKING:
-    pass
-
 
 ANSWERS_SHARE = 1 / 3
 """Of the minutes, in which the target writes answers; the rest is for training and measuring."""
@@ -84,7 +80,7 @@ last one takes more if it has to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     minutes: float
     parameters: int
     memory_bytes: int
@@ -117,7 +113,7 @@ class Plan:
 
 def plan(
     header: Header, shape: Shape, layers: int, minutes: float, pass_seconds: float, places: Sequence[Place]
-) -> Plan:
+) -> TrainingPlan:
     """What training a draft model of so many layers takes; `pass_seconds` are of a plain pass of the target.
 
     The CPU is the first of `places`; the memory of the GPUs after it is not planned.
@@ -139,7 +135,9 @@ def plan(
     piece = tokens * (answers.TOP * 6 + 8)
     result = int(1.07 * (parameters + part * shape.hidden))
     memory = int(_PROCESS_BYTES) + max(engine.needed(places[0].name), engines)
-    return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring)
+    return TrainingPlan(
+        minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring
+    )
 
 
 def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
@@ -157,7 +155,7 @@ def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]
     return tuple(found)
 
 
-def check_free(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
+def check_free(found: TrainingPlan, free_memory: int, free_disk: int, there: int = 0) -> None:
     """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote."""
     for what, needed, free, hint in (
         ("memory", found.memory_bytes, free_memory, "A smaller target, fewer --layers or fewer --minutes take less."),
@@ -250,7 +248,7 @@ class State:
     chosen: int = 0
     """Answers by which the tokens that are drafted were chosen, when training began."""
     measured: list[dict[str, Any]] = field(default_factory=list)
-    """[{"seconds": of training, ...}]: see `gain.Measured.as_dict`."""
+    """[{"seconds": of training, ...}]: see `gain.DraftGain.as_dict`."""
 
     @classmethod
     def read(cls, file: Path) -> State | None:
@@ -273,7 +271,7 @@ class Course:
     learned: Sequence[Conversation]
     held_out: Sequence[Conversation]
     shape: Shape
-    plan: Plan
+    plan: TrainingPlan
     layers: int
     before: Path | None
 
@@ -289,7 +287,7 @@ class Course:
     def chart(self) -> Path:
         return self.folder / f"{self.name}.html"
 
-    def run(self, tell: Reports, fresh: bool = False) -> gain.Measured:
+    def run(self, tell: Reports, fresh: bool = False) -> gain.DraftGain:
         """Does what is left to do; with `fresh` anew, without what earlier runs did.
 
         Raises:
@@ -362,7 +360,9 @@ class Course:
         with Engine.load(self.target, drafts, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
             answers.write(engine, self.learned, self.folder, left, progress, kept)
 
-    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Reports) -> gain.Measured:
+    def _train(
+        self, state: State, header: Header, found: Sequence[answers.TeacherAnswer], tell: Reports
+    ) -> gain.DraftGain:
         import torch
 
         from localspec.training import learning
@@ -375,7 +375,7 @@ class Course:
         examples = [one for answer in found if (one := learning.example(answer, kept)) is not None]
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
-        model = learning.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
+        model = learning.StudentModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
         late = state.answer_seconds - self.plan.answer_seconds
         seconds = max(self.plan.training_seconds - late, _LEAST_SHARE * 60.0 * self.plan.minutes)
         training = learning.Training(
@@ -383,7 +383,7 @@ class Course:
         )
         facts: dict[str, str | int] = {TRAINED_FOR: state.target, cut.TEXTS: self.texts, cut.TOKENS: tokens}
 
-        def stepped(progress: learning.Progress) -> None:
+        def stepped(progress: learning.TrainingProgress) -> None:
             share = progress.seconds / seconds
             tell.phase("training", share, f"step {progress.step:,}, loss {progress.loss:.3f}")
 

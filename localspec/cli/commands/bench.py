@@ -23,10 +23,8 @@ from localspec.options import LIMITS
 from localspec.paths import typed
 
 if TYPE_CHECKING:
-    from localspec.bench.pass_times import PassSettings
-    from localspec.bench.sides import EngineSide, Served
+    from localspec.bench.sides import EngineSide, ServedSide
     from localspec.checks.compare import Heat, Task
-    from localspec.gguf import Header
     from localspec.runtime.engine import Engine
 
 _RUN = """\
@@ -124,8 +122,8 @@ def _run(options: argparse.Namespace) -> int:
     asked, lengths = tasks(prompts, temperatures, settings.tokens, settings.seed), _lengths(options)
     with ExitStack() as stack:
         engine = stack.enter_context(load_engine(options))
-        servers: list[Served] = []
-        who: list[EngineSide | Served] = [*_ours(options, engine, lengths)]
+        servers: list[ServedSide] = []
+        who: list[EngineSide | ServedSide] = [*_ours(options, engine, lengths)]
         for side in who:
             stack.callback(side.close)
         for server in _against(options, engine):
@@ -133,15 +131,9 @@ def _run(options: argparse.Namespace) -> int:
             servers.append(server)
         heats: list[Heat] = []
         end = _measure([*who, *servers], asked, settings.rounds, heats)
-        results = report.Results(
-            report.make_cells(heats),
-            settings,
-            pair_facts(engine),
-            machine_facts(engine),
-            labels(engine),
-            len(asked) * settings.rounds * (len(who) + len(servers)),
-            {one.name: dict(one.facts) for one in servers},
-        )
+        facts, total = {one.name: dict(one.facts) for one in servers}, len(asked) * settings.rounds
+        about = settings, pair_facts(engine), machine_facts(engine), labels(engine)
+        results = report.Results(report.make_cells(heats), *about, total * (len(who) + len(servers)), facts)
     if options.chart is not None:
         report.draw(results, options.chart)
     _show(report, results, options.json)
@@ -187,7 +179,7 @@ def _ours(options: argparse.Namespace, engine: Engine, lengths: tuple[int, ...])
 
 
 def _measure(
-    who: list[EngineSide | Served], asked: list[Task], rounds: int, heats: list[Heat]
+    who: list[EngineSide | ServedSide], asked: list[Task], rounds: int, heats: list[Heat]
 ) -> KeyboardInterrupt | LocalspecError | None:
     """Fills in heats as they are finished; what ended it early, if some were, is raised only if none was."""
     from localspec.checks.compare import Side, compare
@@ -210,9 +202,9 @@ def _measure(
     return None
 
 
-def _against(options: argparse.Namespace, engine: Engine) -> Iterator[Served]:
+def _against(options: argparse.Namespace, engine: Engine) -> Iterator[ServedSide]:
     """The endpoints of `--against`, each asked for one token to see that it answers; the caller closes them."""
-    from localspec.bench.sides import Served, rendered
+    from localspec.bench.sides import ServedSide, rendered
     from localspec.remote.server import Server
 
     if not options.against_timeout > 0:
@@ -237,7 +229,7 @@ def _against(options: argparse.Namespace, engine: Engine) -> Iterator[Served]:
             key_hint="Name the variable that holds its key: --against-key.",
             hint="Is it running? --against-timeout allows more silence.",
         )
-        endpoint = Served(server, partial(rendered, engine), name=name.strip(), model=options.against_model)
+        endpoint = ServedSide(server, partial(rendered, engine), name=name.strip(), model=options.against_model)
         yield endpoint
         if endpoint.name in names:
             raise UsageError(f"--against names {endpoint.name!r} twice.", "Call one of them NAME=URL.")
@@ -247,7 +239,9 @@ def _against(options: argparse.Namespace, engine: Engine) -> Iterator[Served]:
 def _passes(options: argparse.Namespace) -> int:
     """Measures and prints; exit code 130 when it was interrupted."""
     from localspec.bench import pass_times
+    from localspec.llama.exact import wide
     from localspec.llama.model import check_text_model
+    from localspec.machine import ram
     from localspec.models.installed.installed import find_one
 
     given: dict[str, Any] = {
@@ -258,26 +252,18 @@ def _passes(options: argparse.Namespace) -> int:
     given |= {name: numbers(name, given[name], int) for name in ("widths", "lengths") if name in given}
     settings = pass_times.PassSettings(**given)  # refuse bad values before a model is loaded
     path = find_one(options.target)
-    _warn_of_memory(check_text_model(path), settings)
+    copies = 3 if wide.available() else 2
+    needed, free = pass_times.needed_bytes(check_text_model(path), settings, copies), ram().free_bytes
+    if free and needed > free:
+        print(
+            f"localspec: warning: {copies} copies of {path.name} with their caches need {needed / 1e9:.1f} GB,"
+            f" but only {free / 1e9:.1f} GB are free. The times may be the disk's.",
+            file=sys.stderr,
+        )
     with load_progress() as progress:
         report = pass_times.measure_passes(path, settings, progress)
     _show(pass_times, report, options.json)
     return 130 if report.interrupted else 0
-
-
-def _warn_of_memory(header: Header, settings: PassSettings) -> None:
-    from localspec.bench.pass_times import needed_bytes
-    from localspec.llama.exact import wide
-    from localspec.machine import ram
-
-    copies = 3 if wide.available() else 2
-    needed, free = needed_bytes(header, settings, copies), ram().free_bytes
-    if free and needed > free:
-        print(
-            f"localspec: warning: {copies} copies of {header.path.name} with their caches need {needed / 1e9:.1f} GB,"
-            f" but only {free / 1e9:.1f} GB are free. The times may be the disk's.",
-            file=sys.stderr,
-        )
 
 
 _BENCHMARKS: dict[str, tuple[Callable[..., None], Callable[..., int], str, str]] = {

@@ -85,8 +85,14 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     from localspec.tui.shell.app import ChatApp
     from localspec.tui.talk.session import Preferences, Session
     from localspec.tui.widgets.dialogs import shown
+    from localspec.types import SamplingParams
 
-    notices = []
+    defaults, notices = asdict(SamplingParams()), list[str]()
+    begin = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
+    begin |= {name: value for name in ("seed", "max_tokens") if (value := getattr(wanted, name)) is not None}
+    begin |= ({"stop": wanted.stop} if wanted.stop else {}) | (
+        {} if options.system is None else {"system": options.system}
+    )
     try:
         liked = Preferences.load()
     except UsageError as error:
@@ -97,7 +103,7 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
             archive,
             liked,
             partial(_local, options) if options.listed or not options.endpoint else None,
-            begin=_given(wanted) | ({"system": options.system} if options.system is not None else {}),
+            begin=begin,
             resume=not options.new,
             private=options.private,
             fault=fault and f"{fault} /models lists others.",
@@ -113,16 +119,6 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     return 1 if code is None else code  # None = it did not get to the point of being left
 
 
-def _given(wanted: Options) -> dict[str, Any]:
-    """Sampling options that differ from the defaults, as parameters of a new chat."""
-    from localspec.types import SamplingParams
-
-    defaults = asdict(SamplingParams())
-    given = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
-    rest = {name: getattr(wanted, name) for name in ("seed", "max_tokens", "stop")}
-    return given | {name: value for name, value in rest.items() if value not in (None, ())}
-
-
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
     if options.endpoint:
         from localspec.remote.asking import ServedAnswerer
@@ -133,18 +129,15 @@ def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
     """Models with the options of the command line; another target leaves the line's target, draft and heads after."""
-    values = dict(vars(options))
-    if target is not None:
-        values |= {"target": target, "draft": draft, "heads": None}
-    wanted = argparse.Namespace(**values)
     from localspec.models.installed.catalog import DEFAULT_PAIR
     from localspec.models.installed.installed import whole
     from localspec.runner.answering import ChildAnswerer
 
+    other = {} if target is None else {"target": target, "draft": draft, "heads": None}
+    wanted = argparse.Namespace(**{**vars(options), **other})
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
     key = DEFAULT_PAIR if wanted.target is None else whole(str(wanted.target))  # loads it again, from any folder
-    make = partial(_child if options.process else _here, wanted, liked)
-    return ChildAnswerer(make, name, key, command=options.command)
+    return ChildAnswerer(partial(_made, wanted, liked), name, key, command=options.command)
 
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
@@ -156,13 +149,12 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     return engine
 
 
-def _here(options: argparse.Namespace, liked: dict[str, Any]) -> Here:
-    from localspec.server.own.serve import Here
+def _made(options: argparse.Namespace, liked: dict[str, Any]) -> Here | Child:
+    """The engine, loaded by `_load` in this process, or one in a process of its own."""
+    if not options.process:
+        from localspec.server.own.serve import Here
 
-    return Here(partial(_load, options, liked))
-
-
-def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
+        return Here(partial(_load, options, liked))
     from localspec.models.installed.installed import find
     from localspec.runner.child import Child, Load
 

@@ -43,7 +43,7 @@ _REDIRECTING = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class AgentServer:
     url: str
     """`http://host:port`, without /v1."""
     model: str
@@ -52,7 +52,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ClientSetup:
     program: str
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -68,17 +68,17 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _SECRET.search(name) and name not in _REDIRECTING}
 
 
-def _claude(server: Server) -> Setup:
+def _claude(server: AgentServer) -> ClientSetup:
     models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
     environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, server.model)}
     # Else the system message begins with a line that differs from session to session, and no prompt is found cached.
     environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
     environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
     environment["ANTHROPIC_SMALL_FAST_MODEL"] = server.model  # the name of older versions
-    return Setup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
+    return ClientSetup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
 
 
-def _codex(server: Server) -> Setup:
+def _codex(server: AgentServer) -> ClientSetup:
     provider = {"name": "localspec", "base_url": f"{server.url}/v1", "env_key": KEY_VARIABLE, "wire_api": "responses"}
     settings = {f"model_providers.localspec.{key}": value for key, value in provider.items()}
     words = [word for key, value in settings.items() for word in ("-c", f"{key}={json.dumps(value)}")]
@@ -86,10 +86,10 @@ def _codex(server: Server) -> Setup:
     if server.context is not None:
         words += ["-c", f"model_context_window={server.context}"]
     words += ["-c", 'model_provider="localspec"', "-m", server.model]
-    return Setup("codex", tuple(words), first_prompt=6_662)
+    return ClientSetup("codex", tuple(words), first_prompt=6_662)
 
 
-def _opencode(server: Server) -> Setup:
+def _opencode(server: AgentServer) -> ClientSetup:
     limits = {} if server.context is None else {"limit": {"context": server.context, "output": server.context // 4}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -101,31 +101,32 @@ def _opencode(server: Server) -> Setup:
     settings = {"provider": {"localspec": provider}} | dict.fromkeys(
         ("model", "small_model"), f"localspec/{server.model}"
     )
-    return Setup("opencode", (), {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}, first_prompt=7_622)
+    return ClientSetup("opencode", (), {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}, first_prompt=7_622)
 
 
-def _aider(server: Server) -> Setup:
+def _aider(server: AgentServer) -> ClientSetup:
     environment = {"OPENAI_API_BASE": f"{server.url}/v1"}
     models = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{server.model}")]
     words = (*models, "--timeout", str(_MILLISECONDS // 1000))
-    return Setup("aider", words, environment, "OPENAI_API_KEY", 697 + 1024)  # its map of a repository has 1,024 at most
+    tokens = 697 + 1024  # its map of a repository has 1,024 at most
+    return ClientSetup("aider", words, environment, "OPENAI_API_KEY", tokens)
 
 
-def _goose(server: Server) -> Setup:
+def _goose(server: AgentServer) -> ClientSetup:
     environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": server.model, "OPENAI_HOST": server.url}
     if server.context is not None:
         environment["GOOSE_CONTEXT_LIMIT"] = str(server.context)
-    return Setup("goose", ("session",), environment, "OPENAI_API_KEY")
+    return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
 
 
-def _qwen(server: Server) -> Setup:
+def _qwen(server: AgentServer) -> ClientSetup:
     environment = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_MODEL": server.model}
     if server.context is not None:
         environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] = str(server.context // 4)  # else 8,000, whatever the context
-    return Setup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
+    return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
 
 
-CLIENTS: dict[str, Callable[[Server], Setup]] = {
+CLIENTS: dict[str, Callable[[AgentServer], ClientSetup]] = {
     "claude": _claude,
     "codex": _codex,
     "opencode": _opencode,
@@ -175,7 +176,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(text: str, wanted: str | None, key: str) -> Server:
+def _ask(text: str, wanted: str | None, key: str) -> AgentServer:
     """The server at an address, with one of its models."""
     import httpx2 as httpx
 
@@ -190,7 +191,7 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
         if wanted is not None and wanted not in names:
             raise UsageError(f"{url} has no model {wanted!r}.", f"It has: {', '.join(one['id'] for one in cards)}.")
         card = cards[0] if wanted is None else names[wanted]
-        return Server(url, wanted or card["id"], _context(client, card))
+        return AgentServer(url, wanted or card["id"], _context(client, card))
 
 
 def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def _context(client: httpx2.Client, card: dict[str, Any]) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
-def _command(setup: Setup, more: list[str], has_key: bool) -> str:
+def _command(setup: ClientSetup, more: list[str], has_key: bool) -> str:
     """A line for a shell, with the key's variable in place of the key."""
     dropped = sorted(set(os.environ) - set(without_keys(os.environ)) - {KEY_VARIABLE, setup.key_variable})
     unset = [word for name in dropped if name not in setup.environment for word in ("-u", name)]
@@ -241,7 +242,7 @@ def _command(setup: Setup, more: list[str], has_key: bool) -> str:
     return " ".join(["env", *unset, *named, setup.program, *map(quote, (*setup.arguments, *more))])
 
 
-def _start(setup: Setup, more: list[str], key: str) -> int:
+def _start(setup: ClientSetup, more: list[str], key: str) -> int:
     path = shutil.which(setup.program)
     if path is None:
         raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")
@@ -272,8 +273,21 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
     """A sentence for a client whose first prompt, of so many tokens, takes long here; "" = it does not, or the server
     cannot say.
     """
-    rate = _tokens_per_second(url, model, key)
-    if rate is None or tokens / rate < _WORTH_SAYING:
+    import httpx2 as httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    rate: Any = None
+    try:
+        with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
+            # The first text is not measured: it waits until the model is loaded and its file is read from disk.
+            for words in (_WARM_UP_WORDS, _WORDS):
+                prompt = " ".join(secrets.token_hex(2) for _ in range(words))  # which no cache holds
+                body = {"model": model, "prompt": prompt, "max_tokens": 1}
+                answer: Any = asking.post(f"{url}/v1/completions", json=body).json()
+                rate = answer["timings"]["prompt_per_second"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return ""
+    if not isinstance(rate, int | float) or rate <= 0 or tokens / rate < _WORTH_SAYING:
         return ""
     seconds = tokens / rate
     told = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
@@ -281,26 +295,3 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
         f"localspec: the first prompt of {client} has some {round(tokens, -3):,} tokens; at {rate:.0f} tokens/s this "
         f"machine reads them in about {told}. Later prompts begin alike, and what is alike is read once."
     )
-
-
-def _tokens_per_second(url: str, model: str, key: str) -> float | None:
-    """The speed at which a text is read that no cache holds; None = the server does not tell.
-
-    A first text is not measured: it waits until the model is loaded and its file is read from disk.
-    """
-    import httpx2 as httpx
-
-    from localspec.remote.server import way_to
-
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    rate: Any = None
-    try:
-        with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
-            for words in (_WARM_UP_WORDS, _WORDS):
-                prompt = " ".join(secrets.token_hex(2) for _ in range(words))
-                body = {"model": model, "prompt": prompt, "max_tokens": 1}
-                answer: Any = asking.post(f"{url}/v1/completions", json=body).json()
-                rate = answer["timings"]["prompt_per_second"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return None
-    return float(rate) if isinstance(rate, int | float) and rate > 0 else None

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 
 from localspec.chat.text_file import check_text
 from localspec.cli.options import places
-from localspec.cli.output import drafts, not_used, print_plain, transfer_progress
+from localspec.cli.output import not_used, print_plain, transfer_progress
 from localspec.cli.parser import add_engine_settings, whole
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf.split import read_parts
@@ -118,7 +118,7 @@ def drafts_for(plan: Plan) -> list[Suggestion]:
     names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
     found = suggest(part.headers, names, Catalog.load(), candidates())
     named = {one.name for one in plan.drafters}
-    return [one for one in found if drafts(one.method) and one.draft not in named]
+    return [one for one in found if not not_used(one.method) and one.draft not in named]
 
 
 def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
@@ -228,7 +228,7 @@ def run_suggest(options: argparse.Namespace) -> int:
         doubt = f"in doubt: {one.doubt}" if one.doubt else ""
         notes = (f"  note: {note}" for note in (not_used(one.method), *one.warnings, doubt) if note)
         print_plain(f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes)
-        if not one.installed or drafts(one.method):
+        if not one.installed or not not_used(one.method):
             print_plain(f"  {one.command}")
     if not found:
         print_plain(

@@ -116,8 +116,8 @@ def _print_catalog(as_json: bool) -> int:
 
     catalog = Catalog.load()
     if as_json:
-        kinds = {"pairs": catalog.pairs, "models": catalog.models, "endpoints": catalog.endpoints}
-        print(json.dumps({name: [asdict(one) for one in kind.values()] for name, kind in kinds.items()}))
+        kinds = ("pairs", "models", "endpoints")
+        print(json.dumps({kind: [*map(asdict, getattr(catalog, kind).values())] for kind in kinds}))
         return 0
     here = pace()
     rows: list[tuple[str, ...]] = [("PAIR", "TARGET", "DRAFT", "SIZE", "HERE", "LICENCE")]

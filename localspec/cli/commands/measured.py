@@ -27,10 +27,7 @@ from localspec.options import LIMITS
 from localspec.paths import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from localspec.checks.compare import Ratio, Task
-    from localspec.checks.doctor import Finding
     from localspec.checks.gain import TuneReport
     from localspec.checks.verify import Report
     from localspec.runtime.kept.tuning import Tuning
@@ -51,7 +48,7 @@ def add_options_verify(parser: argparse.ArgumentParser) -> None:
 
 def run_verify(options: argparse.Namespace) -> int:
     from localspec.checks.prompts import load_prompts
-    from localspec.checks.verify import Report, Setting, verify
+    from localspec.checks.verify import DraftSetting, Report, verify
     from localspec.drafters import plugin
 
     check_comparison(options)
@@ -64,7 +61,7 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.drafter is not None:
         plugin.check_name(options.drafter)
         length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
-        chosen = Setting(options.drafter, length, options.branches or 1)
+        chosen = DraftSetting(options.drafter, length, options.branches or 1)
     longest = max(7, options.max_draft_tokens or 0)
     branches = options.branches or (2 if chosen is None else 1)
     drafter = "auto" if chosen is None else chosen.drafter
@@ -116,7 +113,6 @@ may read differently after tuning; speculation still never changes it. --no-tune
 
 
 def add_options_tune(parser: argparse.ArgumentParser) -> None:
-
     parser.description = _TUNE
     parser.add_argument("pair", nargs="?", metavar="PAIR", help="pair, model or GGUF file; default: the chosen one")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ASPECTS)}; default: all")
@@ -172,16 +168,17 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
     except KeyboardInterrupt:
         _print_tuned(options, report, None, "interrupted; nothing was stored")
         return 130
-    found = _tuning(options, report, base)
-    if found is None:
+    if not report.sure or (gain := report.gain) is None:
         _print_tuned(options, report, None, "")
-    elif options.dry_run:
-        _print_tuned(options, report, found, "not stored (--dry-run)")
-    else:
-        fault = tuning.write(target, draft, found)
-        _print_tuned(options, report, found, f"not stored, nothing can be kept: {fault}" if fault else "stored")
-        return 1 if fault else 0
-    return 0
+        return 0
+    prompts = "the shipped prompts" if options.prompts is None else options.prompts.name
+    workload = f"{prompts}, temperature {options.temperature:g}, {options.max_tokens} tokens"
+    exact, today = str(base.get("exact", "auto")), date.today().isoformat()
+    found = tuning.Tuning(report.settings, gain.value, gain.low, gain.high, exact, today, workload)
+    fault = "" if options.dry_run else tuning.write(target, draft, found)
+    end = f"not stored, nothing can be kept: {fault}" if fault else "stored"
+    _print_tuned(options, report, found, "not stored (--dry-run)" if options.dry_run else end)
+    return 1 if fault else 0
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:
@@ -199,66 +196,39 @@ def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:
     return found[::2], found[1::2]
 
 
-def _tuning(options: argparse.Namespace, report: TuneReport, base: dict[str, Any]) -> Tuning | None:
-    """What is to be stored; None = nothing that is surely faster."""
-    from localspec.runtime.kept.tuning import Tuning
-
-    if not report.sure or report.gain is None:
-        return None
-    prompts = "the shipped prompts" if options.prompts is None else options.prompts.name
-    workload = f"{prompts}, temperature {options.temperature:g}, {options.max_tokens} tokens"
-    gain = report.gain
-    exact = str(base.get("exact", "auto"))
-    return Tuning(report.settings, gain.value, gain.low, gain.high, exact, date.today().isoformat(), workload)
-
-
 def _print_tuned(options: argparse.Namespace, report: TuneReport, found: Tuning | None, end: str) -> None:
     if options.json:
-        trials = [
-            {
-                "aspect": trial.challenger.aspect,
-                "settings": trial.challenger.changes,
-                "gain": trial.gain and asdict(trial.gain),
-                "taken": trial.taken,
-                "why": trial.why,
-            }
-            for trial in report.trials
-        ]
-        told = {
-            "defaults": report.defaults,
-            "trials": trials,
-            "finished": report.finished,
-            "settings": report.settings if found is not None else {},
-            "gain": report.gain and asdict(report.gain),
-            "outcome": end or "the defaults stay",
-        }
-        print(json.dumps(told))
+        trials = list[dict[str, Any]]()
+        for trial in report.trials:
+            tried = {"aspect": trial.challenger.aspect, "settings": trial.challenger.changes}
+            gained = {"gain": trial.gain and asdict(trial.gain), "taken": trial.taken, "why": trial.why}
+            trials.append(tried | gained)
+        told: dict[str, Any] = {"defaults": report.defaults, "trials": trials, "finished": report.finished}
+        told |= {"settings": report.settings if found else {}, "gain": report.gain and asdict(report.gain)}
+        print(json.dumps(told | {"outcome": end or "the defaults stay"}))
         return
+
+    def interval(gain: Ratio) -> str:
+        return f"{gain.value:.3f}x ({gain.low:.3f} to {gain.high:.3f})"
+
     if report.defaults:
         print(f"defaults: {report.defaults['configuration']}, {report.defaults['threads']} threads")
     for trial in report.trials:
-        gain = "" if trial.gain is None else f"{_interval(trial.gain)} of the best so far"
+        gain = "" if trial.gain is None else f"{interval(trial.gain)} of the best so far"
         parts = (gain, "taken" if trial.taken else trial.why)
         print(f"{trial.challenger.words:28} {', '.join(filter(None, parts))}")
     if not report.finished and end != "interrupted; nothing was stored":
         print("The time was up before everything was tried; --minutes gives more.")
-    print(_verdict(report, found))
+    verdict = "No setting that was tried is faster than the defaults beyond noise; the defaults stay."
+    if report.gain is not None:
+        words = ", ".join(f"{name} {value}" for name, value in report.settings.items())
+        unsure = "" if found is not None else "; not surely faster, so the defaults stay"
+        verdict = f"{words}: {interval(report.gain)} of the defaults on other prompts{unsure}."
+    print(verdict)
     if found is not None and set(found.settings) & {"threads", "kernels", "cache"}:
         print("Answers may read differently from now on: the last bits of logits depend on threads, kernels and cache.")
     if end:
         print(end[0].upper() + end[1:] + ".")
-
-
-def _interval(gain: Ratio) -> str:
-    return f"{gain.value:.3f}x ({gain.low:.3f} to {gain.high:.3f})"
-
-
-def _verdict(report: TuneReport, found: Tuning | None) -> str:
-    if report.gain is None:
-        return "No setting that was tried is faster than the defaults beyond noise; the defaults stay."
-    words = ", ".join(f"{name} {value}" for name, value in report.settings.items())
-    measured = f"{words}: {_interval(report.gain)} of the defaults on other prompts"
-    return f"{measured}." if found is not None else f"{measured}; not surely faster, so the defaults stay."
 
 
 def add_options_doctor(parser: argparse.ArgumentParser) -> None:
@@ -287,17 +257,13 @@ def run_doctor(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
-        _print_findings(findings)
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            print(f"{finding.name:{width}}  {finding.value}")
+            if finding.advice:
+                print(f"{'':{width}}  -> {finding.advice}")
+            if finding.command:
+                print(f"{'':{width}}     {finding.command}")
         if options.bundle:
             print(f"Wrote {options.bundle}. Read it before you attach it to an issue.")
     return 1 if any(finding.advice for finding in findings) else 0
-
-
-def _print_findings(findings: Sequence[Finding]) -> None:
-    width = max(len(finding.name) for finding in findings)
-    for finding in findings:
-        print(f"{finding.name:{width}}  {finding.value}")
-        if finding.advice:
-            print(f"{'':{width}}  -> {finding.advice}")
-        if finding.command:
-            print(f"{'':{width}}     {finding.command}")

@@ -80,9 +80,14 @@ def run(options: argparse.Namespace) -> int:
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
+    from localspec.server.http.settings import MIB, ServerSettings
 
     take_target(options, options.name, "NAME")
-    settings = _settings(options)
+    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
+    given = {name: getattr(options, name) for name in names}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
+    settings = ServerSettings(**given)
     settings.check_certificate()
     if options.print_unit is not None:
         print(_unit(options), end="")
@@ -114,19 +119,18 @@ def _serve(
     with meter.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
         announce_server(pool.default, listen.place_of(listening))
-        _say(pool.default, slots, url, options, bool(settings.api_keys))
+        if options.json:
+            told = {"event": "listening", "model": pool.default, "url": url, "slots": slots}
+            print(json.dumps(told | {"api_key": bool(settings.api_keys)}), flush=True)
+        else:
+            key = "needs an API key" if settings.api_keys else "no API key"
+            count = f"{slots} slot{'s' if slots > 1 else ''}"
+            print(f"localspec serves {pool.default} at {url} ({count}, {key}). Ctrl-C ends it.", flush=True)
+            if options.slots is None and slots == 1:
+                why = "several slots would draft nothing here. --slots N serves more."
+                print(f"One request at a time: {why}", flush=True)
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress, processes)
-
-
-def _settings(options: argparse.Namespace) -> ServerSettings:
-    from localspec.server.http.settings import MIB, ServerSettings
-
-    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
-    given = {name: getattr(options, name) for name in names}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
-    return ServerSettings(**given)
 
 
 def _unit(options: argparse.Namespace) -> str:
@@ -143,19 +147,6 @@ def _unit(options: argparse.Namespace) -> str:
     return unit(wish, words, environment, Path.cwd())
 
 
-def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: bool) -> None:
-    """The start-up line: where clients find what."""
-    if options.json:
-        told = {"event": "listening", "model": name, "url": url, "slots": count, "api_key": has_key}
-        print(json.dumps(told), flush=True)
-        return
-    key = "needs an API key" if has_key else "no API key"
-    slots = f"{count} slot{'s' if count > 1 else ''}"
-    print(f"localspec serves {name} at {url} ({slots}, {key}). Ctrl-C ends it.", flush=True)
-    if options.slots is None and count == 1:
-        print("One request at a time: several slots would draft nothing here. --slots N serves more.", flush=True)
-
-
 def api_keys(path: str | None) -> tuple[str, ...]:
     """Keys of a file, one a line, and of the environment. Never taken from the command line: others can read that."""
     keys = []
@@ -167,33 +158,6 @@ def api_keys(path: str | None) -> tuple[str, ...]:
     return (*keys, given) if given else tuple(keys)
 
 
-def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    """The text of a unit, of one of `KINDS`, that starts localspec with these arguments, whose paths begin at a folder;
-    the environment is what it needs, and nothing secret.
-    """
-    command = [sys.executable, "-m", "localspec", *arguments]
-    return (_systemd if kind == "systemd" else _launchd)(command, environment, folder)
-
-
-def _systemd(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    lines = [
-        "# Save it as ~/.config/systemd/user/localspec.service, then: systemctl --user enable --now localspec",
-        "[Unit]",
-        "Description=localspec " + " ".join(map(shlex.quote, command[3:])).replace("%", "%%").replace("\n", " "),
-        "",
-        "[Service]",
-        "ExecStart=" + " ".join(_quoted(part, "$") for part in command),
-        "WorkingDirectory=" + str(folder).replace("%", "%%"),
-        *("Environment=" + _quoted(f"{name}={value}") for name, value in environment.items()),
-        "Restart=on-failure",
-        "RestartSec=5",
-        "",
-        "[Install]",
-        "WantedBy=default.target",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _quoted(text: str, doubled: str = "") -> str:
     """One word of a unit; characters that mean something there are doubled or escaped."""
     for one in ("%", *doubled):
@@ -202,17 +166,39 @@ def _quoted(text: str, doubled: str = "") -> str:
     return f'"{escaped}"'
 
 
-def _launchd(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    where = f"~/Library/LaunchAgents/{_LABEL}.plist"
-    unit = {
+def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+    """The text of a unit, of one of `KINDS`, that starts localspec with these arguments, whose paths begin at a folder;
+    the environment is what it needs, and nothing secret.
+    """
+    command = [sys.executable, "-m", "localspec", *arguments]
+    if kind == "systemd":
+        lines = [
+            "# Save it as ~/.config/systemd/user/localspec.service, then: systemctl --user enable --now localspec",
+            "[Unit]",
+            "Description=localspec " + " ".join(map(shlex.quote, arguments)).replace("%", "%%").replace("\n", " "),
+            "",
+            "[Service]",
+            "ExecStart=" + " ".join(_quoted(part, "$") for part in command),
+            "WorkingDirectory=" + str(folder).replace("%", "%%"),
+            *("Environment=" + _quoted(f"{name}={value}") for name, value in environment.items()),
+            "Restart=on-failure",
+            "RestartSec=5",
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+        ]
+        return "\n".join(lines) + "\n"
+    log = str(paths.home() / _LOG)
+    listed = {
         "Label": _LABEL,
-        "ProgramArguments": list(command),
+        "ProgramArguments": command,
         "WorkingDirectory": str(folder),
         "EnvironmentVariables": dict(environment),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
-        "StandardOutPath": str(paths.home() / _LOG),
-        "StandardErrorPath": str(paths.home() / _LOG),
+        "StandardOutPath": log,
+        "StandardErrorPath": log,
     }
-    head, line, rest = plistlib.dumps(unit, sort_keys=False).decode().partition("\n")
+    head, line, rest = plistlib.dumps(listed, sort_keys=False).decode().partition("\n")
+    where = f"~/Library/LaunchAgents/{_LABEL}.plist"
     return f"{head}{line}<!-- Save it as {where}, then: launchctl load -w {where} -->\n{rest}"

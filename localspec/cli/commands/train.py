@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from localspec.checks.gain import Measured
+    from localspec.checks.gain import DraftGain
     from localspec.runtime.engine import Engine
     from localspec.training.course import Course, Reports
     from localspec.types import Tokens
@@ -54,11 +54,9 @@ _GPU_RATE = 100e9
 def add_options_train(parser: argparse.ArgumentParser) -> None:
     parser.description = _TRAIN
     parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
-    told = (
-        "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; default: a list "
-    )
-    words = f"{told}that localspec brings"
-    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=words)
+    told = "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; "
+    told += "default: a list that localspec brings"
+    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=told)
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="in all; default: 60")
     parser.add_argument("--out", metavar="NAME", help="what to call it; default: the target's name with -draft")
     add_whole(parser, "--layers", "of the target's", 2, most=8)
@@ -73,6 +71,8 @@ def add_options_train(parser: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
+    from localspec.models.installed.adopt import keep
+    from localspec.models.installed.store import Store
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
@@ -90,7 +90,17 @@ def run_train(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(asdict(course.plan)))
         return 0
-    return _train(options, course)
+    try:
+        with _reports() as tell:
+            found = course.run(tell, options.fresh)
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on.", file=sys.stderr)
+        return 130
+    _print_measured(options, found)
+    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
+    if not options.json:
+        print(f"{course.name}: {sentence} How it went: {course.chart}")
+    return 0
 
 
 def _course(options: argparse.Namespace) -> Course:
@@ -163,24 +173,7 @@ def _eval(options: argparse.Namespace) -> int:
     return 0
 
 
-def _train(options: argparse.Namespace, course: Course) -> int:
-    from localspec.models.installed.adopt import keep
-    from localspec.models.installed.store import Store
-
-    try:
-        with _reports() as tell:
-            found = course.run(tell, options.fresh)
-    except KeyboardInterrupt:
-        print("Interrupted. The same command goes on.", file=sys.stderr)
-        return 130
-    _print_measured(options, found)
-    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
-    if not options.json:
-        print(f"{course.name}: {sentence} How it went: {course.chart}")
-    return 0
-
-
-def _print_measured(options: argparse.Namespace, found: Measured) -> None:
+def _print_measured(options: argparse.Namespace, found: DraftGain) -> None:
     print(json.dumps(found.as_dict()) if options.json else found.sentence)
     if found.equal < found.prompts:
         print(f"{found.prompts - found.equal} of {found.prompts} texts differed.", file=sys.stderr)
@@ -303,24 +296,18 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
     try:
         with TemporaryFile(dir=path.parent) as raw:
             lies: dict[str, _Lies] = {}
-            for name, array in _states(engine, pieces, layers):
-                lies[name] = raw.tell(), array.dtype, array.shape
-                raw.write(np.ascontiguousarray(array).data)
+            with count_bar() as progress:
+                for number, piece in enumerate(pieces):
+                    if progress is not None:
+                        progress("Reading", number, len(pieces))
+                    states = engine.hidden_states(piece.tokens, layers)
+                    arrays: dict[str, npt.NDArray[Any]] = {f"{number}.tokens": piece.tokens}
+                    arrays |= {f"{number}.layer.{layer}": states.layers[layer] for layer in layers}
+                    for name, array in (arrays | {f"{number}.final": states.final}).items():
+                        lies[name] = raw.tell(), array.dtype, array.shape
+                        raw.write(np.ascontiguousarray(array).data)
             raw.flush()
             whole = np.memmap(raw, np.uint8, "r")
             save(path, {name: np.ndarray(shape, kind, whole, at) for name, (at, kind, shape) in lies.items()}, facts)
     except OSError as error:
         raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
-
-
-def _states(engine: Engine, pieces: list[_Piece], layers: tuple[int, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The file's arrays by name, piece after piece."""
-    with count_bar() as progress:
-        for number, piece in enumerate(pieces):
-            if progress is not None:
-                progress("Reading", number, len(pieces))
-            states = engine.hidden_states(piece.tokens, layers)
-            yield f"{number}.tokens", piece.tokens
-            for layer in layers:
-                yield f"{number}.layer.{layer}", states.layers[layer]
-            yield f"{number}.final", states.final
