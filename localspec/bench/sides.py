@@ -145,11 +145,7 @@ _MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)
 
 
 def rendered(engine: Engine, turn: AskedTurn) -> str:
-    """Our prompt without the begin-of-sequence token, which servers add by themselves.
-
-    Raises:
-        ContextOverflowError: our context does not hold it.
-    """
+    """Our prompt without the begin-of-sequence token, which servers add; raises ContextOverflowError."""
     text, model = turn.text, engine.loaded.model
     if turn.messages:
         count = len(prompt_tokens(engine, turn.messages))

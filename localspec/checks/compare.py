@@ -93,11 +93,7 @@ class TimedAnswer:
 
 
 def ask(engine: Engine, turn: AskedTurn) -> TimedAnswer:
-    """One answer of an engine, whose caches are left as they are. Cancels it if the caller is interrupted.
-
-    Raises:
-        UsageError, ContextOverflowError: the chat template refuses the messages, or they are too long.
-    """
+    """One answer of an engine, whose caches stay as they are; cancelled if the caller is interrupted."""
     prompt = prompt_tokens(engine, turn.messages) if turn.messages else engine.tokenize(turn.text)
     start, text, answer = perf_counter(), list[str](), TimedAnswer("", 0, 0.0)
     generation = engine.generate(prompt, turn.options)
@@ -186,9 +182,7 @@ class Apart(contextlib.AbstractContextManager["Apart"]):
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any, progress: Loading | None = None) -> None:
-        """`make`, of a module, is called there with `arguments`, plain data, and `progress=` what reports to `progress`
-        here; what it raises there is raised here.
-        """
+        """Calls `make`, of a module, there with plain `arguments` and `progress=`; its errors are raised here."""
         context = multiprocessing.get_context("spawn")  # a fork would inherit loaded libraries and their threads
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve_apart, args=(theirs, make, arguments), daemon=True)
@@ -366,11 +360,7 @@ def compare(
 
 
 def _converse(side: Side, task: Task, tokens: int | None = None) -> Run:
-    """The whole conversation, the side's own answers being its history, as far as the context holds it.
-
-    Raises:
-        ContextOverflowError: it does not hold the first turn.
-    """
+    """The whole conversation, as far as the context holds it; if not even one turn, a ContextOverflowError."""
     prompt, options, run, history = task.prompt, task.options, Run(), list[Message]()
     side.begin(prompt)
     for number, messages in enumerate(prompt.questions):
@@ -406,9 +396,7 @@ def fork(one: Run, other: Run) -> tuple[int, int] | None:
 def gain(
     heats: Sequence[Heat], one: str, over: str, seconds: Callable[[Run], float] = lambda run: run.decode_seconds
 ) -> Ratio | None:
-    """Speed of a side over another's: time a token on the same prompts in the same rounds, by the `seconds` of a run
-    that count.
-    """
+    """Speed of a side over another's: time a token on the same prompts and rounds, by the `seconds` that count."""
     by_task: dict[int, list[tuple[Run, Run]]] = {}
     for heat in heats:
         slow, fast = heat.runs.get(over), heat.runs.get(one)

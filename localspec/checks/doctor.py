@@ -72,9 +72,7 @@ _BUILD = (
 def examine_devices(
     info: lib.Info, root: Path = ROOT, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Remark]:
-    """A finding per device that llama.cpp lists, and one about a build without a GPU: how to build it for the card that
-    is here.
-    """
+    """A remark per device that llama.cpp lists, and of a build without a GPU how to build it for the card here."""
     listed = memory.gpus()
     places = {one.name: one for one in listed}
     for device in info.devices:
@@ -114,9 +112,7 @@ def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] |
 
 
 def examine_layers(loaded: Loaded) -> Iterator[Remark]:
-    """What of the loaded models runs where, and what that was decided by if real passes did; nothing on a machine
-    without a GPU.
-    """
+    """What of the models runs where, and what that was decided by if real passes did; nothing without a GPU."""
     if not memory.gpus(loaded.settings.rpc):
         return
     words = f"target: {_where(loaded.model)}"
@@ -149,9 +145,7 @@ _OPENMP = re.compile(r"lib(gomp|omp|iomp)\d*[-.].*")
 
 
 def examine_machine(with_wide: bool = True) -> Iterator[Remark]:
-    """Versions, C library, llama.cpp, devices, folders, and wide kernels, which are loaded to see whether they can be
-    used if they are wanted.
-    """
+    """Versions, C library, llama.cpp, devices, folders, and wide kernels, which are loaded if they are wanted."""
     yield Remark("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
     yield _packages(bindings.installed())
     yield Remark("kernels", f"{FILE_NAME}, using {KERNELS.isa}")
@@ -189,9 +183,7 @@ def examine_openmp(root: Path = ROOT) -> Iterator[Remark]:
 
 
 def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float | None = None) -> Iterator[Remark]:
-    """Load, memory, power: what can be seen now. What the system does not tell is left out; so is the size of the
-    files in use where it is 0.
-    """
+    """Load, memory and power now, as far as the system tells; `model_bytes` are of the files in use, 0 = none."""
     load, count = machine.load() if load is None else load, os.cpu_count() or 1
     if load is not None:
         value = f"{load:.1f} programs want to run on {count} CPUs (mean of the last minute, this one included)"
@@ -484,9 +476,7 @@ def _speed(answers: Sequence[Mapping[str, Any]], total: Mapping[str, float], dec
 
 
 def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Remark]:
-    """What the models in use leave on the table: an idle GPU, no draft model, a long context, where the chat in front
-    has `context_use` tokens.
-    """
+    """What the models in use leave on the table; the chat in front has `context_use` tokens."""
     loaded, settings = engine.loaded, engine.settings
     if settings.draft is None and not loaded.settings.heads and not loaded.heads:
         yield Remark(

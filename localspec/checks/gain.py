@@ -51,9 +51,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 
 
 def tokens(prompts: int, longest: int) -> int:
-    """Tokens that all sides together write at most, chains included, for so many prompts that count, in answers of
-    `longest` tokens.
-    """
+    """Tokens of all sides at most, chains included, for so many prompts that count, in answers of `longest` tokens."""
     return (prompts + _WARM_UP) * (len(SIDES) + 1) * longest
 
 
@@ -163,9 +161,7 @@ class Challenger(NamedTuple):
 
 
 def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
-    """What this machine has to try of an aspect, as far as the `base` settings that are given leave it open; `running`
-    is what the best so far runs with (`Answering.about`).
-    """
+    """What is to be tried of an aspect that `base` leaves open; `running` is `Answering.about` of the best so far."""
     found: list[dict[str, Any]] = []
     drafts = bool(running["drafts"])
     if aspect == "threads":

@@ -94,9 +94,7 @@ def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
 
 
 def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
-    """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers in it: the model answers
-    for itself.
-    """
+    """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers that stand in it."""
     return list(_read(path or paths.bundled("prompts.jsonl"), answers=False))
 
 
@@ -104,14 +102,10 @@ def load_workloads(
     names: Sequence[str] = (), path: Path | None = None, limit: int | None = None
 ) -> dict[str, list[BenchPrompt]]:
     """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `id`, `workload`,
-    `ignore_end` and `apart` (see `Prompt`).
+    `ignore_end` and `apart` (see `BenchPrompt`); answers in `messages` are taken as they are.
 
-    Answers that stand in `messages` are taken as they are; what has none is answered by the side.
-
-    Args:
-        names: those to keep, in this order; none = all.
-        path: a user's file; None = the shipped one.
-        limit: most prompts of each, the first ones.
+    Of a user's file, or the shipped one, are kept the workloads that `names` has, in its order (none = all), and the
+    first prompts of each up to `limit`.
     """
     found: dict[str, list[BenchPrompt]] = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
@@ -207,9 +201,7 @@ def _beginning(prompt: Conversation) -> str:
 
 
 def write(file: Path, words: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:
-    """Keeps prompts that `gather` returned, so that a run goes on with them though texts change meanwhile; `words` say
-    which texts they are of.
-    """
+    """Keeps prompts that `gather` returned of the texts that `words` name, so that a run goes on with the same."""
     both = [[[[one.role, one.content] for one in prompt] for prompt in prompts] for prompts in (learned, held_out)]
     paths.write_whole(file, json.dumps([words, *both]) + "\n")
 

@@ -94,9 +94,7 @@ def build_parser(*with_options: str | None) -> CommandParser:
 
 
 def _run(given: list[str]) -> int:
-    """Completes the line (a model's name or file, and options alone, open the chat; with a prompt they are `run`), and
-    runs its command.
-    """
+    """Runs a line's command: without one, `run` where words follow a model's name or file, else `chat`."""
     first = given[0] if given else "--help"
     own = first.startswith("-") and any(one.startswith(first) for one in _OWN_OPTIONS)
     if first not in COMMANDS and not own:

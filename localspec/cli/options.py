@@ -102,9 +102,7 @@ _VLLM_RULES = {"standard": "rejection", "block": "block"}
 
 
 def vllm_settings(text: str) -> dict[str, Any]:
-    """Settings from vLLM's `--speculative-config` JSON. With custom_class the model is package.module.Class, which must
-    be a drafter of ours (`localspec.drafters.plugin`).
-    """
+    """Settings from vLLM's `--speculative-config`; a custom class must be one of our drafters (`drafters.plugin`)."""
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
@@ -144,9 +142,7 @@ def _translated(key: str, value: Any, table: dict[str, str]) -> str:
 
 
 def take_default(options: argparse.Namespace, faults: list[str] | None = None) -> None:
-    """Names the model that answers where the command line names none, and says so, or adds to `faults`, if the chosen
-    one cannot.
-    """
+    """Names the chosen model where the line names none; why that cannot answer is printed, or added to `faults`."""
     if options.target or getattr(options, "endpoint", None):
         return
     from localspec.models.installed import installed
@@ -189,9 +185,7 @@ def check_comparison(options: argparse.Namespace) -> None:
 
 
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
-    """Loads what the options name in this process, with progress on a terminal's standard error; other programs are
-    told of it until it is closed.
-    """
+    """Loads what the options name in this process, with progress; other programs are told of it until it is closed."""
     from localspec.models.installed.processes import announce
     from localspec.runtime import memory
     from localspec.runtime.engine import Engine
@@ -262,9 +256,7 @@ def names_model(word: str) -> bool:
 
 
 def check_openable(word: str, commands: Iterable[str] = ()) -> None:
-    """Accepts an installed model or pair, a server's model of models.toml, or a GGUF file; else it is a UsageError,
-    whose hint names those most like it, and `commands`. Nothing is fetched.
-    """
+    """Refuses what is no installed model or pair, server's model or GGUF file; the hint names what is like it."""
     from localspec.gguf import read_header
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, knows, usable
@@ -345,9 +337,7 @@ def fit_settings(options: argparse.Namespace) -> FitSettings:
 def start_answer(
     engine: Engine, options: argparse.Namespace, prompt: str | Sequence[Message], wanted: Options
 ) -> Generation:
-    """Asks the engine: messages and text by the chat template, raw text as it is. Without a chat template text goes on,
-    for a limited number of tokens.
-    """
+    """Asks by the chat template, or raw; without a template text goes on, for a limited number of tokens."""
     from localspec.chat.prompt.prompt import MOST_TOKENS, continued
     from localspec.chat.turn import Message
 
@@ -362,9 +352,7 @@ def start_answer(
 
 
 def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> None:
-    """A line on standard error after a model was loaded whose file leaves open how text is split; and one after a model
-    without a chat template, unless raw text is wanted.
-    """
+    """Says on standard error if a file leaves open how text is split, and if it has no chat template (unless raw)."""
     from localspec.chat.prompt.prompt import continued, note
     from localspec.chat.turn import Message
     from localspec.gguf.split import read_parts
@@ -414,9 +402,7 @@ def take_listed(options: argparse.Namespace) -> None:
 
 
 def check_endpoint_options(options: argparse.Namespace, *local: str) -> None:
-    """Refuses what does not go with `--endpoint`, and what needs it. `local` are further options that need a model of
-    this machine, by their name in the parsed options.
-    """
+    """Refuses what does not go with `--endpoint` (`local`: further ones by their parsed name), and what needs it."""
     if not options.endpoint:
         for name in ("model", "api_key_file"):
             if getattr(options, name) is not None:

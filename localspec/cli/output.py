@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar with these columns of rich's, which is gone at the end; None when standard error is not a
-    terminal.
-    """
+    """What updates a bar with these columns of rich's; None where standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -55,9 +53,7 @@ SHOWN_AFTER = 0.3
 
 @contextmanager
 def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for (tokens of the prompt that were read, all of them), which goes before the answer comes; nothing when
-    standard error is not a terminal.
-    """
+    """A bar for (tokens of the prompt that were read, all), gone before the answer comes; on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -183,9 +179,7 @@ def answer_lines() -> Iterator[Callable[[str], None]]:
 
 
 def print_stats(stats: RequestStats, seed: int | None, configuration: str) -> None:
-    """The figures of one answer, what the plan says of it, and the configuration of the target's passes, on standard
-    error.
-    """
+    """Figures of one answer, what the plan says of it, and the configuration of passes, on standard error."""
     depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
@@ -253,9 +247,7 @@ _SECONDS_PER_LINE = 10.0
 
 @contextmanager
 def transfer_progress(total: int) -> Iterator[Report]:
-    """Bars for each file and in all, of `total` bytes still to come, on a terminal; elsewhere plain lines now and
-    then; on standard error.
-    """
+    """On a terminal bars for each file and all, of `total` bytes still to come; elsewhere lines now and then."""
     if not sys.stderr.isatty():
         yield _line_report()
         return

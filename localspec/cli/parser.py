@@ -23,9 +23,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def add_setting(group: argparse._ActionsContainer, row: Setting, told: str = "", **more: Any) -> None:
-    """The option of a setting: None is what is not given. `told` is its help, where the command has words of its own
-    for it; `more` is for argparse, such as a default.
-    """
+    """A setting's option; None = not given. `told` is its help if not the declared one, `more` is argparse's."""
     told = told or row.declared.help or f"{row.clause}; default: {row.show(row.default)}"
     if row.kind is bool:
         more["action"] = "store_false" if row.default else "store_true"
@@ -63,10 +61,7 @@ _LONGEST_SHOWN = 40
 
 
 def whole(least: float = -MOST, most: float = MOST) -> Callable[[str], int]:
-    """A reader of whole numbers, for argparse's `type`.
-
-    It raises `argparse.ArgumentTypeError` for other texts, whose message goes on after the option's name.
-    """
+    """A reader of whole numbers for argparse's `type`; its message goes on after the option's name."""
     return partial(_read, int, "a whole number", least, most)
 
 

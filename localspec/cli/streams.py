@@ -92,9 +92,7 @@ def read_all() -> str:
 
 
 def read_if_sent(hint: str) -> str:
-    """All of it, or "" where nothing comes for a moment, which one line on standard error says, with the hint how to
-    have it waited for.
-    """
+    """All of it, or "" where nothing comes for a moment, which standard error says with the hint how to wait."""
     source = _Source()
     if source.begun.wait(MOMENT):
         return source.text()

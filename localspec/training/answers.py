@@ -118,9 +118,7 @@ def write(
 def _answered(
     engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int], until: float
 ) -> Generator[TeacherAnswer]:
-    """Answers, `SLOTS` at a time, as they come, without those of prompts that cannot be answered. After `until`, by
-    `perf_counter`, no further prompt is asked.
-    """
+    """Answers as they come, `SLOTS` at a time; after `until`, by `perf_counter`, no further prompt is asked."""
     asked, stopped = list[Generation](), threading.Event()
 
     def began(generation: Generation) -> None:

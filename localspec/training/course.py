@@ -288,12 +288,7 @@ class Course:
         return self.folder / f"{self.name}.html"
 
     def run(self, tell: Reports, fresh: bool = False) -> gain.DraftGain:
-        """Does what is left to do; with `fresh` anew, without what earlier runs did.
-
-        Raises:
-            UsageError: the folder holds a course of another target or other texts.
-            LocalspecError: the disk is full, or a model does not answer.
-        """
+        """Does what is left to do, or all anew; a folder of another target or other texts is a UsageError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             claim = Claim(self.folder / LOCK)

@@ -236,9 +236,7 @@ class Training:
             raise ModelFileError(f"{file} cannot be read: {type(error).__name__}.", hint) from None
 
     def run(self, until: float, told: Callable[[TrainingProgress], None]) -> None:
-        """Trains until so many seconds over all runs; the checkpoint is written at the end, however it ends. `told` is
-        called after every step and may raise to stop.
-        """
+        """Trains until so many seconds over all runs, then keeps the checkpoint; `told` may raise after a step."""
         batches, saved, last = self._batches(), perf_counter(), perf_counter()
         try:
             while self.progress.seconds < until:

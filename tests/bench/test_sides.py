@@ -60,8 +60,8 @@ def test_every_side_answers_every_prompt(heats: list[Heat]) -> None:
 def test_texts_are_plain_decodings(heats: list[Heat]) -> None:
     for cell in make_cells(heats):
         for side in cell.sides:
-            assert cell.figures(side).exact
-            assert (cell.forks(side), len(cell.figures(side).runs)) == (0, 2)
+            assert cell.figures(side)["exact"]
+            assert (cell.forks(side), cell.figures(side)["runs"]) == (0, 2)
 
 
 def test_plain_drafts_nothing_and_fixed_lengths_draft_theirs(heats: list[Heat]) -> None:

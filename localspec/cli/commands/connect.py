@@ -270,9 +270,7 @@ _WORTH_SAYING = 10.0
 
 
 def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
-    """A sentence for a client whose first prompt, of so many tokens, takes long here; "" = it does not, or the server
-    cannot say.
-    """
+    """A sentence for a client whose first prompt, of so many tokens, takes long here; "" = no, or not known."""
     import httpx2 as httpx
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -319,11 +319,7 @@ def _add(options: argparse.Namespace) -> int:
 
 
 def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
-    """Every file, and its text; "" = it is none. Files of a folder in the order of their names.
-
-    Raises:
-        UsageError: something that was named is not there, or cannot be read as text.
-    """
+    """Every file and its text; "" = none. A name that is not there, or cannot be read as text, is a UsageError."""
     for name in names:
         path = typed(name)
         if os.path.isdir(path):

@@ -134,9 +134,7 @@ def _serve(
 
 
 def _unit(options: argparse.Namespace) -> str:
-    """This command as a service, with the variables that say where localspec keeps things; never a key, as others can
-    read a unit.
-    """
+    """This command as a service, with variables that say where things are kept; never a key: others read units."""
     if os.environ.get(KEY_VARIABLE):
         raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
     given, wish = options.given, options.print_unit
@@ -167,9 +165,7 @@ def _quoted(text: str, doubled: str = "") -> str:
 
 
 def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    """The text of a unit, of one of `KINDS`, that starts localspec with these arguments, whose paths begin at a folder;
-    the environment is what it needs, and nothing secret.
-    """
+    """A unit, of one of `KINDS`, that starts localspec with these arguments in a folder; nothing in it is secret."""
     command = [sys.executable, "-m", "localspec", *arguments]
     if kind == "systemd":
         lines = [

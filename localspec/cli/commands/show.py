@@ -226,9 +226,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def _exactness(facts: Facts) -> tuple[dict[str, Any] | None, str]:
-    """Whether drafting for a model changes no bit on the CPU, as far as that follows from its graph, and that in words;
-    None = it is no target.
-    """
+    """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
     from localspec.gguf.formats import ROLLS_BACK
     from localspec.llama.exact import exactness
     from localspec.models.facts.facts import LANGUAGE_MODEL
@@ -458,9 +456,7 @@ def _memory_lines(plan: MemoryPlan, unused: str) -> list[str]:
 
 
 def _check_alone(options: argparse.Namespace, path: Path) -> int:
-    """The verdict on a model without a draft: what it is, whether it loads and fits, what drafts for it, and whether
-    that is exact. A head is a UsageError.
-    """
+    """What a model is, whether it loads and fits, what drafts for it, and whether exactly; a head is a UsageError."""
     from localspec.chat.prompt.template import ChatTemplate
     from localspec.drafters.heads.loading import kind_of
     from localspec.llama.model import Model, check_text_model
