@@ -225,10 +225,21 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
             model = stack.enter_context(Model.load(path, kernels=kernels))
             runners[kernels] = stack.enter_context(contextlib.closing(_Runner(model, kernels, settings)))
         report.splits = {kernels: runner.splits for kernels, runner in runners.items() if runner.splits}
+        order, steps = list(runners.values()), settings.rounds * len(points)
         try:
-            _measure(report, runners, progress)
+            for turn in range(settings.rounds):
+                if report.wide_isa:
+                    report.limits = measure_limits(settings.threads, report.limits)
+                for index, point in enumerate(points):
+                    if progress is not None:
+                        what = f"prefill of {point.width}" if point.kind == "prefill" else f"width {point.width}"
+                        progress(f"round {turn + 1}: {what} at {point.length}", (turn * len(points) + index) / steps)
+                    for runner in order:
+                        point.seconds.setdefault(runner.kernels, []).append(runner.visit(point))
+                order = order[1:] + order[:1]  # another one is first in the next round
+                report.rounds += 1
         except KeyboardInterrupt:
-            if not any(point.seconds for point in report.points):
+            if not any(point.seconds for point in points):
                 raise
             report.interrupted = True
     return report
@@ -274,23 +285,6 @@ class _Runner(Bench):
 
 def _context_length(settings: PassSettings) -> int:
     return max(*settings.lengths, settings.prefill + 1, 8) + max(settings.widths)
-
-
-def _measure(report: PassReport, runners: dict[Kernels, _Runner], progress: Progress | None) -> None:
-    """Rounds of turns; whose turn is first changes from round to round."""
-    order = list(runners.values())
-    steps = report.settings.rounds * len(report.points)
-    for turn in range(report.settings.rounds):
-        if report.wide_isa:
-            report.limits = measure_limits(report.settings.threads, report.limits)
-        for index, point in enumerate(report.points):
-            if progress is not None:
-                what = f"prefill of {point.width}" if point.kind == "prefill" else f"width {point.width}"
-                progress(f"round {turn + 1}: {what} at {point.length}", (turn * len(report.points) + index) / steps)
-            for runner in order:
-                point.seconds.setdefault(runner.kernels, []).append(runner.visit(point))
-        order = order[1:] + order[:1]
-        report.rounds += 1
 
 
 NAMES: dict[Kernels, str] = {"wide": "localspec", "repacked": "llama.cpp", "plain": "not repacked"}

@@ -13,6 +13,7 @@ prompt) goes out in llama-server's words, unless the endpoint refuses them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -167,7 +168,13 @@ class ServedSide:
         """
         self.name, self._asking = name or server.name, Asking(server)
         self._render, self._fresh = render, True
-        self._model = model or self._first_model()
+        self._model = model or "default"  # where it keeps no list; many do not care about the name
+        with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+            try:
+                self._model = model or str(self._asking.whole("GET", "models").json()["data"][0]["id"])
+            except Refused as error:
+                if error.status not in _MISSING:
+                    raise
         self._path, self._extended = self._understood()
         prompt = "our rendered prompt" if self._path == "completions" else "messages, its own chat template"
         prompt += "" if self._extended else "; OpenAI's fields only, its own top-k and min-p"
@@ -183,13 +190,34 @@ class ServedSide:
         self._fresh = True
 
     def answer(self, turn: AskedTurn) -> TimedAnswer:
+        """One token a piece; those that came without text (the end, halves of characters) count with the last."""
         if self._path != "completions" and not turn.messages:
             raise UsageError(
                 f"{self.name} takes chat messages only, and this prompt is raw text.",
                 "Give it an endpoint with /v1/completions, or prompts with messages.",
             )
         try:
-            return self._timed(self._body(self._path, self._extended, turn, self._render(turn)))
+            body = self._body(self._path, self._extended, turn, self._render(turn))
+            texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
+            with closing(self._asking.pieces(self._path, body)) as pieces:
+                for piece in pieces:
+                    if piece.text:
+                        texts.append(piece.text)
+                        times.append(time.perf_counter() - start)
+                    last = last.then(piece)
+            wall, arrivals = time.perf_counter() - start, [(seconds, 1) for seconds in times]
+            tokens = max(last.tokens or 0, len(arrivals))
+            missing = tokens - len(arrivals)
+            if missing and last.finish == "stop":
+                arrivals.append((wall, missing))  # the end token itself came with the last message
+            elif missing and arrivals:
+                arrivals[-1] = (arrivals[-1][0], 1 + missing)
+            stats: dict[str, Any] = {"prompt_tokens": last.prompt_tokens} if last.prompt_tokens else {}
+            if last.drafted is not None:
+                accepted = last.accepted or 0
+                rate = accepted / last.drafted if last.drafted else 0.0
+                stats |= {"drafted": last.drafted, "accepted": accepted, "acceptance_rate": rate}
+            return TimedAnswer("".join(texts), tokens, wall, arrivals, stats=stats)
         finally:
             self._fresh = False
 
@@ -206,29 +234,6 @@ class ServedSide:
         if extended:
             body |= {"ignore_eos": wanted.ignore_end, "cache_prompt": not self._fresh}
         return body
-
-    def _timed(self, body: Mapping[str, Any]) -> TimedAnswer:
-        """One token a piece; those that came without text (the end, halves of characters) count with the last."""
-        texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
-        with closing(self._asking.pieces(self._path, body)) as pieces:
-            for piece in pieces:
-                if piece.text:
-                    texts.append(piece.text)
-                    times.append(time.perf_counter() - start)
-                last = last.then(piece)
-        wall, arrivals = time.perf_counter() - start, [(seconds, 1) for seconds in times]
-        tokens = max(last.tokens or 0, len(arrivals))
-        missing = tokens - len(arrivals)
-        if missing and last.finish == "stop":
-            arrivals.append((wall, missing))  # the end token itself came with the last message
-        elif missing and arrivals:
-            arrivals[-1] = (arrivals[-1][0], 1 + missing)
-        stats: dict[str, Any] = {"prompt_tokens": last.prompt_tokens} if last.prompt_tokens else {}
-        if last.drafted is not None:
-            accepted = last.accepted or 0
-            rate = accepted / last.drafted if last.drafted else 0.0
-            stats |= {"drafted": last.drafted, "accepted": accepted, "acceptance_rate": rate}
-        return TimedAnswer("".join(texts), tokens, wall, arrivals, stats=stats)
 
     def _understood(self) -> tuple[str, bool]:
         """The path that it has, and whether it takes llama-server's fields."""
@@ -252,16 +257,6 @@ class ServedSide:
             f"{self._asking.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
             "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
         )
-
-    def _first_model(self) -> str:
-        try:
-            return str(self._asking.whole("GET", "models").json()["data"][0]["id"])
-        except Refused as error:
-            if error.status not in _MISSING:
-                raise
-        except (ValueError, KeyError, IndexError, TypeError):
-            pass
-        return "default"  # it keeps no list; many do not care about the name
 
 
 _COLD = Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=1)

@@ -196,15 +196,12 @@ def _count(heat: Heat, sides: dict[DraftSetting, Side], report: Report) -> None:
             tally.accepted += answer.stats["accepted"]
             tally.inexact += not answer.exact
         if forked is not None:
-            tally.forks.append(_diagnose(heat, sides[PLAIN], setting, sides[setting], *forked))
-
-
-def _diagnose(heat: Heat, plain: Side, setting: DraftSetting, side: Side, turn: int, position: int) -> Fork:
-    runs = heat.runs[plain.name], heat.runs[side.name]
-    ours, theirs = next(islice(zip_longest(*(run.answers[turn].ids for run in runs)), position, None), (None, None))
-    seen = [_logits(heat, one, runs[0].turns[turn], position, (ours, theirs)) for one in (plain, side)]
-    temperature = heat.task.options.sampling.temperature
-    return Fork(heat.task.prompt.name, setting, temperature, turn, position, ours, theirs, *seen)
+            turn, position = forked
+            ids = zip_longest(plain.answers[turn].ids, found.answers[turn].ids)
+            both = next(islice(ids, position, None), (None, None))
+            seen = [_logits(heat, sides[one], plain.turns[turn], position, both) for one in (PLAIN, setting)]
+            temperature = heat.task.options.sampling.temperature
+            tally.forks.append(Fork(heat.task.prompt.name, setting, temperature, turn, position, *both, *seen))
 
 
 def _logits(

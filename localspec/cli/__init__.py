@@ -99,7 +99,7 @@ def _run(given: list[str]) -> int:
     own = first.startswith("-") and any(one.startswith(first) for one in _OWN_OPTIONS)
     if first not in COMMANDS and not own:
         if not first.startswith("-"):
-            from localspec.cli.options import check_openable
+            from localspec.cli.shared import check_openable
 
             check_openable(first, COMMANDS)
         _, rest = build_parser("chat").parse_known_args(["chat", *given])

@@ -187,31 +187,24 @@ def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[di
         cells = (f"{one['seconds'] / 60:.0f}", f"{one['tokens_a_pass']:.2f}", *speeds, equal)
         rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     head = "".join(f"<th>{word}</th>" for word in _COLUMNS)
+    points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
+    chart = "<p>Too few steps for a line.</p>"
+    if len(points) > 1:
+        low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+        last, bottom = points[-1][0], _HEIGHT - _MARGIN
+        wide, tall = (_WIDTH - 2 * _MARGIN) / last, (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1.0)
+        line = " ".join(f"{_MARGIN + wide * x:.1f},{_MARGIN + tall * (high - y):.1f}" for x, y in points)
+        chart = (
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over minutes">'
+            f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none"/>'
+            f'<polyline class="line" points="{line}"/>'
+            f'<text x="4" y="{_MARGIN + 4}">{high:.2f}</text><text x="4" y="{bottom}">{low:.2f}</text>'
+            f'<text x="{_WIDTH - _MARGIN}" y="{bottom + 18}" text-anchor="end">{last:.0f} minutes</text></svg>'
+        )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(name)}</title><style>{_STYLE}</style>'
-        f"<h1>{escape(name)}</h1><h2>Loss</h2>{_chart(losses)}"
+        f"<h1>{escape(name)}</h1><h2>Loss</h2>{chart}"
         f"<h2>Measured on held-out prompts, tokens a second</h2><table><tr>{head}</tr>{rows}</table></html>\n"
-    )
-
-
-def _chart(losses: Sequence[tuple[float, float]]) -> str:
-    points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
-    if len(points) < 2:
-        return "<p>Too few steps for a line.</p>"
-    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    last, span = points[-1][0], (high - low) or 1.0
-
-    def at(minutes: float, loss: float) -> str:
-        x = _MARGIN + (_WIDTH - 2 * _MARGIN) * minutes / last
-        return f"{x:.1f},{_MARGIN + (_HEIGHT - 2 * _MARGIN) * (high - loss) / span:.1f}"
-
-    line, bottom = " ".join(at(*point) for point in points), _HEIGHT - _MARGIN
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over minutes">'
-        f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none"/>'
-        f'<polyline class="line" points="{line}"/>'
-        f'<text x="4" y="{_MARGIN + 4}">{high:.2f}</text><text x="4" y="{bottom}">{low:.2f}</text>'
-        f'<text x="{_WIDTH - _MARGIN}" y="{bottom + 18}" text-anchor="end">{last:.0f} minutes</text></svg>'
     )
 
 

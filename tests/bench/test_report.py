@@ -83,7 +83,7 @@ def test_counters_are_pooled(cell: BenchCell) -> None:
     assert own["tokens_per_pass"] == 2.5
     assert own["accepted_per_position"] == [1.0, 1.0, 0.5, 0.5]
     assert [own[f"{part}_share"] for part in ("draft", "verify", "host")] == [0.25, 0.5, 0.25]
-    assert own.exact
+    assert own["exact"]
 
 
 def test_plain_data(results: Results) -> None:

@@ -15,9 +15,9 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_model_options, check_comparison, load_engine, take_target
 from localspec.cli.output import count_bar, load_progress, print_table
 from localspec.cli.parser import add_whole, numbers, reader, words
+from localspec.cli.shared import add_model_options, check_comparison, load_engine, take_target
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed

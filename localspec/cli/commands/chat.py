@@ -10,22 +10,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import (
-    add_endpoint_options,
-    add_model_options,
-    add_process,
-    add_sampling_options,
-    check_endpoint_options,
-    check_openable,
-    engine_settings,
-    fitting,
-    key_of,
-    name_target,
-    say_of_model,
-    take_default,
-    take_listed,
-    wanted_of,
-)
+from localspec.cli import shared
 from localspec.cli.parser import add_engine_settings
 from localspec.errors import LocalspecError, UsageError
 
@@ -45,34 +30,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--private", action="store_true", help="keep nothing of these chats; /private leads back")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
-    add_endpoint_options(parser)
+    shared.add_endpoint_options(parser)
     add_engine_settings(parser, "chat_cache_gb")
-    add_process(parser)
-    add_model_options(parser)
-    add_sampling_options(parser)
+    shared.add_process(parser)
+    shared.add_model_options(parser)
+    shared.add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.name is not None:
-        name_target(options, options.name)
-        check_openable(options.name)  # before a screen shows
-    take_listed(options)
-    check_endpoint_options(options, "chat_cache_gb")
+        shared.name_target(options, options.name)
+        shared.check_openable(options.name)  # before a screen shows
+    shared.take_listed(options)
+    shared.check_endpoint_options(options, "chat_cache_gb")
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     options.plain = options.plain or not screens
     faults: list[str] = []
-    take_default(options, None if options.plain else faults)  # the screens would cover what is written before them
+    shared.take_default(
+        options, None if options.plain else faults
+    )  # the screens would cover what is written before them
     if options.private and options.plain:
         options.corpus = "off"  # else a conversation line by line keeps nothing
-    wanted = wanted_of(options)  # refuse bad values before a model is loaded
+    wanted = shared.wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain:
         from localspec.cli.commands.line_chat import Conversation, loaded
 
         with closing(_answerer(options, {})) as answerer:
             facts = loaded(answerer)
             if facts.target is not None:
-                say_of_model(facts.target, facts.completes, options)
+                shared.say_of_model(facts.target, facts.completes, options)
             Conversation(answerer, facts, options, wanted).hold()
         return 0
     return _open(options, wanted, "".join(faults))
@@ -123,7 +110,7 @@ def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
     if options.endpoint:
         from localspec.remote.asking import ServedAnswerer
 
-        return ServedAnswerer(options.endpoint, options.model, key_of(options))
+        return ServedAnswerer(options.endpoint, options.model, shared.key_of(options))
     return _local(options, None, None, liked)
 
 
@@ -168,11 +155,11 @@ def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, A
     """Options, and preferences where an option has its default."""
     from localspec.config import EngineSettings
 
-    defaults, given = {field.name: field.default for field in fields(EngineSettings)}, engine_settings(options)
+    defaults, given = {field.name: field.default for field in fields(EngineSettings)}, shared.engine_settings(options)
     silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
     settings = given | silent
     if not options.plain:
         if settings.get("corpus", "auto") == "auto":
             settings["corpus"] = "on"  # the chat keeps its answers anyway
         settings.setdefault("second_slot", True)
-    return fitting(options, settings)
+    return shared.fitting(options, settings)

@@ -169,7 +169,18 @@ def run(options: argparse.Namespace) -> int:
         told = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
         if told:
             print(told, file=sys.stderr)
-        return _start(setup, options.after_dashes, key or NO_KEY)
+        path = shutil.which(setup.program)
+        if path is None:
+            raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")
+        environment = {**without_keys(os.environ), **setup.environment, setup.key_variable: key or NO_KEY}
+        sys.stdout.flush()
+        with subprocess.Popen([path, *setup.arguments, *options.after_dashes], env=environment) as child:
+            while True:
+                try:
+                    code = child.wait()
+                except KeyboardInterrupt:  # the terminal tells the client, too, which decides what it means
+                    continue
+                return code if code >= 0 else 128 - code
     print_plain(_command(setup, options.after_dashes, bool(key)))  # a server may call its model anything
     if options.api_key_file:
         print(f"localspec: {KEY_VARIABLE} must hold the key of {options.api_key_file} there.", file=sys.stderr)
@@ -240,21 +251,6 @@ def _command(setup: ClientSetup, more: list[str], has_key: bool) -> str:
     elif setup.key_variable != KEY_VARIABLE:
         named.append(f'{setup.key_variable}="${KEY_VARIABLE}"')
     return " ".join(["env", *unset, *named, setup.program, *map(quote, (*setup.arguments, *more))])
-
-
-def _start(setup: ClientSetup, more: list[str], key: str) -> int:
-    path = shutil.which(setup.program)
-    if path is None:
-        raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")
-    environment = {**without_keys(os.environ), **setup.environment, setup.key_variable: key}
-    sys.stdout.flush()
-    with subprocess.Popen([path, *setup.arguments, *more], env=environment) as child:
-        while True:
-            try:
-                code = child.wait()
-            except KeyboardInterrupt:  # the terminal tells the client, too, which decides what it means
-                continue
-            return code if code >= 0 else 128 - code
 
 
 # How long a server will read a coding agent's first prompt, told before the agent starts.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.text_file import check_text
-from localspec.cli.options import places
 from localspec.cli.output import not_used, print_plain, transfer_progress
 from localspec.cli.parser import add_engine_settings, whole
+from localspec.cli.shared import places
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf.split import read_parts
 from localspec.models.installed.catalog import Catalog

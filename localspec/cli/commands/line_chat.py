@@ -13,7 +13,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.chat.reply.harmony import Retelling
 from localspec.chat.turn import Message
 from localspec.cli import output, streams
-from localspec.cli.options import print_known
+from localspec.cli.shared import print_known
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError

@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.checks import ASPECTS
-from localspec.cli.options import (
-    add_model_options,
-    check_comparison,
-    engine_settings,
-    fitting,
-    load_engine,
-    take_default,
-    take_target,
-)
+from localspec.cli import shared
 from localspec.cli.output import count_bar, load_progress
 from localspec.cli.parser import add_temperatures, add_whole, reader
 from localspec.errors import UsageError
@@ -42,7 +34,7 @@ def add_options_verify(parser: argparse.ArgumentParser) -> None:
     seed = reader(LIMITS["seed"])
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of the first prompt; default: 1")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
-    add_model_options(parser)
+    shared.add_model_options(parser)
     parser.set_defaults(exact="strict")
 
 
@@ -51,8 +43,8 @@ def run_verify(options: argparse.Namespace) -> int:
     from localspec.checks.verify import DraftSetting, Report, verify
     from localspec.drafters import plugin
 
-    check_comparison(options)
-    take_target(options, options.pair, "PAIR")
+    shared.check_comparison(options)
+    shared.take_target(options, options.pair, "PAIR")
     prompts = load_prompts(options.prompts)
     if options.limit is not None:
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
@@ -68,7 +60,7 @@ def run_verify(options: argparse.Namespace) -> int:
     more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
     settings, report, interrupted = None if chosen is None else [chosen], Report(), False
     given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": report}
-    with load_engine(options, **more) as engine:
+    with shared.load_engine(options, **more) as engine:
         try:
             with count_bar() as progress:
                 verify(engine, prompts, temperatures, settings, progress=progress, **given)
@@ -125,7 +117,7 @@ def add_options_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what was found, store nothing")
     parser.add_argument("--forget", action="store_true", help="remove what is stored for the pair")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
-    add_model_options(parser)
+    shared.add_model_options(parser)
 
 
 def run_tune(options: argparse.Namespace) -> int:
@@ -134,7 +126,7 @@ def run_tune(options: argparse.Namespace) -> int:
     from localspec.models.installed.installed import find, find_one
     from localspec.runtime.kept import tuning
 
-    take_target(options, options.pair, "PAIR")
+    shared.take_target(options, options.pair, "PAIR")
     target, draft = find(options.target)
     draft = draft if options.draft is None else find_one(options.draft)
     draft, heads = apart(draft, [find_one(head) for head in options.heads or ()])
@@ -150,8 +142,8 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
     from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
 
-    check_comparison(options)
-    settings = fitting(options, engine_settings(options))
+    shared.check_comparison(options)
+    settings = shared.fitting(options, shared.engine_settings(options))
     base = {name: value for name, value in settings.items() if name not in ("target", "draft", "tuned")}
     base["heads"] = heads
     EngineSettings(target, draft, **base)  # refuse bad values before anything is loaded
@@ -237,19 +229,19 @@ def add_options_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--disk", action="store_true", help="all that is kept on disk, with sizes")
     told = "write a report for an issue as JSON, without prompts and keys"
     parser.add_argument("--bundle", metavar="FILE", help=told)
-    add_model_options(parser)
+    shared.add_model_options(parser)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
     from localspec.checks import doctor
 
-    take_default(options)
+    shared.take_default(options)
     findings = [*doctor.examine_machine(options.wide), *doctor.examine_machine_state()]
     if options.disk:
         findings += doctor.examine_disk()
     if options.check_updates:
         findings.append(doctor.examine_updates())
-    with load_engine(options) as engine:
+    with shared.load_engine(options) as engine:
         findings += doctor.examine_engine(engine)
         settings = asdict(engine.settings)
     if options.bundle:

@@ -16,24 +16,7 @@ from typing import TYPE_CHECKING, Any
 from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
-from localspec.cli import output, streams
-from localspec.cli.options import (
-    add_endpoint_options,
-    add_model_options,
-    add_sampling_options,
-    check_endpoint_options,
-    key_of,
-    known,
-    load_engine,
-    name_target,
-    names_model,
-    print_known,
-    say_of_model,
-    start_answer,
-    take_default,
-    take_listed,
-    wanted_of,
-)
+from localspec.cli import output, shared, streams
 from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.errors import LocalspecError, UsageError
 
@@ -56,13 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_whole(parser, "--log-probs", "with --json: log-probabilities, and of the N best", None, 0, 100)
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
-    add_endpoint_options(parser)
-    add_model_options(parser)
-    add_sampling_options(parser)
+    shared.add_endpoint_options(parser)
+    shared.add_model_options(parser)
+    shared.add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    take_listed(options)
+    shared.take_listed(options)
     prompt = _taken_words(options)
     elsewhere = prompt is not None or options.file or options.batch or streams.is_piped()
     alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
@@ -71,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
         from localspec.cli.commands import chat
 
         return chat.run(build_parser("chat").parse_args(["chat", *options.given[1:]]))
-    check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
-    take_default(options)
+    shared.check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
+    shared.take_default(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
@@ -84,12 +67,12 @@ def run(options: argparse.Namespace) -> int:
     if options.raw and options.system:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
     text = _prompt_text(options, prompt)
-    wanted = wanted_of(options)
+    wanted = shared.wanted_of(options)
     if options.endpoint:
         return _run_at_server(options, text, wanted)
-    with load_engine(options) as engine, output.reading_progress() as heard:
-        say_of_model(engine.settings.target, not engine.template.exists, options)
-        generation = start_answer(engine, options, text, replace(wanted, on_prefill=heard))
+    with shared.load_engine(options) as engine, output.reading_progress() as heard:
+        shared.say_of_model(engine.settings.target, not engine.template.exists, options)
+        generation = shared.start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
             try:
                 answer = output.collect(generation, engine.loaded.configuration)
@@ -115,7 +98,7 @@ def _run_at_server(options: argparse.Namespace, text: str, wanted: Options) -> i
     from localspec.remote.asking import Asking, Reply
     from localspec.remote.server import Server
 
-    asking = Asking(Server(options.endpoint, key_of(options)))
+    asking = Asking(Server(options.endpoint, shared.key_of(options)))
     model = options.model or asking.models()[0]
     messages = [*([Message("system", options.system)] if options.system else []), Message("user", text)]
     reply = Reply(asking, Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
@@ -126,14 +109,14 @@ def _run_at_server(options: argparse.Namespace, text: str, wanted: Options) -> i
         text, thoughts = ("".join(one) for one in zip(*pieces, strict=True)) if pieces else ("", "")
         said: dict[str, Any] = {"text": text} | ({"reasoning": thoughts} if thoughts else {})
         said |= {"finish_reason": reply.finish.value, "seed": reply.seed, "model": model, "endpoint": base}
-        print(json.dumps(said | {"stats": known(reply.stats)}, ensure_ascii=False))
+        print(json.dumps(said | {"stats": shared.known(reply.stats)}, ensure_ascii=False))
         return 0
     try:
         with output.answer_lines() as write:
             reply.read(lambda text, _: write(text))
     finally:
-        if options.stats and known(reply.stats):
-            print_known(reply.stats, reply.seed, f"{model} at {base}")
+        if options.stats and shared.known(reply.stats):
+            shared.print_known(reply.stats, reply.seed, f"{model} at {base}")
     return 0
 
 
@@ -142,12 +125,12 @@ def _taken_words(options: argparse.Namespace) -> str | None:
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
-    alone = len(words) == 1 and not options.endpoint and not options.target and names_model(words[0])
+    alone = len(words) == 1 and not options.endpoint and not options.target and shared.names_model(words[0])
     if len(words) == 2 or alone:
-        name_target(options, words[0])
-        take_listed(options)
+        shared.name_target(options, words[0])
+        shared.take_listed(options)
         words = words[1:]
-    if words and names_model(words[0]):
+    if words and shared.names_model(words[0]):
         print(plain_text(f"localspec: {words[0]!r}, the name of a model, is the prompt."), file=sys.stderr)
     return words[0] if words else None
 
@@ -176,7 +159,7 @@ def _run_batch(options: argparse.Namespace) -> int:
     from localspec.chat.turn import Message
 
     lines = list(_read(options.batch))
-    wanted = wanted_of(options)
+    wanted = shared.wanted_of(options)
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     running: set[Generation] = set()
@@ -186,7 +169,7 @@ def _run_batch(options: argparse.Namespace) -> int:
             more: dict[str, Any] = {key: line[key] for key in ("seed", "max_tokens") if key in line}
             messages = [Message(row["role"], row["content"]) for row in line.get("messages", ())]
             prompt = line.get("prompt", messages)
-            generation = start_answer(engine, options, prompt, wanted.having(more))
+            generation = shared.start_answer(engine, options, prompt, wanted.having(more))
             running.add(generation)
             try:
                 return {"id": line["id"], **output.collect(generation, engine.loaded.configuration)}
@@ -195,8 +178,8 @@ def _run_batch(options: argparse.Namespace) -> int:
         except LocalspecError as error:
             return {"id": line["id"], "error": str(error)}
 
-    with load_engine(options, slots=slots) as engine:
-        say_of_model(engine.settings.target, not engine.template.exists, options)
+    with shared.load_engine(options, slots=slots) as engine:
+        shared.say_of_model(engine.settings.target, not engine.template.exists, options)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(answer, line) for line in lines]
             try:

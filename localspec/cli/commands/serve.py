@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.options import add_model_options, add_process, engine_settings, fitting, take_target
 from localspec.cli.output import load_progress
 from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, add_whole, real, whole
+from localspec.cli.shared import add_model_options, add_process, engine_settings, fitting, take_target
 from localspec.errors import UsageError
 from localspec.paths import typed
 
@@ -89,8 +89,15 @@ def run(options: argparse.Namespace) -> int:
     given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
     settings = ServerSettings(**given)
     settings.check_certificate()
-    if options.print_unit is not None:
-        print(_unit(options), end="")
+    if (wish := options.print_unit) is not None:
+        if os.environ.get(KEY_VARIABLE):  # others can read a unit
+            raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
+        line = options.given
+        at = next((i for i, word in enumerate(line) if word == wish and line[i - 1].startswith("--print")), None)
+        words = line[: at - 1] + line[at + 1 :] if at else [word for word in line if not word.startswith("--print")]
+        known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")  # where things are kept
+        environment = {name: os.environ[name] for name in known if os.environ.get(name)}
+        print(unit(wish, words, environment, Path.cwd()), end="")
         return 0
     engine = fitting(options, {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options))
     target, draft = engine.pop("target", None), engine.pop("draft", None)
@@ -131,18 +138,6 @@ def _serve(
                 print(f"One request at a time: {why}", flush=True)
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress, processes)
-
-
-def _unit(options: argparse.Namespace) -> str:
-    """This command as a service, with variables that say where things are kept; never a key: others read units."""
-    if os.environ.get(KEY_VARIABLE):
-        raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
-    given, wish = options.given, options.print_unit
-    known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")
-    at = next((i for i, word in enumerate(given) if word == wish and given[i - 1].startswith("--print")), None)
-    words = given[: at - 1] + given[at + 1 :] if at else [one for one in given if not one.startswith("--print")]
-    environment = {name: os.environ[name] for name in known if os.environ.get(name)}
-    return unit(wish, words, environment, Path.cwd())
 
 
 def api_keys(path: str | None) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.options import add_memory_options, fit_settings, places
 from localspec.cli.output import not_used, print_plain, report
+from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.gguf.split import read_parts

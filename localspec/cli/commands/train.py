@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.options import add_model_options, load_engine
 from localspec.cli.output import count_bar
 from localspec.cli.parser import add_whole, numbers
+from localspec.cli.shared import add_model_options, load_engine
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.paths import typed
 
