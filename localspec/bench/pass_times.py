@@ -38,10 +38,8 @@ _LOOKED_UP = ("token_embd", "position_embd", "per_layer_token_embd", "token_type
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    read_bytes: int
-    """Weights, and keys and values of the tokens in the cache."""
-    operations: int
-    """Multiplications and additions of the matrix products and of attention."""
+    read_bytes: int  # weights, and keys and values of the tokens in the cache
+    operations: int  # multiplications and additions of the matrix products and of attention
 
     def __add__(self, other: Work) -> Work:
         return Work(self.read_bytes + other.read_bytes, self.operations + other.operations)
@@ -117,25 +115,21 @@ def per_layer(header: Header, key: str) -> list[int]:
     return [number] * header.n_layers
 
 
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1)."""
+Progress = Callable[[str, float], None]  # (what is being done, share done from 0 to 1)
 
 _PROMPT_CHUNK = 512
 _WIDEST_PASS, _LONGEST_CONTEXT = 512, 1 << 20
 _SECONDS_PER_VISIT = 0.05
 """Seconds of one point on one kernel's turn, at least two passes (the first may build its graph anew) ..."""
-_LONG_PASS_SECONDS = 1.0
-"""... unless one takes this long."""
+_LONG_PASS_SECONDS = 1.0  # ... unless one takes this long.
 
 
 @dataclass(frozen=True, slots=True)
 class PassSettings:
     widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     lengths: tuple[int, ...] = (128, 3584)
-    prefill: int = 512
-    """Prompt tokens; 0 = none."""
-    threads: int = 0
-    """0 = one per physical core."""
+    prefill: int = 512  # prompt tokens; 0 = none
+    threads: int = 0  # 0 = one per physical core
     rounds: int = 5
 
     def __post_init__(self) -> None:
@@ -158,10 +152,8 @@ class Point:
     """One pass, or one prefill, and how long it took."""
 
     kind: Literal["pass", "prefill"]
-    length: int
-    """Tokens of context; of a prefill 0."""
-    width: int
-    """Rows; of a prefill all its tokens."""
+    length: int  # tokens of context; of a prefill 0
+    width: int  # rows; of a prefill all its tokens
     work: Work
     seconds: dict[Kernels, list[float]] = field(default_factory=dict)
     """Of each kernel, one of every round: the quickest of its turn."""
@@ -188,8 +180,7 @@ class PassReport:
     header: Header
     settings: PassSettings
     points: list[Point]
-    wide_isa: str = ""
-    """Instruction set of our kernels; "" = they are not used."""
+    wide_isa: str = ""  # instruction set of our kernels; "" = they are not used
     wide_reason: str = ""
     limits: Limits | None = None
     splits: dict[Kernels, str] = field(default_factory=dict)

@@ -19,8 +19,7 @@ from localspec.engine.stats import percentile
 from localspec.errors import LocalspecError, UsageError
 
 _SUMMED = ("generated_tokens", "drafted", "accepted", "passes", "draft_passes")
-_PARTS = ("draft", "verify", "host")
-"""Of the decode time: drafting, the target's passes, everything else."""
+_PARTS = ("draft", "verify", "host")  # of the decode time: drafting, the target's passes, everything else
 
 
 @dataclass(slots=True)
@@ -118,16 +117,14 @@ class BenchSettings:
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
     tokens: int = 64
     rounds: int = 3
-    seed: int = 1
-    """Of the first prompt; each prompt and turn has its own."""
+    seed: int = 1  # of the first prompt; each prompt and turn has its own
 
 
 @dataclass(slots=True)
 class Results:
     cells: list[BenchCell]
     settings: BenchSettings
-    pair: dict[str, Any]
-    """`sides.pair_facts`."""
+    pair: dict[str, Any]  # `sides.pair_facts`
     machine: dict[str, Any]
     labels: list[str] = field(default_factory=list)
     """What a reader must know of these models: that they are padded ones."""

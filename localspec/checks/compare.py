@@ -34,8 +34,7 @@ from localspec.types import SamplingParams
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, answers to prompts done, such answers in all); may raise to stop."""
-Loading = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to stop."""
+Loading = Callable[[str, float], None]  # (what is being done, share done from 0 to 1); may raise to stop
 
 
 class AskedTurn(NamedTuple):
@@ -56,20 +55,15 @@ class TimedAnswer:
 
     text: str
     tokens: int
-    wall_seconds: float
-    """Until the end was known."""
+    wall_seconds: float  # until the end was known
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """(seconds, tokens) of each piece that came; empty only if no token came, or none was timed."""
-    prefill_seconds: float = 0.0
-    """The target's reading of the prompt, a part of `wall_seconds`; 0 = unknown."""
-    exact: bool | None = None
-    """Whether no pass could have changed the text, as far as the side says."""
+    prefill_seconds: float = 0.0  # the target's reading of the prompt, a part of `wall_seconds`; 0 = unknown
+    exact: bool | None = None  # whether no pass could have changed the text, as far as the side says
     stats: dict[str, Any] = field(default_factory=dict)
     """Counters under the names of `RequestStats.as_dict`, as far as the side has them."""
-    ids: list[int] = field(default_factory=list)
-    """The tokens themselves, where they are known."""
-    log_probs: list[TokenLogProb] = field(default_factory=list)
-    """Of its tokens, where they were asked for."""
+    ids: list[int] = field(default_factory=list)  # the tokens themselves, where they are known
+    log_probs: list[TokenLogProb] = field(default_factory=list)  # of its tokens, where they were asked for
 
     @property
     def ttft_seconds(self) -> float:
@@ -263,8 +257,7 @@ def _serve_apart(pipe: Connection, make: Callable[..., Any], arguments: tuple[An
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    name: str
-    """Unique in a comparison."""
+    name: str  # unique in a comparison
     answer: Callable[[AskedTurn], TimedAnswer]
     """Later turns of a conversation may reuse the earlier ones. An error other than of its prompt ends all."""
     begin: Callable[[BenchPrompt], None] = lambda prompt: None
@@ -274,8 +267,7 @@ class Task(NamedTuple):
     """What all sides are asked alike."""
 
     prompt: BenchPrompt
-    options: Options
-    """But for the seed, which is the first turn's; every further turn has one of its own."""
+    options: Options  # but for the seed, which is the first turn's; every further turn has one of its own
 
 
 def tasks(
@@ -316,8 +308,7 @@ class Heat:
     task: Task
     number: int
     round: int
-    runs: dict[str, Run] = field(default_factory=dict)
-    """By side; empty where the prompt could not be answered."""
+    runs: dict[str, Run] = field(default_factory=dict)  # by side; empty where the prompt could not be answered
     refused: LocalspecError | None = None
     """Why it could not: it is longer than the context, or nothing that this model can be asked."""
 
@@ -432,8 +423,7 @@ class Ratio:
     high: float
     over: Literal["rounds", "prompts", ""]
     """What the interval was taken over; "" = there is none (one prompt, one round)."""
-    smallest: float
-    """Of the prompts' own ratios, ..."""
+    smallest: float  # of the prompts' own ratios, ...
     largest: float
 
     @property

@@ -48,18 +48,14 @@ from localspec.runtime.loaded import Loaded
 @dataclass(frozen=True, slots=True)
 class Remark:
     name: str
-    value: str
-    """What was found, with numbers."""
-    advice: str = ""
-    """What to do, in a sentence; "" = all is well."""
-    command: str = ""
-    """What to type for it, or the option to start localspec with; "" = nothing to type."""
+    value: str  # what was found, with numbers
+    advice: str = ""  # what to do, in a sentence; "" = all is well
+    command: str = ""  # what to type for it, or the option to start localspec with; "" = nothing to type
 
 
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
 """Makers of graphics cards, by their numbers on the PCI bus."""
-_DISPLAY = "0x03"
-"""How the PCI class of a graphics card begins."""
+_DISPLAY = "0x03"  # how the PCI class of a graphics card begins
 _LEAST_VRAM = 2 << 30
 """Bytes of its own from which on a GPU of AMD's counts as a card; processors with graphics set less aside."""
 _BUILD = (
@@ -137,8 +133,7 @@ def _where(model: Model) -> str:
 
 _CHECK_SECONDS = 5.0
 """That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""
-_CROWDED_LOAD_PER_CPU = 1.5
-"""Programs that want to run per CPU, from which on ours waits noticeably."""
+_CROWDED_LOAD_PER_CPU = 1.5  # programs that want to run per CPU, from which on ours waits noticeably
 _TIGHT_BYTES = 512 << 20
 _OPENMP = re.compile(r"lib(gomp|omp|iomp)\d*[-.].*")
 """File names of GNU's, LLVM's and Intel's runtime; wheels put a hash after the name."""
@@ -310,8 +305,7 @@ def _self_check(engine: Engine) -> Iterator[Remark]:
 
 ADDRESS = "https://pypi.org/pypi/localspec/json"
 """PyPI's JSON about a project; `info.version` is its newest release."""
-SECONDS = 3.0
-"""Longest wait for a connection, and for each piece of the answer, in seconds."""
+SECONDS = 3.0  # longest wait for a connection, and for each piece of the answer, in seconds
 
 
 def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Remark:
@@ -351,8 +345,7 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _OURS = re.compile(r"(LOCALSPEC|GGML|LLAMA|OMP|GOMP|KMP|CUDA|HF)_\w+")
 """Names of variables that can change what localspec does; no others are written."""
 _LEFT_OUT = "(left out)"
-_SHORTEST_SECRET = 6
-"""Characters; a shorter value would be found in text that has nothing to do with it."""
+_SHORTEST_SECRET = 6  # characters; a shorter value would be found in text that has nothing to do with it
 
 
 def bundle(

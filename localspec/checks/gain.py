@@ -35,16 +35,12 @@ CHAIN = 6
 """Guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay."""
 SIDES = ("plain", "before", "after")
 """Without drafting; with what drafted before; with the trained draft model as well. Defaults in all else."""
-CONTEXT = 2048
-"""Tokens of each engine's context."""
+CONTEXT = 2048  # tokens of each engine's context
 _CHAINS = "chains"
 """A further side, which is not timed: what the trained draft model guesses, whether it pays or not."""
-ENGINES = 2
-"""That are loaded at once: two sides share one."""
-LEAST_PROMPTS = 4
-"""Held-out prompts that are asked, whatever time it takes."""
-_WARM_UP = 2
-"""Questions that are asked first and not counted: until then no side knows what its passes cost."""
+ENGINES = 2  # that are loaded at once: two sides share one
+LEAST_PROMPTS = 4  # Held-out prompts that are asked, whatever time it takes
+_WARM_UP = 2  # questions that are asked first and not counted: until then no side knows what its passes cost
 
 
 _GREEDY = SamplingParams(temperature=0.0)
@@ -57,13 +53,10 @@ def tokens(prompts: int, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DraftGain:
-    tokens_a_pass: float
-    """Of chains of `CHAIN` guesses at temperature 0, whether they pay or not."""
+    tokens_a_pass: float  # of chains of `CHAIN` guesses at temperature 0, whether they pay or not
     speeds: dict[str, float]
-    gain: Ratio | None
-    """Speed with the draft model over what there was before it."""
-    equal: int
-    """Prompts whose texts were the same on all sides."""
+    gain: Ratio | None  # speed with the draft model over what there was before it
+    equal: int  # prompts whose texts were the same on all sides
     prompts: int
 
     @property
@@ -199,15 +192,13 @@ class Tried(Protocol):
 
 
 Open = Callable[[Mapping[str, Any], Loading], Tried]
-_ROUNDS_TO_LOSE = 2
-"""A challenger that is surely slower after so many rounds is not measured on."""
+_ROUNDS_TO_LOSE = 2  # a challenger that is surely slower after so many rounds is not measured on
 
 
 @dataclass(slots=True)
 class Trial:
     challenger: Challenger
-    gain: Ratio | None = None
-    """Speed over the best before it, 1 = equal; None = it could not be measured."""
+    gain: Ratio | None = None  # speed over the best before it, 1 = equal; None = it could not be measured
     taken: bool = False
     why: str = ""
 
@@ -220,8 +211,7 @@ class TuneReport:
     gain: Ratio | None = None
     """Speed over the defaults on other prompts; None = nothing was found, or it was not measured."""
     finished: bool = False
-    defaults: dict[str, Any] = field(default_factory=dict)
-    """What the defaults run with (`Answering.about`)."""
+    defaults: dict[str, Any] = field(default_factory=dict)  # what the defaults run with (`Answering.about`)
 
     @property
     def sure(self) -> bool:
@@ -231,8 +221,7 @@ class TuneReport:
 @dataclass(frozen=True, slots=True)
 class TunePlan:
     aspects: tuple[str, ...] = ASPECTS
-    rounds: int = 4
-    """Times each prompt is answered by each side of a comparison."""
+    rounds: int = 4  # times each prompt is answered by each side of a comparison
     minutes: float = 15.0
     """When this time is used up, no further challenger is tried; the last check may take longer."""
     margin: float = 0.01

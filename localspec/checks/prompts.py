@@ -52,20 +52,17 @@ SHIPPED: dict[str, str] = {
 class BenchPrompt:
     """A conversation to be answered turn by turn, or a text to go on with."""
 
-    name: str
-    """Its `id` in the file, or the number of its line."""
+    name: str  # its `id` in the file, or the number of its line
     messages: tuple[Message, ...] = ()
     """The conversation. Every message but a system's is answered, unless the assistant's answer follows it here."""
     workload: str = "own"
     index: int = 0
     text: str = ""
-    ignore_end: bool = False
-    """Go on after end-of-generation tokens."""
+    ignore_end: bool = False  # go on after end-of-generation tokens
     apart: bool = False
     """Every message is a conversation of its own, and what is measured is the last answer: who keeps answers and
     searches them (`localspec corpus`) may."""
-    answer: str = ""
-    """The right answer to the last message, where there is one."""
+    answer: str = ""  # the right answer to the last message, where there is one
 
     @property
     def questions(self) -> list[tuple[Message, ...]]:
@@ -154,22 +151,17 @@ def _said(text: Any) -> str:
     return text
 
 
-CHATS = "chats"
-"""The word that stands for the user's own chats."""
+CHATS = "chats"  # the word that stands for the user's own chats
 LEAST_PROMPTS = 16
 """Fewer teach nothing that another prompt could use: four are held out, the rest is learned from."""
-MOST_HELD_OUT = 20
-"""Prompts that nothing is learned from, for measuring: every fourth one, at most so many."""
+MOST_HELD_OUT = 20  # prompts that nothing is learned from, for measuring: every fourth one, at most so many
 _PASSAGE = 1200
 """Letters of a passage of a text file that a prompt holds: some 300 tokens, which leave room for an answer."""
-_MOST_FILE_BYTES = 2 << 20
-"""Larger files of a folder are data rather than text."""
-_QUESTIONS = ("prompt", "question", "instruction", "query")
-"""Fields of a JSON row that hold what is asked."""
+_MOST_FILE_BYTES = 2 << 20  # larger files of a folder are data rather than text
+_QUESTIONS = ("prompt", "question", "instruction", "query")  # fields of a JSON row that hold what is asked
 _REQUESTS = ("Go on with this:", "Explain this:", "Improve this:", "What could go wrong here?", "Summarise this:")
 """What is asked of a passage of a text file, in turn."""
-_SEED = 7
-"""Of the order of prompts, which is the same in every run."""
+_SEED = 7  # of the order of prompts, which is the same in every run
 
 Conversation = tuple[Message, ...]
 

@@ -48,10 +48,8 @@ class Fork:
     position: int
     plain_token: int | None
     speculative_token: int | None
-    plain_logits: tuple[float, float]
-    """What the plain run saw for (its token, the other token)."""
-    speculative_logits: tuple[float, float]
-    """What the speculative run saw for the same two tokens."""
+    plain_logits: tuple[float, float]  # what the plain run saw for (its token, the other token)
+    speculative_logits: tuple[float, float]  # what the speculative run saw for the same two tokens
 
     @property
     def margin(self) -> float:
@@ -74,18 +72,15 @@ class Tally:
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    inexact: int = 0
-    """Runs whose stats said `exact: false`."""
+    inexact: int = 0  # runs whose stats said `exact: false`
     forks: list[Fork] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Report:
     by_setting: dict[DraftSetting, Tally] = field(default_factory=dict)
-    prompt_tokens: list[int] = field(default_factory=list)
-    """Length of every prompt's last turn."""
-    too_long: int = 0
-    """Prompts that the context does not hold, which were left out."""
+    prompt_tokens: list[int] = field(default_factory=list)  # length of every prompt's last turn
+    too_long: int = 0  # prompts that the context does not hold, which were left out
 
     @property
     def runs(self) -> int:

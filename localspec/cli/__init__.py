@@ -47,8 +47,7 @@ COMMANDS: dict[str, str] = {
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 """Commands that have commands of their own; the first is meant where none is named."""
 
-FOR_ANOTHER = ("connect",)
-"""Commands that start another program, which gets the words after `--` as they are."""
+FOR_ANOTHER = ("connect",)  # commands that start another program, which gets the words after `--` as they are
 TOGETHER: dict[str, str] = {
     "help": "program", "completion": "program", "ps": "program", "stop": "program", "chats": "kept", "corpus": "kept",
     "verify": "measured", "tune": "measured", "doctor": "measured", "train": "train", "extract": "train",

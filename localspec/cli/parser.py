@@ -54,10 +54,8 @@ def add_temperatures(group: argparse._ActionsContainer, told: str, **more: Any) 
 
 
 MOST_PORT = 65_535
-MOST_SECONDS = 1e9
-"""Longest wait in seconds, some 30 years; far longer ones overflow the clocks of the system."""
-_LONGEST_SHOWN = 40
-"""Letters of a value that a message repeats at most."""
+MOST_SECONDS = 1e9  # longest wait in seconds, some 30 years; far longer ones overflow the clocks of the system
+_LONGEST_SHOWN = 40  # letters of a value that a message repeats at most
 
 
 def whole(least: float = -MOST, most: float = MOST) -> Callable[[str], int]:
@@ -136,8 +134,7 @@ MOST_USED = frozenset(("target", "draft", "context", "drafter", "temperature", "
 """What short help shows of the shared options, by their name in the parsed options."""
 _LIKENESS = 0.7
 """How alike (difflib's ratio, 0 to 1) a mistyped word and a suggestion are at least: a letter or two apart."""
-_MOST_MEANT = 3
-"""Suggestions at most."""
+_MOST_MEANT = 3  # suggestions at most
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

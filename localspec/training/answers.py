@@ -29,31 +29,22 @@ from localspec.types import SamplingParams, Tokens
 
 TOP = 32
 """Tokens whose probabilities are kept at each place; they hold 97 % and more of all probability at temperature 1."""
-PIECE = 48
-"""Answers of a file, at most: what a kill can cost."""
-_PIECE_SECONDS = 120.0
-"""After which a piece asks nothing more."""
+PIECE = 48  # answers of a file, at most: what a kill can cost
+_PIECE_SECONDS = 120.0  # after which a piece asks nothing more
 SLOTS = 8
-_LEAST = 16
-"""Answers of a piece before those that are being written at the end of the time are given up."""
-MOST_TOKENS = 192
-"""Of an answer. Many short answers teach more than a few long ones."""
-CONTEXT = 1024
-"""Tokens of a slot's context: prompt and answer."""
+_LEAST = 16  # answers of a piece before those that are being written at the end of the time are given up
+MOST_TOKENS = 192  # of an answer. Many short answers teach more than a few long ones.
+CONTEXT = 1024  # tokens of a slot's context: prompt and answer
 BATCH = 8
-LONGEST = 384
-"""Tokens of an answer that are read, with the end of its prompt."""
-_TEMPERATURES = (0.0, 0.7, 1.0)
-"""Of answers, in turn: a draft model meets what users draw, too."""
+LONGEST = 384  # tokens of an answer that are read, with the end of its prompt
+_TEMPERATURES = (0.0, 0.7, 1.0)  # of answers, in turn: a draft model meets what users draw, too
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherAnswer:
-    tokens: Tokens
-    """int32[n]: prompt and answer."""
+    tokens: Tokens  # int32[n]: prompt and answer
     prompt: int
-    ids: Tokens
-    """int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first."""
+    ids: Tokens  # int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first
     chances: npt.NDArray[np.float16]
     """float16[n - prompt, TOP]: their natural log-probabilities at temperature 1."""
 

@@ -36,40 +36,30 @@ from localspec.training import answers
 
 ANSWERS_SHARE = 1 / 3
 """Of the minutes, in which the target writes answers; the rest is for training and measuring."""
-_LEAST_MINUTES = 1
-"""Fewer do not pay for loading the target."""
-_LOADING_SECONDS = 10.0
-"""Of the engines that measure."""
-_PART_GROWTH = 4 / 3
-"""Tokens of the part for each that is chosen: with those that they are merged from."""
+_LEAST_MINUTES = 1  # fewer do not pay for loading the target
+_LOADING_SECONDS = 10.0  # of the engines that measure
+_PART_GROWTH = 4 / 3  # tokens of the part for each that is chosen: with those that they are merged from
 _ADAM_BYTES = 16
 """Bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each."""
 _STATE_COPIES = 16
 """Arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known."""
-_FEED_COPIES = 5
-"""Arrays of the feed-forward size, the same."""
-_LOGIT_BYTES = 14
-"""Bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these."""
-_PROCESS_BYTES = 420e6
-"""Of Python, PyTorch and llama.cpp without a model."""
-_ENGINE_BYTES = 100e6
-"""Of a process that only measures: Python and llama.cpp."""
+_FEED_COPIES = 5  # arrays of the feed-forward size, the same
+_LOGIT_BYTES = 14  # bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these
+_PROCESS_BYTES = 420e6  # of Python, PyTorch and llama.cpp without a model
+_ENGINE_BYTES = 100e6  # of a process that only measures: Python and llama.cpp
 _TOKENS_A_SECOND_A_PASS = 2.4
 """How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    after: float
-    """Share of training; 1.0 = at its end."""
+    after: float  # share of training; 1.0 = at its end
     prompts: int
     tokens: int
-    seconds: float
-    """Of loading and answering; no prompt is asked after them."""
+    seconds: float  # of loading and answering; no prompt is asked after them
 
 
-LAST_TOKENS = 128
-"""Of an answer, when it is measured at the end."""
+LAST_TOKENS = 128  # of an answer, when it is measured at the end
 _MEASURED = (
     (0.4, gain.LEAST_PROMPTS, 48, 0.03),
     (0.7, gain.LEAST_PROMPTS, 48, 0.03),
@@ -83,13 +73,10 @@ last one takes more if it has to."""
 class TrainingPlan:
     minutes: float
     parameters: int
-    memory_bytes: int
-    """At its peak."""
-    disk_bytes: int
-    """At its peak: answers, two checkpoints while one replaces the other, and the result."""
+    memory_bytes: int  # at its peak
+    disk_bytes: int  # at its peak: answers, two checkpoints while one replaces the other, and the result
     result_bytes: int
-    tokens: int
-    """Of answers, by estimate."""
+    tokens: int  # of answers, by estimate
     measuring: tuple[Measuring, ...]
 
     @property
@@ -208,8 +195,7 @@ def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[di
     )
 
 
-_LEAST_SHARE = 0.2
-"""Of the minutes, in which it trains however long answers took."""
+_LEAST_SHARE = 0.2  # of the minutes, in which it trains however long answers took
 PROMPTS = "prompts.json"
 
 
@@ -230,16 +216,12 @@ def _writing(file: Path) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class State:
-    target: str
-    """sha256 of the target's file."""
-    prompts: str
-    """sha256 of all prompts."""
+    target: str  # sha256 of the target's file
+    prompts: str  # sha256 of all prompts
     layers: int
-    minutes: float = 0.0
-    """Asked for by the last run."""
+    minutes: float = 0.0  # asked for by the last run
     answer_seconds: float = 0.0
-    chosen: int = 0
-    """Answers by which the tokens that are drafted were chosen, when training began."""
+    chosen: int = 0  # answers by which the tokens that are drafted were chosen, when training began
     measured: list[dict[str, Any]] = field(default_factory=list)
     """[{"seconds": of training, ...}]: see `gain.DraftGain.as_dict`."""
 

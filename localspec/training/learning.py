@@ -118,15 +118,13 @@ class StudentModel(nn.Module):
         return layers, rest if self._slower is None else rest | {SLOWER: self._slower}
 
 
-RATE = 1e-3
-"""Learning rate at the start of AdamW's cosine; it ends at a twentieth."""
+RATE = 1e-3  # learning rate at the start of AdamW's cosine; it ends at a twentieth
 _WARM_STEPS = 30
 _LENGTH_STEP, _PLACES_STEP = 64, 256
 """Tokens of a batch's rows, and its places, are filled up to multiples: PyTorch keeps code and buffers for every shape
 that it met (3 GB after 300 shapes on a CPU)."""
 CHECKPOINT_SECONDS = 120.0
-_LOSS_SHARE = 0.04
-"""Of a step in the running mean of the loss: some fifty steps make it."""
+_LOSS_SHARE = 0.04  # of a step in the running mean of the loss: some fifty steps make it
 _STEPS_A_POINT = 20
 
 
@@ -134,14 +132,11 @@ _STEPS_A_POINT = 20
 class Example:
     """An answer in tokens of the part."""
 
-    tokens: Tensor
-    """int64[n], the last ones up to `LONGEST`"""
-    places: Tensor
-    """int64[m]: where a token of the answer is guessed, from the tokens up to there."""
+    tokens: Tensor  # int64[n], the last ones up to `LONGEST`
+    places: Tensor  # int64[m]: where a token of the answer is guessed, from the tokens up to there
     ids: Tensor
     """int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it."""
-    chances: Tensor
-    """float32[m, TOP]: their probabilities; 0 where they are not in the part."""
+    chances: Tensor  # float32[m, TOP]: their probabilities; 0 where they are not in the part
 
 
 def example(answer: TeacherAnswer, part: Part) -> Example | None:
@@ -200,10 +195,8 @@ def _rounded(count: int, step: int) -> int:
 @dataclass(slots=True)
 class TrainingProgress:
     step: int = 0
-    seconds: float = 0.0
-    """Of training, over all runs."""
-    loss: float = math.nan
-    """Of the last steps: a running mean."""
+    seconds: float = 0.0  # of training, over all runs
+    loss: float = math.nan  # of the last steps: a running mean
     losses: list[tuple[float, float]] = field(default_factory=list)
     """(seconds, running mean), every few steps, as the chart shows them."""
 

@@ -47,9 +47,8 @@ def run(options: argparse.Namespace) -> int:
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     options.plain = options.plain or not screens
     faults: list[str] = []
-    shared.take_default(
-        options, None if options.plain else faults
-    )  # the screens would cover what is written before them
+    # The screens would cover what is written before them.
+    shared.take_default(options, None if options.plain else faults)
     if options.private and options.plain:
         options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = shared.wanted_of(options)  # refuse bad values before a model is loaded

@@ -26,8 +26,7 @@ from localspec.remote.server import base_of, way_to
 if TYPE_CHECKING:
     import httpx2
 
-NO_KEY = "none"
-"""What a client gets as a key where the server asks for none: most refuse to start without any."""
+NO_KEY = "none"  # what a client gets as a key where the server asks for none: most refuse to start without any
 _MILLISECONDS = 3_600_000
 """An hour: how long a client waits for an answer. A long prompt takes minutes on a CPU, more than clients wait for by
 themselves (Claude Code 10 minutes, Codex and opencode 5)."""
@@ -44,21 +43,17 @@ _REDIRECTING = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class AgentServer:
-    url: str
-    """`http://host:port`, without /v1."""
+    url: str  # `http://host:port`, without /v1
     model: str
-    context: int | None = None
-    """Tokens; None = the server does not say."""
+    context: int | None = None  # tokens; None = the server does not say
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSetup:
     program: str
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables it needs, besides the key."""
-    key_variable: str = KEY_VARIABLE
-    """Where it reads the key."""
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables it needs, besides the key
+    key_variable: str = KEY_VARIABLE  # where it reads the key
     first_prompt: int | None = None
     """Tokens of its first prompt, system message and tools, as once recorded; None = not known."""
 
@@ -139,8 +134,7 @@ CLIENTS: dict[str, Callable[[AgentServer], ClientSetup]] = {
 ENOUGH_CONTEXT = 32_768
 """Tokens below which coding agents soon run out: their system messages and tools alone take some 10,000."""
 _URL = "http://127.0.0.1:8080"
-_SECONDS, _LOAD_SECONDS = 5.0, 120.0
-"""How long a server may take to list its models, and to load one."""
+_SECONDS, _LOAD_SECONDS = 5.0, 120.0  # how long a server may take to list its models, and to load one
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -255,14 +249,10 @@ def _command(setup: ClientSetup, more: list[str], has_key: bool) -> str:
 
 # How long a server will read a coding agent's first prompt, told before the agent starts.
 
-_WORDS = 300
-"""Of the text that is read to measure the speed; a word is a token or more."""
-_WARM_UP_WORDS = 30
-"""Of the text before it: a pass or two."""
-_READ_SECONDS = 120.0
-"""How long each may take, loading the model included."""
-_WORTH_SAYING = 10.0
-"""Seconds of waiting below which nothing is said."""
+_WORDS = 300  # of the text that is read to measure the speed; a word is a token or more
+_WARM_UP_WORDS = 30  # of the text before it: a pass or two
+_READ_SECONDS = 120.0  # how long each may take, loading the model included
+_WORTH_SAYING = 10.0  # seconds of waiting below which nothing is said
 
 
 def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:

@@ -189,8 +189,7 @@ _CHATS: dict[str, Callable[..., None]] = {
 }
 
 
-_LARGEST = 4_000_000
-"""Bytes of a file that is added."""
+_LARGEST = 4_000_000  # bytes of a file that is added
 
 
 def add_options_corpus(parser: argparse.ArgumentParser) -> None:

@@ -119,8 +119,7 @@ def run_ps(options: argparse.Namespace) -> int:
     return 0
 
 
-_LOOK_SECONDS = 0.1
-"""How often it is looked whether the server has ended."""
+_LOOK_SECONDS = 0.1  # how often it is looked whether the server has ended
 
 
 def add_options_stop(parser: argparse.ArgumentParser) -> None:

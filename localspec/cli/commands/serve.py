@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
 """Variable that holds the key of our endpoint, for `serve` and for those who ask it."""
-KINDS = ("systemd", "launchd")
-"""Units that start the endpoint with the session of the user."""
+KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
 _LABEL = "localspec.serve"
 _LOG = "Library/Logs/localspec.log"
 

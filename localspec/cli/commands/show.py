@@ -59,21 +59,15 @@ _TARGET, _DRAFT = "TARGET_CHECKPOINT", "DRAFT_CHECKPOINT"
 class ServedModel:
     """A model, as other engines can find it."""
 
-    called: str
-    """For people: name, file or repository."""
-    file: str = ""
-    """GGUF file on this machine; "" = none."""
-    repository: str = ""
-    """`user/repo[:quant]` of the GGUF file on the hub."""
-    checkpoint: str = ""
-    """Repository of the checkpoint that the GGUF file was made from; "" = not stated."""
+    called: str  # for people: name, file or repository
+    file: str = ""  # GGUF file on this machine; "" = none
+    repository: str = ""  # `user/repo[:quant]` of the GGUF file on the hub
+    checkpoint: str = ""  # repository of the checkpoint that the GGUF file was made from; "" = not stated
 
 
 class Serving(NamedTuple):
-    command: str
-    """For a shell."""
-    notes: tuple[str, ...]
-    """What to put in place of a word of the command, a sentence each."""
+    command: str  # for a shell
+    notes: tuple[str, ...]  # what to put in place of a word of the command, a sentence each
 
 
 def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel | None) -> Serving:

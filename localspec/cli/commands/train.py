@@ -43,12 +43,10 @@ GGUF file, and drafts for the target from then on. Texts stay the same, as with 
 A third of the minutes is for answers, the rest for training. Ctrl-C ends at any time; the same command goes on. What it
 takes is said before it starts. Needs PyTorch: pip install "localspec[train]".
 """
-_LINE_SECONDS = 30.0
-"""Between two lines of progress, where standard error is no terminal."""
+_LINE_SECONDS = 30.0  # between two lines of progress, where standard error is no terminal
 _REACHED = 0.45
 """What passes reach of the rate at which this machine reads memory at most: 6.3 ms for SmolLM2 on two cores."""
-_GPU_RATE = 100e9
-"""Bytes a second that any GPU reads at least."""
+_GPU_RATE = 100e9  # bytes a second that any GPU reads at least
 
 
 def add_options_train(parser: argparse.ArgumentParser) -> None:
@@ -227,8 +225,7 @@ special tokens counts as these tokens, so chats can be given as the model's temp
 @dataclass(frozen=True, slots=True)
 class _Piece:
     file: str
-    start: int
-    """Index of its first token in the text."""
+    start: int  # index of its first token in the text
     tokens: Tokens
 
 
