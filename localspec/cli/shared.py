@@ -14,28 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
+from localspec.chat.turn import Message
 from localspec.cli.output import load_progress
 from localspec.cli.parser import add_engine_settings, add_setting, did_you_mean, reader
-from localspec.config import PLANNED
+from localspec.config import PLANNED, RULES, EngineSettings
 from localspec.errors import ModelError, UsageError
+from localspec.gguf import read_header
+from localspec.gguf.split import read_parts
+from localspec.methods import NAMES
+from localspec.models.installed.processes import announce
+from localspec.options import LIMITS, Options
 from localspec.paths import typed
 from localspec.runtime.memory import places as places
+from localspec.sampling import SamplingParams
 from localspec.settings import numbers_of
 
 if TYPE_CHECKING:
-    from localspec.chat.turn import Message
     from localspec.engine.stats import RequestStats
     from localspec.models.memory.fit import FitSettings
-    from localspec.options import Options
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
-    from localspec.types import SamplingParams
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which models, how they are loaded, and who drafts."""
-    from localspec.methods import NAMES
-
     group = parser.add_argument_group("models")
     told = "installed pair or model, or GGUF file; default: the chosen one"
     group.add_argument("--target", metavar="NAME|FILE", help=told)
@@ -71,9 +73,6 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """How tokens are drawn; defaults are llama.cpp's."""
-    from localspec.options import LIMITS
-    from localspec.sampling import SamplingParams
-
     group = parser.add_argument_group("sampling")
     for row in numbers_of(SamplingParams):
         add_setting(group, row)
@@ -165,8 +164,6 @@ def take_target(options: argparse.Namespace, given: str | None, word: str) -> No
 
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `Engine.load` from parsed options; an option beats the JSON."""
-    from localspec.config import RULES, EngineSettings
-
     settings = vllm_settings(options.speculative_config) if options.speculative_config else {}
     names = {field.name for field in fields(EngineSettings)} & set(vars(options))
     settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -186,7 +183,6 @@ def check_comparison(options: argparse.Namespace) -> None:
 
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     """Loads what the options name in this process, with progress; other programs are told of it until it is closed."""
-    from localspec.models.installed.processes import announce
     from localspec.runtime import memory
     from localspec.runtime.engine import Engine
 
@@ -206,7 +202,6 @@ def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, 
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
-    from localspec.types import SamplingParams
 
     names = {field.name for field in fields(SamplingParams)} - {"logit_bias"}
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -226,8 +221,6 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
 def wanted_of(options: argparse.Namespace) -> Options:
     for name, text in [("--system", options.system), *(("--stop", text) for text in options.stop)]:
         check_text(text or "", name)
-    from localspec.options import Options
-
     return Options(
         sampling=sampling_params(options),
         seed=options.seed,
@@ -257,7 +250,6 @@ def names_model(word: str) -> bool:
 
 def check_openable(word: str, commands: Iterable[str] = ()) -> None:
     """Refuses what is no installed model or pair, server's model or GGUF file; the hint names what is like it."""
-    from localspec.gguf import read_header
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, knows, usable
 
@@ -294,7 +286,6 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     taken before a shorter context is, unless the settings name a type or kernels that know F16 only.
     """
     from localspec.drafters.heads.loading import apart, may_predict, shapes
-    from localspec.gguf.split import read_parts
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory.fit import FitSettings, choose
     from localspec.runtime.placement import alone
@@ -339,7 +330,6 @@ def start_answer(
 ) -> Generation:
     """Asks by the chat template, or raw; without a template text goes on, for a limited number of tokens."""
     from localspec.chat.prompt.prompt import MOST_TOKENS, continued
-    from localspec.chat.turn import Message
 
     if not isinstance(prompt, str):
         return engine.chat(prompt, wanted)
@@ -354,8 +344,6 @@ def start_answer(
 def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> None:
     """Says on standard error if a file leaves open how text is split, and if it has no chat template (unless raw)."""
     from localspec.chat.prompt.prompt import continued, note
-    from localspec.chat.turn import Message
-    from localspec.gguf.split import read_parts
     from localspec.models.facts.pairing import doubt_of
 
     if doubt := doubt_of(read_parts(target)[0]):

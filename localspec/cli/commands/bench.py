@@ -19,6 +19,7 @@ from localspec.cli.output import count_bar, load_progress, print_table
 from localspec.cli.parser import add_whole, numbers, reader, words
 from localspec.cli.shared import add_model_options, check_comparison, load_engine, take_target
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
+from localspec.machine import ram
 from localspec.options import LIMITS
 from localspec.paths import typed
 
@@ -241,7 +242,6 @@ def _passes(options: argparse.Namespace) -> int:
     from localspec.bench import pass_times
     from localspec.llama.exact import wide
     from localspec.llama.model import check_text_model
-    from localspec.machine import ram
     from localspec.models.installed.installed import find_one
 
     given: dict[str, Any] = {

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli import shared
 from localspec.cli.parser import add_engine_settings
+from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
+from localspec.options import Options
+from localspec.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
-    from localspec.options import Options
     from localspec.remote.answerer import Answerer
     from localspec.runner.child import Child
     from localspec.runtime.engine import Engine
@@ -71,7 +73,6 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     from localspec.tui.shell.app import ChatApp
     from localspec.tui.talk.session import Preferences, Session
     from localspec.tui.widgets.dialogs import shown
-    from localspec.types import SamplingParams
 
     defaults, notices = asdict(SamplingParams()), list[str]()
     begin = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
@@ -152,8 +153,6 @@ def _made(options: argparse.Namespace, liked: dict[str, Any]) -> Here | Child:
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:
     """Options, and preferences where an option has its default."""
-    from localspec.config import EngineSettings
-
     defaults, given = {field.name: field.default for field in fields(EngineSettings)}, shared.engine_settings(options)
     silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
     settings = given | silent

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -63,73 +63,52 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _SECRET.search(name) and name not in _REDIRECTING}
 
 
-def _claude(server: AgentServer) -> ClientSetup:
-    models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
-    environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, server.model)}
-    # Else the system message begins with a line that differs from session to session, and no prompt is found cached.
-    environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
-    environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
-    environment["ANTHROPIC_SMALL_FAST_MODEL"] = server.model  # the name of older versions
-    return ClientSetup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
+CLIENTS = ("claude", "codex", "opencode", "aider", "goose", "qwen")
 
 
-def _codex(server: AgentServer) -> ClientSetup:
-    provider = {"name": "localspec", "base_url": f"{server.url}/v1", "env_key": KEY_VARIABLE, "wire_api": "responses"}
-    settings = {f"model_providers.localspec.{key}": value for key, value in provider.items()}
-    words = [word for key, value in settings.items() for word in ("-c", f"{key}={json.dumps(value)}")]
-    words += ["-c", f"model_providers.localspec.stream_idle_timeout_ms={_MILLISECONDS}"]
-    if server.context is not None:
-        words += ["-c", f"model_context_window={server.context}"]
-    words += ["-c", 'model_provider="localspec"', "-m", server.model]
-    return ClientSetup("codex", tuple(words), first_prompt=6_662)
-
-
-def _opencode(server: AgentServer) -> ClientSetup:
-    limits = {} if server.context is None else {"limit": {"context": server.context, "output": server.context // 4}}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "localspec",
-        "options": {"baseURL": f"{server.url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"}
-        | dict.fromkeys(("timeout", "headerTimeout", "chunkTimeout"), _MILLISECONDS),
-        "models": {server.model: {"name": server.model, **limits}},
-    }
-    settings = {"provider": {"localspec": provider}} | dict.fromkeys(
-        ("model", "small_model"), f"localspec/{server.model}"
-    )
-    return ClientSetup("opencode", (), {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}, first_prompt=7_622)
-
-
-def _aider(server: AgentServer) -> ClientSetup:
-    environment = {"OPENAI_API_BASE": f"{server.url}/v1"}
-    models = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{server.model}")]
-    words = (*models, "--timeout", str(_MILLISECONDS // 1000))
-    tokens = 697 + 1024  # its map of a repository has 1,024 at most
-    return ClientSetup("aider", words, environment, "OPENAI_API_KEY", tokens)
-
-
-def _goose(server: AgentServer) -> ClientSetup:
-    environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": server.model, "OPENAI_HOST": server.url}
-    if server.context is not None:
-        environment["GOOSE_CONTEXT_LIMIT"] = str(server.context)
-    return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
-
-
-def _qwen(server: AgentServer) -> ClientSetup:
-    environment = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_MODEL": server.model}
-    if server.context is not None:
-        environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] = str(server.context // 4)  # else 8,000, whatever the context
+def setup_of(client: str, server: AgentServer) -> ClientSetup:
+    """How one of `CLIENTS` is set up for a server."""
+    api, model, context = f"{server.url}/v1", server.model, server.context
+    if client == "claude":
+        models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
+        environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, model)}
+        # Else the system message begins with a line that differs by session, and no prompt is found cached.
+        environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
+        environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
+        environment["ANTHROPIC_SMALL_FAST_MODEL"] = model  # the name of older versions
+        return ClientSetup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
+    if client == "codex":
+        provider = {"name": "localspec", "base_url": api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
+        words = [f"model_providers.localspec.{key}={json.dumps(value)}" for key, value in provider.items()]
+        words += [f"model_providers.localspec.stream_idle_timeout_ms={_MILLISECONDS}"]
+        words += [] if context is None else [f"model_context_window={context}"]
+        words = [word for setting in (*words, 'model_provider="localspec"') for word in ("-c", setting)]
+        return ClientSetup("codex", (*words, "-m", model), first_prompt=6_662)
+    if client == "opencode":
+        limits = {} if context is None else {"limit": {"context": context, "output": context // 4}}
+        waits = dict.fromkeys(("timeout", "headerTimeout", "chunkTimeout"), _MILLISECONDS)
+        local = {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "localspec",
+            "options": {"baseURL": api, "apiKey": f"{{env:{KEY_VARIABLE}}}"} | waits,
+            "models": {model: {"name": model, **limits}},
+        }
+        chosen = dict.fromkeys(("model", "small_model"), f"localspec/{model}")
+        content = json.dumps({"provider": {"localspec": local}} | chosen)
+        return ClientSetup("opencode", (), {"OPENCODE_CONFIG_CONTENT": content}, first_prompt=7_622)
+    if client == "aider":
+        words = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{model}")]
+        words += ["--timeout", str(_MILLISECONDS // 1000)]
+        tokens = 697 + 1024  # its map of a repository has 1,024 at most
+        return ClientSetup("aider", tuple(words), {"OPENAI_API_BASE": api}, "OPENAI_API_KEY", tokens)
+    if client == "goose":
+        environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": model, "OPENAI_HOST": server.url}
+        environment |= {} if context is None else {"GOOSE_CONTEXT_LIMIT": str(context)}
+        return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
+    environment = {"OPENAI_BASE_URL": api, "OPENAI_MODEL": model}  # qwen, which else writes 8,000 tokens at most
+    environment |= {} if context is None else {"QWEN_CODE_MAX_OUTPUT_TOKENS": str(context // 4)}
     return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
 
-
-CLIENTS: dict[str, Callable[[AgentServer], ClientSetup]] = {
-    "claude": _claude,
-    "codex": _codex,
-    "opencode": _opencode,
-    "aider": _aider,
-    "goose": _goose,
-    "qwen": _qwen,
-}
-"""By name, what sets a client up for a server."""
 
 ENOUGH_CONTEXT = 32_768
 """Tokens below which coding agents soon run out: their system messages and tools alone take some 10,000."""
@@ -158,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
             f"{ENOUGH_CONTEXT:,} or more. Start it with --context {ENOUGH_CONTEXT}.",
             file=sys.stderr,
         )
-    setup = CLIENTS[options.client](server)
+    setup = setup_of(options.client, server)
     if options.run:
         told = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
         if told:

@@ -17,6 +17,7 @@ from localspec.cli.output import not_used, print_plain, print_rows, transfer_pro
 from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import read_header
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.processes import users_of
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
 
@@ -181,7 +182,6 @@ def add_options_rm(parser: argparse.ArgumentParser) -> None:
 
 def run_rm(options: argparse.Namespace) -> int:
     from localspec.models.installed.adopt import forget, is_begun, work_folder
-    from localspec.models.installed.processes import users_of
 
     if options.partial:
         return _partial(options)

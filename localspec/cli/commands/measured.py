@@ -14,6 +14,7 @@ from localspec.checks import ASPECTS
 from localspec.cli import shared
 from localspec.cli.output import count_bar, load_progress
 from localspec.cli.parser import add_temperatures, add_whole, reader
+from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.options import LIMITS
 from localspec.paths import typed
@@ -139,7 +140,6 @@ def run_tune(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: tuple[Path, ...]) -> int:
     from localspec.checks.gain import TunePlan, TuneReport, tune
-    from localspec.config import EngineSettings
     from localspec.runtime.kept import tuning
 
     shared.check_comparison(options)

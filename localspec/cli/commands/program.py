@@ -17,6 +17,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.cli.output import print_rows
 from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
+from localspec.models.installed.processes import running, servers
 
 
 def add_options_help(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +95,6 @@ def add_options_ps(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ps(options: argparse.Namespace) -> int:
-    from localspec.models.installed.processes import running
     from localspec.models.installed.store import Store
 
     found = running()
@@ -128,7 +128,6 @@ def add_options_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stop(options: argparse.Namespace) -> int:
-    from localspec.models.installed.processes import servers
 
     found, word = servers(), options.server
     if not found:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
+from localspec.chat.turn import Message
 from localspec.cli import output, shared, streams
 from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.errors import LocalspecError, UsageError
+from localspec.options import Options
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
-    from localspec.options import Options
     from localspec.planning.costs import Knowledge
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
@@ -93,7 +94,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_at_server(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
-    from localspec.chat.turn import Message
     from localspec.remote.answerer import Question
     from localspec.remote.asking import Asking, Reply
     from localspec.remote.server import Server
@@ -155,8 +155,6 @@ def _prompt_text(options: argparse.Namespace, prompt: str | None) -> str:
 def _run_batch(options: argparse.Namespace) -> int:
     """Answers every line; exit code 1 when one failed. An error of one line is its result, not the end of the rest."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
-
-    from localspec.chat.turn import Message
 
     lines = list(_read(options.batch))
     wanted = shared.wanted_of(options)

@@ -19,13 +19,13 @@ from localspec.cli.output import load_progress
 from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, add_whole, real, whole
 from localspec.cli.shared import add_model_options, add_process, engine_settings, fitting, take_target
 from localspec.errors import UsageError
+from localspec.models.installed.processes import announce_server
 from localspec.paths import typed
+from localspec.server.http.settings import MIB, ServerSettings
 
 if TYPE_CHECKING:
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
-    from localspec.server.http.settings import ServerSettings
-
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
 """Variable that holds the key of our endpoint, for `serve` and for those who ask it."""
 KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
@@ -79,7 +79,6 @@ def run(options: argparse.Namespace) -> int:
     from localspec.runtime.kept.caches import default_budget
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
-    from localspec.server.http.settings import MIB, ServerSettings
 
     take_target(options, options.name, "NAME")
     names = {field.name for field in fields(ServerSettings)} & set(vars(options))
@@ -118,7 +117,6 @@ def run(options: argparse.Namespace) -> int:
 def _serve(
     pool: Pool, slots: int, settings: ServerSettings, options: argparse.Namespace, processes: Processes | None
 ) -> None:
-    from localspec.models.installed.processes import announce_server
     from localspec.server.http import listen, meter
 
     listening = listen.bind(settings.host, settings.port)

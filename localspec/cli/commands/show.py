@@ -34,8 +34,10 @@ from localspec.cli.output import not_used, print_plain, report
 from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header, read_header
+from localspec.gguf.formats import ROLLS_BACK
 from localspec.gguf.split import read_parts
 from localspec.methods import COPYING, ROWS, TABLE
+from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -112,7 +114,6 @@ def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel 
 
 def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> int:
     """Prints the command, and on standard error what has to be put into it."""
-    from localspec.models.facts.heads import draft_kind, nextn_layers
     from localspec.models.installed.installed import find
 
     pair = catalog.pairs.get(name)
@@ -221,7 +222,6 @@ def run_show(options: argparse.Namespace) -> int:
 
 def _exactness(facts: Facts) -> tuple[dict[str, Any] | None, str]:
     """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
-    from localspec.gguf.formats import ROLLS_BACK
     from localspec.llama.exact import exactness
     from localspec.models.facts.facts import LANGUAGE_MODEL
 
