@@ -410,8 +410,7 @@ def gain(
 # from round to round, and the prompts are what they are: the interval speaks of these prompts on this machine. One
 # round: z varies between prompts, whose content differs; the interval is wider and speaks of prompts like these.
 
-Pairs = Sequence[Sequence[tuple[float, float]]]
-"""Per prompt, its rounds: (seconds of one side, seconds of the other)."""
+Pairs = Sequence[Sequence[tuple[float, float]]]  # per prompt, its rounds: (seconds of one side, seconds of the other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ class Remark:
     command: str = ""  # what to type for it, or the option to start localspec with; "" = nothing to type
 
 
-_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
-"""Makers of graphics cards, by their numbers on the PCI bus."""
+_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"  # makers of graphics cards, by their numbers on the PCI bus
 _DISPLAY = "0x03"  # how the PCI class of a graphics card begins
 _LEAST_VRAM = 2 << 30
 """Bytes of its own from which on a GPU of AMD's counts as a card; processors with graphics set less aside."""
@@ -303,8 +302,7 @@ def _self_check(engine: Engine) -> Iterator[Remark]:
 
 # Whether a newer localspec is out: asked of PyPI once, only when the user asks.
 
-ADDRESS = "https://pypi.org/pypi/localspec/json"
-"""PyPI's JSON about a project; `info.version` is its newest release."""
+ADDRESS = "https://pypi.org/pypi/localspec/json"  # PyPI's JSON about a project; `info.version` is its newest release
 SECONDS = 3.0  # longest wait for a connection, and for each piece of the answer, in seconds
 
 
@@ -402,7 +400,6 @@ _MUCH_HOST = 0.25
 _MUCH_PREFILL = 0.5
 _SLOWER_RATIO = 0.97
 _LONG_CONTEXT = 1.5
-
 
 _COUNTED = (
     "generated_tokens", "drafted", "accepted", "passes", "guarded_passes",

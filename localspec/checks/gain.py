@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from localspec.chat.turn import Message
 from localspec.checks import ASPECTS, compare
@@ -31,17 +31,14 @@ from localspec.models.installed.installed import NO_DRAFT
 from localspec.options import Options
 from localspec.types import SamplingParams
 
-CHAIN = 6
-"""Guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay."""
+CHAIN = 6  # guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay
 SIDES = ("plain", "before", "after")
 """Without drafting; with what drafted before; with the trained draft model as well. Defaults in all else."""
 CONTEXT = 2048  # tokens of each engine's context
-_CHAINS = "chains"
-"""A further side, which is not timed: what the trained draft model guesses, whether it pays or not."""
+_CHAINS = "chains"  # a further side, which is not timed: what the trained draft model guesses, whether it pays or not
 ENGINES = 2  # that are loaded at once: two sides share one
 LEAST_PROMPTS = 4  # Held-out prompts that are asked, whatever time it takes
 _WARM_UP = 2  # questions that are asked first and not counted: until then no side knows what its passes cost
-
 
 _GREEDY = SamplingParams(temperature=0.0)
 
@@ -147,13 +144,19 @@ def measure(
     )
 
 
-class Challenger(NamedTuple):
+@dataclass(slots=True)
+class Trial:
+    """A challenger, and what became of it."""
+
     aspect: str
     words: str
     changes: dict[str, Any]
+    gain: Ratio | None = None  # speed over the best before it, 1 = equal; None = it could not be measured
+    taken: bool = False
+    why: str = ""
 
 
-def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
+def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Trial]:
     """What is to be tried of an aspect that `base` leaves open; `running` is `Answering.about` of the best so far."""
     found: list[dict[str, Any]] = []
     drafts = bool(running["drafts"])
@@ -171,7 +174,7 @@ def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]
     elif aspect == "length" and drafts and base.get("max_draft_tokens") is None and base.get("slots", 1) == 1:
         found = [{"draft_cap": length} for length in (3, 15)]
     return [
-        Challenger(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
+        Trial(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
         for changes in found
         if not set(changes) & set(base)
     ]
@@ -196,14 +199,6 @@ _ROUNDS_TO_LOSE = 2  # a challenger that is surely slower after so many rounds i
 
 
 @dataclass(slots=True)
-class Trial:
-    challenger: Challenger
-    gain: Ratio | None = None  # speed over the best before it, 1 = equal; None = it could not be measured
-    taken: bool = False
-    why: str = ""
-
-
-@dataclass(slots=True)
 class TuneReport:
     trials: list[Trial] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -222,10 +217,8 @@ class TuneReport:
 class TunePlan:
     aspects: tuple[str, ...] = ASPECTS
     rounds: int = 4  # times each prompt is answered by each side of a comparison
-    minutes: float = 15.0
-    """When this time is used up, no further challenger is tried; the last check may take longer."""
-    margin: float = 0.01
-    """What a challenger must be sure to gain, as a share: settings are not changed for nothing."""
+    minutes: float = 15.0  # when this time is used up, no further challenger is tried; the last check may take longer
+    margin: float = 0.01  # what a challenger must be sure to gain, as a share: settings are not changed for nothing
 
 
 def tune(
@@ -283,19 +276,18 @@ class _Tuner:
         report, aspects = self.report, [aspect for aspect in ASPECTS if aspect in self.plan.aspects]
         for number, aspect in enumerate(aspects):
             found = challengers(aspect, self.base, self.engine(report.settings, ()).call("about"))
-            for index, challenger in enumerate(found):
+            for index, trial in enumerate(found):
                 if time.monotonic() > self.end:
                     return
                 self.share = 0.9 * (number + index / len(found)) / len(aspects)
-                trial = Trial(challenger)
                 report.trials.append(trial)
                 self._try(trial, questions)
         report.finished = True
 
     def _try(self, trial: Trial, questions: Sequence[Task]) -> None:
         report = self.report
-        changed = {**report.settings, **trial.challenger.changes}
-        self._say(f"trying {trial.challenger.words}")
+        changed = {**report.settings, **trial.changes}
+        self._say(f"trying {trial.words}")
         try:
             about = self.engine(changed, (report.settings,)).call("about")
         except LocalspecError as error:
@@ -304,7 +296,7 @@ class _Tuner:
         if report.defaults["exact"] and not about["exact"]:
             trial.why = "not exact here, which the defaults are"
             return
-        if trial.challenger.aspect in ("kernels", "cache"):
+        if trial.aspect in ("kernels", "cache"):
             before = self.engine(report.settings, (changed,)).call("about")["configuration"]
             if about["configuration"] == before:
                 trial.why = "what runs already"
@@ -354,7 +346,7 @@ class _Tuner:
 
     def _say(self, what: str) -> None:
         if self.progress is not None:
-            last = self.report.trials[-1].challenger.words if self.report.trials else "defaults"
+            last = self.report.trials[-1].words if self.report.trials else "defaults"
             self.progress(f"{'checking' if self.share >= 0.9 else last}: {what}", self.share)
 
 

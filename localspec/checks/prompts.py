@@ -152,8 +152,7 @@ def _said(text: Any) -> str:
 
 
 CHATS = "chats"  # the word that stands for the user's own chats
-LEAST_PROMPTS = 16
-"""Fewer teach nothing that another prompt could use: four are held out, the rest is learned from."""
+LEAST_PROMPTS = 16  # fewer teach nothing that another prompt could use: four are held out, the rest is learned from
 MOST_HELD_OUT = 20  # prompts that nothing is learned from, for measuring: every fourth one, at most so many
 _PASSAGE = 1200
 """Letters of a passage of a text file that a prompt holds: some 300 tokens, which leave room for an answer."""

@@ -50,9 +50,9 @@ WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 FOR_ANOTHER = ("connect",)  # commands that start another program, which gets the words after `--` as they are
 TOGETHER: dict[str, str] = {
     "help": "program", "completion": "program", "ps": "program", "stop": "program", "chats": "kept", "corpus": "kept",
-    "verify": "measured", "tune": "measured", "doctor": "measured", "train": "train", "extract": "train",
-    "use": "installed", "list": "installed", "rm": "installed", "import": "installed", "pull": "hub", "search": "hub",
-    "suggest": "hub", "show": "show", "check": "show",
+    "verify": "measured", "tune": "measured", "doctor": "measured", "bench": "measured", "train": "train",
+    "extract": "train", "use": "installed", "list": "installed", "rm": "installed", "import": "installed",
+    "pull": "hub", "search": "hub", "suggest": "hub", "show": "show", "check": "show",
 }  # fmt: skip
 """Files that several commands share; there, `add_options` and `run` have the command's name at their end."""
 

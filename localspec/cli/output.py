@@ -47,8 +47,7 @@ def load_progress() -> Iterator[Callable[[str, float], None] | None]:
         yield update and (lambda what, share: update(description=what, completed=share))
 
 
-SHOWN_AFTER = 0.3
-"""Seconds of reading from which on it is shown: a line that comes and goes at once only flickers."""
+SHOWN_AFTER = 0.3  # seconds of reading from which on it is shown: a line that comes and goes at once only flickers
 
 
 @contextmanager

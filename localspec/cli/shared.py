@@ -156,9 +156,8 @@ def take_default(options: argparse.Namespace, faults: list[str] | None = None) -
 
 def take_target(options: argparse.Namespace, given: str | None, word: str) -> None:
     """Turns a word of the command line into the target; `word` is what the help calls it. Else `take_default`."""
-    if given and options.target:
-        raise UsageError(f"Give {word} or --target, not both.")
-    options.target = given or options.target
+    if given:
+        name_target(options, given, word)
     take_default(options)
 
 
@@ -363,11 +362,11 @@ def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(listed=None)
 
 
-def name_target(options: argparse.Namespace, name: str) -> None:
-    if options.endpoint:
+def name_target(options: argparse.Namespace, name: str, word: str = "NAME") -> None:
+    if getattr(options, "endpoint", None):
         raise UsageError(f"{name!r} names a model of this machine.", "With --endpoint, name it with --model.")
     if options.target:
-        raise UsageError("Give NAME or --target, not both.")
+        raise UsageError(f"Give {word} or --target, not both.")
     options.target = name
 
 

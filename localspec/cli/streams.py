@@ -19,7 +19,6 @@ from localspec.errors import UsageError
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 """Their names in `sys`, in the order of their numbers, and how they are opened."""
 
-
 _NAMES = "localspec.names"  # the handler of what UTF-8 does not have, as `codecs` knows it
 
 
@@ -73,11 +72,6 @@ NAME = "standard input"  # what messages call it
 MOMENT = 1.0
 """Seconds after which an input that sent nothing is said to be silent: programs that start in one pipe take less."""
 _BLOCK_BYTES = 1 << 16  # bytes asked for at once: what a pipe holds on Linux
-
-
-def is_piped() -> bool:
-    """Whether something else than a person at a terminal may write to it."""
-    return not sys.stdin.isatty()
 
 
 def read_all() -> str:

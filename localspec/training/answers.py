@@ -45,8 +45,7 @@ class TeacherAnswer:
     tokens: Tokens  # int32[n]: prompt and answer
     prompt: int
     ids: Tokens  # int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first
-    chances: npt.NDArray[np.float16]
-    """float16[n - prompt, TOP]: their natural log-probabilities at temperature 1."""
+    chances: npt.NDArray[np.float16]  # float16[n - prompt, TOP]: their natural log-probabilities at temperature 1
 
 
 def pieces(folder: Path) -> list[Path]:

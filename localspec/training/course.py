@@ -34,15 +34,12 @@ from localspec.models.memory import fit
 from localspec.paths import sha256_of
 from localspec.training import answers
 
-ANSWERS_SHARE = 1 / 3
-"""Of the minutes, in which the target writes answers; the rest is for training and measuring."""
+ANSWERS_SHARE = 1 / 3  # of the minutes, in which the target writes answers; the rest is for training and measuring
 _LEAST_MINUTES = 1  # fewer do not pay for loading the target
 _LOADING_SECONDS = 10.0  # of the engines that measure
 _PART_GROWTH = 4 / 3  # tokens of the part for each that is chosen: with those that they are merged from
-_ADAM_BYTES = 16
-"""Bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each."""
-_STATE_COPIES = 16
-"""Arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known."""
+_ADAM_BYTES = 16  # bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each
+_STATE_COPIES = 16  # arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known
 _FEED_COPIES = 5  # arrays of the feed-forward size, the same
 _LOGIT_BYTES = 14  # bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these
 _PROCESS_BYTES = 420e6  # of Python, PyTorch and llama.cpp without a model
@@ -200,8 +197,7 @@ PROMPTS = "prompts.json"
 
 
 class Reports(NamedTuple):
-    phase: Callable[..., None]
-    """(phase, share done, detail): "answers", "training" or "measuring"; may raise to stop."""
+    phase: Callable[..., None]  # (phase, share done, detail): "answers", "training" or "measuring"; may raise to stop
     fact: Callable[[str], None]
 
 

@@ -134,8 +134,7 @@ class Example:
 
     tokens: Tensor  # int64[n], the last ones up to `LONGEST`
     places: Tensor  # int64[m]: where a token of the answer is guessed, from the tokens up to there
-    ids: Tensor
-    """int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it."""
+    ids: Tensor  # int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it
     chances: Tensor  # float32[m, TOP]: their probabilities; 0 where they are not in the part
 
 

@@ -127,7 +127,7 @@ def test_exactness_is_not_given_up_for_speed() -> None:
     machine.inexact = lambda settings: settings.get("kernels") == "repacked"
     report = tuned(machine, ("kernels",))
     assert report.settings == {}
-    assert "not exact" in next(trial.why for trial in report.trials if "repacked" in trial.challenger.words)
+    assert "not exact" in next(trial.why for trial in report.trials if "repacked" in trial.words)
 
 
 def test_what_does_not_load_is_passed_over() -> None:
@@ -221,7 +221,7 @@ def test_a_search_on_the_real_pair(tiny_target: Path, tiny_draft: Path) -> None:
     base = {"threads": 1, "exact": "off", "wide": False, "context": 256}
     report = tune(tiny_target, tiny_draft, base, found[:2], found[2:], plan, lambda what, share: said.append(what))
     assert report.defaults["threads"] == 1
-    assert [trial.challenger.changes for trial in report.trials] == [{"draft_cap": 3}, {"draft_cap": 15}]
+    assert [trial.changes for trial in report.trials] == [{"draft_cap": 3}, {"draft_cap": 15}]
     assert all(trial.gain is not None and 0.05 < trial.gain.value < 20 for trial in report.trials)
     assert all(trial.taken or trial.why for trial in report.trials)
     assert report.finished

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import Plan
 
-
 _SUGGESTIONS = 3
 
 

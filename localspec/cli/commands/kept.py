@@ -188,7 +188,6 @@ _CHATS: dict[str, Callable[..., None]] = {
     "undo": _undo,
 }
 
-
 _LARGEST = 4_000_000  # bytes of a file that is added
 
 

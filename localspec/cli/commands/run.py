@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     shared.take_listed(options)
     prompt = _taken_words(options)
-    elsewhere = prompt is not None or options.file or options.batch or streams.is_piped()
+    elsewhere = prompt is not None or options.file or options.batch or not sys.stdin.isatty()
     alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
     if not elsewhere and not alone and sys.stdout.isatty():  # a person gave nothing that the chat does not know
         from localspec.cli import build_parser
@@ -144,7 +144,7 @@ def _prompt_text(options: argparse.Namespace, prompt: str | None) -> str:
         parts.append(read_text(options.file))
     if prompt == "-" or options.file == "-":
         parts.append(streams.read_all())
-    elif not options.file and streams.is_piped():
+    elif not options.file and not sys.stdin.isatty():
         parts.append(streams.read_if_sent("-f - waits for it.") if given else streams.read_all())
     text = "\n\n".join(part for part in parts if part.strip())
     if not text.strip():

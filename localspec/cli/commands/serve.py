@@ -26,8 +26,7 @@ from localspec.server.http.settings import MIB, ServerSettings
 if TYPE_CHECKING:
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
-KEY_VARIABLE = "LOCALSPEC_API_KEY"
-"""Variable that holds the key of our endpoint, for `serve` and for those who ask it."""
+KEY_VARIABLE = "LOCALSPEC_API_KEY"  # variable that holds the key of our endpoint, for `serve` and for those who ask it
 KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
 _LABEL = "localspec.serve"
 _LOG = "Library/Logs/localspec.log"

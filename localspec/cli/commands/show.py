@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from localspec.models.facts.pairing import Match
     from localspec.models.memory.fit import MemoryPlan
 
-
 ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
 NAMES: dict[str, dict[str, str]] = {
     engine: {row.name: row.elsewhere[engine] for row in TABLE if engine in row.elsewhere} for engine in ENGINES
