@@ -124,7 +124,7 @@ class BenchSettings:
 class Results:
     cells: list[BenchCell]
     settings: BenchSettings
-    pair: dict[str, Any]  # `sides.pair_facts`
+    pair: dict[str, Any]  # `sides.facts_of`
     machine: dict[str, Any]
     labels: list[str] = field(default_factory=list)
     """What a reader must know of these models: that they are padded ones."""

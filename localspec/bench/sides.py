@@ -1,9 +1,8 @@
 """Sides of a benchmark: one engine that answers plain, as it comes, and with drafts of fixed lengths, and servers.
 
 Ours share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
-comes are requests to the same loop: what the plan has learned stays with it, as in a program that keeps running. Fixed
-lengths need the engine configured anew, after which the plan starts from what it remembers, as a program does that has
-just started. What they learn is kept apart from it: forced drafts are no experience of the plan's.
+comes are requests to the same loop, whose plan keeps what it learned, as in a program that keeps running. Fixed lengths
+need the engine configured anew, and what they learn is kept apart: forced drafts are no experience of the plan's.
 
 Another program's server gets the prompt as the target's own chat template renders it, at `/v1/completions`, so that no
 other template and no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the
@@ -109,36 +108,23 @@ def possible_drafters(engine: Engine) -> list[str]:
     return own + [name for name in plugin.installed() if name not in engine.dropped]
 
 
-def pair_facts(engine: Engine) -> dict[str, Any]:
-    settings = engine.loaded.settings
-    files = {"target": settings.target, "draft": settings.draft}
-    found: dict[str, Any] = {
-        kind: None if path is None else {"name": path.name, "sha256": file_sha256(path)} for kind, path in files.items()
-    }
-    if engine.loaded.heads:
-        found["heads"] = [
-            {"name": head.path.name, "method": head.name, "files": heads.identity(head)[1:]}
-            for head in engine.loaded.heads
+def facts_of(engine: Engine) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The pair, the machine, and what a reader must know of these models: that they are padded ones."""
+    loaded, labels = engine.loaded, list[str]()
+    pair: dict[str, Any] = {}
+    for kind, path, model in (
+        ("target", loaded.settings.target, loaded.model),
+        ("draft", loaded.settings.draft, loaded.draft_model),
+    ):
+        pair[kind] = None if path is None else {"name": path.name, "sha256": file_sha256(path)}
+        if words := "" if model is None else model.header.text(PADDED):
+            labels.append(f"The {kind} is a padded one: {words}.")
+    if loaded.heads:
+        pair["heads"] = [
+            {"name": head.path.name, "method": head.name, "files": heads.identity(head)[1:]} for head in loaded.heads
         ]
-    return found
-
-
-def machine_facts(engine: Engine) -> dict[str, Any]:
-    return {
-        "processor": cpu_name(),
-        "threads": engine.loaded.context.threads,
-        "exactness": engine.loaded.exactness,
-        "localspec": __version__,
-    }
-
-
-def labels(engine: Engine) -> list[str]:
-    found = []
-    for kind, model in (("target", engine.loaded.model), ("draft", engine.loaded.draft_model)):
-        words = "" if model is None else model.header.text(PADDED)
-        if words:
-            found.append(f"The {kind} is a padded one: {words}.")
-    return found
+    machine = {"processor": cpu_name(), "threads": loaded.context.threads, "exactness": loaded.exactness}
+    return pair, machine | {"localspec": __version__}, labels
 
 
 _MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)

@@ -124,25 +124,23 @@ def _read(path: Path, answers: bool = True) -> Iterator[BenchPrompt]:
             line = json.loads(row)
             workload = str(line.get("workload", "own"))
             counts[workload] = counts.get(workload, -1) + 1
-            yield _prompt(line, str(line.get("id", number)), workload, counts[workload], answers)
+            at = (workload, counts[workload])
+            name, ignore_end = str(line.get("id", number)), bool(line.get("ignore_end", False))
+            if "text" in line:
+                yield BenchPrompt(name, (), *at, _said(line["text"]), ignore_end)
+                continue
+            messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
+            said = (Message(str(message["role"]), _said(message["content"])) for message in messages)
+            kept = tuple(message for message in said if answers or message.role != "assistant")
+            if kept[-1].role in ("system", "assistant"):
+                raise ValueError("there is no question")
+            apart, answer = bool(line.get("apart", False)), str(line.get("answer", ""))
+            yield BenchPrompt(name, kept, *at, "", ignore_end, apart, answer)
         except (ValueError, KeyError, TypeError, AttributeError):
             why = "it must be an object with `messages`, `prompt` or `text`."
             raise UsageError(f"{path}, line {number}: {why}") from None
     if not counts:
         raise UsageError(f"{path} has no prompts.")
-
-
-def _prompt(line: dict[str, Any], name: str, workload: str, index: int, answers: bool) -> BenchPrompt:
-    ignore_end = bool(line.get("ignore_end", False))
-    if "text" in line:
-        return BenchPrompt(name, (), workload, index, _said(line["text"]), ignore_end)
-    messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
-    kept = tuple(Message(str(message["role"]), _said(message["content"])) for message in messages)
-    kept = tuple(message for message in kept if answers or message.role != "assistant")
-    if kept[-1].role in ("system", "assistant"):
-        raise ValueError("there is no question")
-    apart, answer = bool(line.get("apart", False)), str(line.get("answer", ""))
-    return BenchPrompt(name, kept, workload, index, "", ignore_end, apart, answer)
 
 
 def _said(text: Any) -> str:

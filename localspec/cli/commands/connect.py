@@ -6,6 +6,7 @@ Nothing is written into the client's own configuration, and the key goes into it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -175,7 +176,18 @@ def _ask(text: str, wanted: str | None, key: str) -> AgentServer:
         if wanted is not None and wanted not in names:
             raise UsageError(f"{url} has no model {wanted!r}.", f"It has: {', '.join(one['id'] for one in cards)}.")
         card = cards[0] if wanted is None else names[wanted]
-        return AgentServer(url, wanted or card["id"], _context(client, card))
+        # Tokens of its context: as listed by llama-server and localspec, or by vLLM, else as /props has it once loaded.
+        meta = card.get("meta")
+        context = meta.get("n_ctx") if isinstance(meta, dict) else card.get("max_model_len")
+        if not isinstance(context, int):
+            with contextlib.suppress(LocalspecError, httpx.HTTPError):
+                if card.get("status") == "unloaded":
+                    client.post("/v1/models/load", json={"model": card["id"]}, timeout=_LOAD_SECONDS)
+                props = _get(client, "/props", params={"model": card["id"]}, timeout=_LOAD_SECONDS)
+                settings = props.get("default_generation_settings")
+                context = settings.get("n_ctx") if isinstance(settings, dict) else None
+        known = context if isinstance(context, int) and context > 0 else None
+        return AgentServer(url, wanted or card["id"], known)
 
 
 def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
@@ -193,25 +205,6 @@ def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise LocalspecError(f"{client.base_url} is no OpenAI-style endpoint: {path} says {response.status_code}.")
     return found
-
-
-def _context(client: httpx2.Client, card: dict[str, Any]) -> int | None:
-    """Tokens of a model's context: as listed by llama-server and localspec, or by vLLM, else as /props has it once the
-    model is loaded."""
-    meta = card.get("meta")
-    found = meta.get("n_ctx") if isinstance(meta, dict) else card.get("max_model_len")
-    if not isinstance(found, int):
-        import httpx2 as httpx
-
-        try:
-            if card.get("status") == "unloaded":
-                client.post("/v1/models/load", json={"model": card["id"]}, timeout=_LOAD_SECONDS)
-            props = _get(client, "/props", params={"model": card["id"]}, timeout=_LOAD_SECONDS)
-        except (LocalspecError, httpx.HTTPError):
-            return None
-        settings = props.get("default_generation_settings")
-        found = settings.get("n_ctx") if isinstance(settings, dict) else None
-    return found if isinstance(found, int) and found > 0 else None
 
 
 def _command(setup: ClientSetup, more: list[str], has_key: bool) -> str:

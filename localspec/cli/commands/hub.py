@@ -181,18 +181,17 @@ def run_search(options: argparse.Namespace) -> int:
     found = Hub().search(options.words, options.limit)
     if options.json:
         known = [{"name": pair.name, "target": pair.target, "draft": pair.draft, "why": pair.why} for pair in pairs]
-        remote = [*map(asdict, found)]
         alone = [{"name": entry.name, "repository": entry.repository} for entry in models]
-        print(json.dumps({"pairs": known, "models": alone, "repositories": remote}))
-        return 0 if known or alone or remote else 1
+        print(json.dumps({"pairs": known, "models": alone, "repositories": [*map(asdict, found)]}))
     width = max((len(one.repository) for one in found), default=0)
-    for one in found:
+    for one in () if options.json else found:
         gated = "  gated" if one.gated else ""
         print_plain(f"{one.repository:{width}}  {one.downloads:>10,} downloads{gated}")
-    if not pairs and not models and not found:
+    if pairs or models or found:
+        return 0
+    if not options.json:
         print("Nothing was found.")
-        return 1
-    return 0
+    return 1
 
 
 def add_options_suggest(parser: argparse.ArgumentParser) -> None:

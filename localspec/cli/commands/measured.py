@@ -344,7 +344,7 @@ def run_bench(options: argparse.Namespace) -> int:
 def _bench_run(options: argparse.Namespace) -> int:
     """Measures and prints; exit code 1 if an exact text differs, 130 when it was interrupted."""
     from localspec.bench import report
-    from localspec.bench.sides import labels, machine_facts, pair_facts
+    from localspec.bench.sides import facts_of
     from localspec.checks.compare import tasks
     from localspec.checks.prompts import load_workloads
 
@@ -374,8 +374,8 @@ def _bench_run(options: argparse.Namespace) -> int:
         heats: list[Heat] = []
         end = _measure([*who, *servers], asked, settings.rounds, heats)
         facts, total = {one.name: dict(one.facts) for one in servers}, len(asked) * settings.rounds
-        about = settings, pair_facts(engine), machine_facts(engine), labels(engine)
-        results = report.Results(report.make_cells(heats), *about, total * (len(who) + len(servers)), facts)
+        total *= len(who) + len(servers)
+        results = report.Results(report.make_cells(heats), settings, *facts_of(engine), total, facts)
     if options.chart is not None:
         report.draw(results, options.chart)
     _show_measured(report, results, options.json)
