@@ -102,7 +102,19 @@ def plan(
 
     The CPU is the first of `places`; the memory of the GPUs after it is not planned.
     """
-    measuring = _when_measured(minutes, pass_seconds)
+
+    def seconds(prompts: int, tokens: int) -> float:
+        return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
+
+    needed = max(_LEAST_MINUTES, math.ceil(2 * seconds(gain.LEAST_PROMPTS, LAST_TOKENS) / 60.0))
+    if not needed <= minutes < math.inf:  # NaN, too
+        raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
+    measuring = list[Measuring]()
+    for after, prompts, longest, share in _MEASURED:
+        least, most = seconds(gain.LEAST_PROMPTS, longest), share * 60.0 * minutes
+        if after == 1.0 or least <= most:
+            spent = max(least, min(seconds(prompts, longest), most))
+            measuring.append(Measuring(after, prompts, longest, spent))
     part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))
     parameters = layers * shape.layer_parameters + part * shape.hidden
     engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
@@ -120,23 +132,8 @@ def plan(
     result = int(1.07 * (parameters + part * shape.hidden))
     memory = int(_PROCESS_BYTES) + max(engine.needed(places[0].name), engines)
     return TrainingPlan(
-        minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring
+        minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, tuple(measuring)
     )
-
-
-def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
-    def seconds(prompts: int, tokens: int) -> float:
-        return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
-
-    needed = max(_LEAST_MINUTES, math.ceil(2 * seconds(gain.LEAST_PROMPTS, LAST_TOKENS) / 60.0))
-    if not needed <= minutes < math.inf:  # NaN, too
-        raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
-    found = []
-    for after, prompts, tokens, share in _MEASURED:
-        least, most = seconds(gain.LEAST_PROMPTS, tokens), share * 60.0 * minutes
-        if after == 1.0 or least <= most:
-            found.append(Measuring(after, prompts, tokens, max(least, min(seconds(prompts, tokens), most))))
-    return tuple(found)
 
 
 def check_free(found: TrainingPlan, free_memory: int, free_disk: int, there: int = 0) -> None:
