@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from localspec.bench.report import Table
+from localspec.bench.report import ReportTable
 from localspec.errors import UsageError
 from localspec.gguf import Header, Tensor, read_header
 from localspec.llama.exact import wide
@@ -38,10 +38,8 @@ _LOOKED_UP = ("token_embd", "position_embd", "per_layer_token_embd", "token_type
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    read_bytes: int
-    """Weights, and keys and values of the tokens in the cache."""
-    operations: int
-    """Multiplications and additions of the matrix products and of attention."""
+    read_bytes: int  # weights, and keys and values of the tokens in the cache
+    operations: int  # multiplications and additions of the matrix products and of attention
 
     def __add__(self, other: Work) -> Work:
         return Work(self.read_bytes + other.read_bytes, self.operations + other.operations)
@@ -117,25 +115,21 @@ def per_layer(header: Header, key: str) -> list[int]:
     return [number] * header.n_layers
 
 
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1)."""
+Progress = Callable[[str, float], None]  # (what is being done, share done from 0 to 1)
 
 _PROMPT_CHUNK = 512
 _WIDEST_PASS, _LONGEST_CONTEXT = 512, 1 << 20
 _SECONDS_PER_VISIT = 0.05
 """Seconds of one point on one kernel's turn, at least two passes (the first may build its graph anew) ..."""
-_LONG_PASS_SECONDS = 1.0
-"""... unless one takes this long."""
+_LONG_PASS_SECONDS = 1.0  # ... unless one takes this long.
 
 
 @dataclass(frozen=True, slots=True)
 class PassSettings:
     widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     lengths: tuple[int, ...] = (128, 3584)
-    prefill: int = 512
-    """Prompt tokens; 0 = none."""
-    threads: int = 0
-    """0 = one per physical core."""
+    prefill: int = 512  # prompt tokens; 0 = none
+    threads: int = 0  # 0 = one per physical core
     rounds: int = 5
 
     def __post_init__(self) -> None:
@@ -158,10 +152,8 @@ class Point:
     """One pass, or one prefill, and how long it took."""
 
     kind: Literal["pass", "prefill"]
-    length: int
-    """Tokens of context; of a prefill 0."""
-    width: int
-    """Rows; of a prefill all its tokens."""
+    length: int  # tokens of context; of a prefill 0
+    width: int  # rows; of a prefill all its tokens
     work: Work
     seconds: dict[Kernels, list[float]] = field(default_factory=dict)
     """Of each kernel, one of every round: the quickest of its turn."""
@@ -188,8 +180,7 @@ class PassReport:
     header: Header
     settings: PassSettings
     points: list[Point]
-    wide_isa: str = ""
-    """Instruction set of our kernels; "" = they are not used."""
+    wide_isa: str = ""  # instruction set of our kernels; "" = they are not used
     wide_reason: str = ""
     limits: Limits | None = None
     splits: dict[Kernels, str] = field(default_factory=dict)
@@ -208,15 +199,15 @@ class PassReport:
 
 
 def measure_passes(path: Path, settings: PassSettings, progress: Progress | None = None) -> PassReport:
-    """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is.
-
-    Raises:
-        ModelFileError, ModelError, PairError: the model cannot be used, or is a head or no language model.
-    """
+    """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is."""
     settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()
     check_target(header)
-    report = PassReport(header, settings, _points(header, settings), status.isa, status.reason)
+    sizes = product(settings.lengths, settings.widths)
+    points = [Point("pass", length, width, pass_work(header, length, width)) for length, width in sizes]
+    if settings.prefill:
+        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
+    report = PassReport(header, settings, points, status.isa, status.reason)
     with contextlib.ExitStack() as stack:
         runners = {}
         for index, kernels in enumerate(report.kernels):
@@ -225,10 +216,21 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
             model = stack.enter_context(Model.load(path, kernels=kernels))
             runners[kernels] = stack.enter_context(contextlib.closing(_Runner(model, kernels, settings)))
         report.splits = {kernels: runner.splits for kernels, runner in runners.items() if runner.splits}
+        order, steps = list(runners.values()), settings.rounds * len(points)
         try:
-            _measure(report, runners, progress)
+            for turn in range(settings.rounds):
+                if report.wide_isa:
+                    report.limits = measure_limits(settings.threads, report.limits)
+                for index, point in enumerate(points):
+                    if progress is not None:
+                        what = f"prefill of {point.width}" if point.kind == "prefill" else f"width {point.width}"
+                        progress(f"round {turn + 1}: {what} at {point.length}", (turn * len(points) + index) / steps)
+                    for runner in order:
+                        point.seconds.setdefault(runner.kernels, []).append(runner.visit(point))
+                order = order[1:] + order[:1]  # another one is first in the next round
+                report.rounds += 1
         except KeyboardInterrupt:
-            if not any(point.seconds for point in report.points):
+            if not any(point.seconds for point in points):
                 raise
             report.interrupted = True
     return report
@@ -272,33 +274,8 @@ class _Runner(Bench):
         return min(times)
 
 
-def _points(header: Header, settings: PassSettings) -> list[Point]:
-    sizes = product(settings.lengths, settings.widths)
-    points = [Point("pass", length, width, pass_work(header, length, width)) for length, width in sizes]
-    if settings.prefill:
-        points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
-    return points
-
-
 def _context_length(settings: PassSettings) -> int:
     return max(*settings.lengths, settings.prefill + 1, 8) + max(settings.widths)
-
-
-def _measure(report: PassReport, runners: dict[Kernels, _Runner], progress: Progress | None) -> None:
-    """Rounds of turns; whose turn is first changes from round to round."""
-    order = list(runners.values())
-    steps = report.settings.rounds * len(report.points)
-    for turn in range(report.settings.rounds):
-        if report.wide_isa:
-            report.limits = measure_limits(report.settings.threads, report.limits)
-        for index, point in enumerate(report.points):
-            if progress is not None:
-                what = f"prefill of {point.width}" if point.kind == "prefill" else f"width {point.width}"
-                progress(f"round {turn + 1}: {what} at {point.length}", (turn * len(report.points) + index) / steps)
-            for runner in order:
-                point.seconds.setdefault(runner.kernels, []).append(runner.visit(point))
-        order = order[1:] + order[:1]
-        report.rounds += 1
 
 
 NAMES: dict[Kernels, str] = {"wide": "localspec", "repacked": "llama.cpp", "plain": "not repacked"}
@@ -351,8 +328,20 @@ def _times(report: PassReport, point: Point, kernels: Kernels) -> dict[str, Any]
     return found
 
 
-def tables(report: PassReport) -> list[Table]:
+def tables(report: PassReport) -> list[ReportTable]:
     """Times side by side, then what they mean for memory and arithmetic: shares of the limits, if these are known."""
+    columns = ["context", "width", *(f"{NAMES[kernels]} ms" for kernels in report.kernels)]
+    columns += ["speedup", "localspec cost"] if report.wide_isa else []
+    times = []
+    for point in report.points:
+        narrow = report.narrow(point)
+        row = [*_place(point), *(_number(point.best(kernels), 1e-3) for kernels in report.kernels)]
+        if report.wide_isa:
+            row += [_number(point.speedup), _number(point.best("wide"), narrow.best("wide") if narrow else None)]
+        times.append((*row, _number(point.llama_best, narrow.llama_best if narrow else None)))
+    title = "Time of a pass (cost: in passes of width 1"
+    title += "; speedup: over llama.cpp's better)" if report.wide_isa else ")"
+    first = ReportTable(title, (*columns, "llama.cpp cost"), tuple(times))
     title = "Bytes of weights, keys and values read, and operations (a multiply-add is two)"
     columns = ["kernels", "context", "width", "GB/s", "GOPS"]
     if report.limits is not None:
@@ -363,7 +352,7 @@ def tables(report: PassReport) -> list[Table]:
             found = _times(report, point, kernels)
             row = [NAMES[kernels], *_place(point), f"{found['gb_s']:.1f}", f"{found['gops']:.0f}"]
             rows.append((*row, *(f"{found[name]:.0%}" for name in ("memory_share", "int8_share") if name in found)))
-    return [_time_table(report), Table(title, tuple(columns), tuple(rows))]
+    return [first, ReportTable(title, tuple(columns), tuple(rows))]
 
 
 def heading(report: PassReport) -> str:
@@ -395,21 +384,6 @@ def notes(report: PassReport) -> list[str]:
 
 def _place(point: Point) -> tuple[str, str]:
     return ("prefill" if point.kind == "prefill" else str(point.length), str(point.width))
-
-
-def _time_table(report: PassReport) -> Table:
-    columns = ["context", "width", *(f"{NAMES[kernels]} ms" for kernels in report.kernels)]
-    columns += ["speedup", "localspec cost"] if report.wide_isa else []
-    rows = []
-    for point in report.points:
-        narrow = report.narrow(point)
-        row = [*_place(point), *(_number(point.best(kernels), 1e-3) for kernels in report.kernels)]
-        if report.wide_isa:
-            row += [_number(point.speedup), _number(point.best("wide"), narrow.best("wide") if narrow else None)]
-        rows.append((*row, _number(point.llama_best, narrow.llama_best if narrow else None)))
-    title = "Time of a pass (cost: in passes of width 1"
-    title += "; speedup: over llama.cpp's better)" if report.wide_isa else ")"
-    return Table(title, (*columns, "llama.cpp cost"), tuple(rows))
 
 
 def _number(value: float | None, over: float | None = 1.0) -> str:

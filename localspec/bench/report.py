@@ -14,79 +14,16 @@ from statistics import median
 from typing import Any
 
 from localspec.bench.sides import BASELINE, PRODUCT
-from localspec.checks.compare import Answer, Heat, Ratio, Run, fork, gain
+from localspec.checks.compare import Heat, Ratio, fork, gain
 from localspec.engine.stats import percentile
 from localspec.errors import LocalspecError, UsageError
 
-
-@dataclass(slots=True)
-class Figures:
-    name: str
-    runs: list[Run] = field(default_factory=list)
-
-    @property
-    def answers(self) -> list[Answer]:
-        return [answer for run in self.runs for answer in run.answers]
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens over decode time: the target's prefill left out, a draft model's reading not."""
-        return _over(sum(run.tokens for run in self.runs), sum(run.decode_seconds for run in self.runs))
-
-    @property
-    def ttft_seconds(self) -> float:
-        """Time to first token: the median."""
-        return median(answer.ttft_seconds for answer in self.answers) if self.answers else 0.0
-
-    def itl_seconds(self, share: float) -> float:
-        """A percentile of the gaps between arrivals."""
-        return percentile([gap for answer in self.answers for gap in answer.gaps], share)
-
-    def total(self, name: str) -> float:
-        return float(sum(answer.stats.get(name, 0) for answer in self.answers))
-
-    @property
-    def has_stats(self) -> bool:
-        return any("drafted" in answer.stats for answer in self.answers)
-
-    @property
-    def acceptance_rate(self) -> float:
-        return _over(self.total("accepted"), self.total("drafted"))
-
-    @property
-    def mean_accepted_length(self) -> float:
-        """Next token included, over the passes that carried a draft."""
-        return 1.0 + _over(self.total("accepted"), self.total("draft_passes"))
-
-    @property
-    def tokens_per_pass(self) -> float:
-        return _over(self.total("generated_tokens"), self.total("passes"))
-
-    @property
-    def accepted_per_position(self) -> list[float]:
-        """[d] = share of the passes with a draft whose draft was accepted at least d + 1 deep."""
-        counts: Counter[int] = Counter()
-        for answer in self.answers:
-            counts.update(dict(enumerate(answer.stats.get("accepted_per_position", ()))))
-        passes = self.total("draft_passes")
-        return [_over(counts[depth], passes) for depth in range(max(counts, default=-1) + 1)]
-
-    @property
-    def time_shares(self) -> tuple[float, float, float]:
-        """Of the decode time: drafting, the target's passes, everything else; zeros where it is not known."""
-        parts = [self.total(name) for name in ("draft_seconds", "verify_seconds", "host_seconds")]
-        draft, verify, host = (_over(part, sum(parts)) for part in parts)
-        return draft, verify, host
-
-    @property
-    def exact(self) -> bool | None:
-        """Whether all its texts were exact by its own word; None = it does not say."""
-        words = {answer.exact for answer in self.answers}
-        return None if None in words or not words else False not in words
+_SUMMED = ("generated_tokens", "drafted", "accepted", "passes", "draft_passes")
+_PARTS = ("draft", "verify", "host")  # of the decode time: drafting, the target's passes, everything else
 
 
 @dataclass(slots=True)
-class Cell:
+class BenchCell:
     workload: str
     temperature: float
     heats: list[Heat] = field(default_factory=list)
@@ -94,14 +31,54 @@ class Cell:
     @property
     def sides(self) -> list[str]:
         """In order: plain decoding, localspec, the others by name and number."""
-        return sorted(self.heats[0].runs, key=_order)
+
+        def order(name: str) -> tuple[int, str, int]:
+            words, number = name.rpartition(" ")[::2]
+            first = (BASELINE, PRODUCT).index(name) if name in (BASELINE, PRODUCT) else 2
+            return (first, words, int(number)) if number.isdecimal() else (first, name, 0)
+
+        return sorted(self.heats[0].runs, key=order)
 
     @property
     def prompts(self) -> int:
         return len({heat.number for heat in self.heats})
 
-    def figures(self, side: str) -> Figures:
-        return Figures(side, [heat.runs[side] for heat in self.heats if side in heat.runs])
+    def figures(self, side: str) -> dict[str, Any]:
+        """Everything that is reported of a side, as plain data; None where its answers' stats do not say it."""
+        runs = [heat.runs[side] for heat in self.heats if side in heat.runs]
+        answers = [answer for run in runs for answer in run.answers]
+        names = (*_SUMMED, *(f"{part}_seconds" for part in _PARTS))
+        total = {name: float(sum(answer.stats.get(name, 0) for answer in answers)) for name in names}
+        depths = Counter[int]()
+        for answer in answers:
+            depths.update(dict(enumerate(answer.stats.get("accepted_per_position", ()))))
+        decode, drafts = sum(total[f"{part}_seconds"] for part in _PARTS), total["draft_passes"]
+        counted: dict[str, Any] = {
+            "acceptance_rate": _over(total["accepted"], total["drafted"]),
+            "mean_accepted_length": 1.0 + _over(total["accepted"], drafts),  # next token included
+            "tokens_per_pass": _over(total["generated_tokens"], total["passes"]),
+            # [d] = share of the passes with a draft whose draft was accepted at least d + 1 deep
+            "accepted_per_position": [_over(depths[depth], drafts) for depth in range(max(depths, default=-1) + 1)],
+            **{name: total[name] for name in ("drafted", "passes", "draft_passes")},
+            **{f"{part}_share": _over(total[f"{part}_seconds"], decode) for part in _PARTS},
+        }
+        has_stats = any("drafted" in answer.stats for answer in answers)
+        speedup, tokens = self.speedup(side), sum(run.tokens for run in runs)
+        gaps, words = [gap for answer in answers for gap in answer.gaps], {answer.exact for answer in answers}
+        return {
+            "contender": side,
+            "runs": len(runs),
+            "tokens": tokens,
+            "tokens_per_second": _over(tokens, sum(run.decode_seconds for run in runs)),
+            "speedup": speedup and asdict(speedup),
+            "ttft_seconds": median(answer.ttft_seconds for answer in answers) if answers else 0.0,
+            "itl_p50_seconds": percentile(gaps, 0.50),
+            "itl_p99_seconds": percentile(gaps, 0.99),
+            **(counted if has_stats else dict.fromkeys(counted)),
+            "exact": None if None in words or not words else False not in words,  # by its own word
+            "forks": self.forks(side),
+            "compared": len(runs),
+        }
 
     def speedup(self, side: str) -> Ratio | None:
         """Over plain decoding, on the same prompts in the same rounds."""
@@ -112,20 +89,14 @@ class Cell:
         return sum(fork(heat.runs[BASELINE], heat.runs[side]) is not None for heat in self.heats)
 
 
-def make_cells(heats: Iterable[Heat]) -> list[Cell]:
+def make_cells(heats: Iterable[Heat]) -> list[BenchCell]:
     """Heats by workload and temperature: all workloads at the first temperature, then at the others."""
-    found: dict[tuple[float, str], Cell] = {}
+    found: dict[tuple[float, str], BenchCell] = {}
     for heat in heats:
         workload, temperature = heat.task.prompt.workload, heat.task.options.sampling.temperature
-        found.setdefault((temperature, workload), Cell(workload, temperature)).heats.append(heat)
+        found.setdefault((temperature, workload), BenchCell(workload, temperature)).heats.append(heat)
     temperatures = list(dict.fromkeys(temperature for temperature, _ in found))
     return sorted(found.values(), key=lambda cell: temperatures.index(cell.temperature))
-
-
-def _order(name: str) -> tuple[int, str, int]:
-    words, number = name.rpartition(" ")[::2]
-    first = (BASELINE, PRODUCT).index(name) if name in (BASELINE, PRODUCT) else 2
-    return (first, words, int(number)) if number.isdecimal() else (first, name, 0)
 
 
 def _over(part: float, whole: float) -> float:
@@ -146,16 +117,14 @@ class BenchSettings:
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
     tokens: int = 64
     rounds: int = 3
-    seed: int = 1
-    """Of the first prompt; each prompt and turn has its own."""
+    seed: int = 1  # of the first prompt; each prompt and turn has its own
 
 
 @dataclass(slots=True)
 class Results:
-    cells: list[Cell]
+    cells: list[BenchCell]
     settings: BenchSettings
-    pair: dict[str, Any]
-    """`sides.pair_facts`."""
+    pair: dict[str, Any]  # `sides.facts_of`
     machine: dict[str, Any]
     labels: list[str] = field(default_factory=list)
     """What a reader must know of these models: that they are padded ones."""
@@ -175,8 +144,8 @@ class Results:
     def compared(self) -> int:
         return sum(len(cell.heats) for cell, _ in self._exact())
 
-    def _exact(self) -> list[tuple[Cell, str]]:
-        return [(cell, side) for cell in self.cells for side in cell.sides[1:] if cell.figures(side).exact]
+    def _exact(self) -> list[tuple[BenchCell, str]]:
+        return [(cell, side) for cell in self.cells for side in cell.sides[1:] if cell.figures(side)["exact"]]
 
     @property
     def interval(self) -> str:
@@ -200,32 +169,10 @@ def as_dict(results: Results) -> dict[str, Any]:
                 "workload": cell.workload,
                 "temperature": cell.temperature,
                 "prompts": cell.prompts,
-                "contenders": [_figures(cell, cell.figures(side)) for side in cell.sides],
+                "contenders": [cell.figures(side) for side in cell.sides],
             }
             for cell in results.cells
         ],
-    }
-
-
-def _figures(cell: Cell, figures: Figures) -> dict[str, Any]:
-    speedup = cell.speedup(figures.name)
-    names = ("acceptance_rate", "mean_accepted_length", "tokens_per_pass", "accepted_per_position")
-    counted: dict[str, Any] = {name: getattr(figures, name) for name in names}
-    counted |= {name: figures.total(name) for name in ("drafted", "passes", "draft_passes")}
-    counted |= zip(("draft_share", "verify_share", "host_share"), figures.time_shares, strict=True)
-    return {
-        "contender": figures.name,
-        "runs": len(figures.runs),
-        "tokens": sum(run.tokens for run in figures.runs),
-        "tokens_per_second": figures.tokens_per_second,
-        "speedup": None if speedup is None else asdict(speedup),
-        "ttft_seconds": figures.ttft_seconds,
-        "itl_p50_seconds": figures.itl_seconds(0.50),
-        "itl_p99_seconds": figures.itl_seconds(0.99),
-        **(counted if figures.has_stats else dict.fromkeys(counted)),
-        "exact": figures.exact,
-        "forks": cell.forks(figures.name),
-        "compared": len(figures.runs),
     }
 
 
@@ -255,7 +202,7 @@ def notes(results: Results) -> list[str]:
     return lines
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[ReportTable]:
     """Speeds, then what drafts brought, then every contender's speedup."""
     found = [_speeds(results), _drafts(results)]
     others = list(dict.fromkeys(side for cell in results.cells for side in cell.sides if side != BASELINE))
@@ -269,11 +216,13 @@ def tables(results: Results) -> list[Table]:
             for cell in results.cells
         )
         columns = ("workload", "temp", *others, "forks")
-        found.append(Table("Speedup over plain decoding, and texts that differ from plain decoding's", columns, rows))
+        found.append(
+            ReportTable("Speedup over plain decoding, and texts that differ from plain decoding's", columns, rows)
+        )
     return found
 
 
-def _speeds(results: Results) -> Table:
+def _speeds(results: Results) -> ReportTable:
     columns = (
         "workload", "temp", "plain tok/s", "localspec tok/s", "speedup", "±", "by prompt", "text",
     )  # fmt: skip
@@ -283,15 +232,15 @@ def _speeds(results: Results) -> Table:
         doubt = "-"  # half the width of the interval
         if found is not None and found.over:
             doubt = f"{found.half_width:.1%}" if found.half_width < 1.0 else "> 100%"
-        equal = "equal" if cell.figures(PRODUCT).exact else "equal, inexact"
-        speeds = (f"{cell.figures(side).tokens_per_second:.1f}" for side in (BASELINE, PRODUCT))
+        equal = "equal" if cell.figures(PRODUCT)["exact"] else "equal, inexact"
+        speeds = (f"{cell.figures(side)['tokens_per_second']:.1f}" for side in (BASELINE, PRODUCT))
         by_prompt = "-" if found is None else f"{found.smallest:.2f}-{found.largest:.2f}"
         verdict = f"{forks} of {len(cell.heats)} differ" if forks else equal
         rows.append((*_place(cell), *speeds, _speedup(cell, PRODUCT), doubt, by_prompt, verdict))
-    return Table("Speed of localspec without flags against plain decoding", columns, tuple(rows))
+    return ReportTable("Speed of localspec without flags against plain decoding", columns, tuple(rows))
 
 
-def _drafts(results: Results) -> Table:
+def _drafts(results: Results) -> ReportTable:
     columns = (
         "workload", "temp", "accepted", "length", "tok/pass", "per position", "TTFT plain", "TTFT ms", "ITL p50",
         "p99 ms", "draft", "verify", "host",
@@ -299,36 +248,33 @@ def _drafts(results: Results) -> Table:
     rows = []
     for cell in results.cells:
         plain, own = cell.figures(BASELINE), cell.figures(PRODUCT)
-        some = own.total("drafted") > 0
+        rates = ("acceptance_rate", "mean_accepted_length")
         rows.append(
             (
                 *_place(cell),
-                f"{own.acceptance_rate:.2f}" if some else "-",
-                f"{own.mean_accepted_length:.2f}" if some else "-",
-                f"{own.tokens_per_pass:.2f}",
-                " ".join(f"{share:.2f}" for share in own.accepted_per_position) or "-",
-                f"{plain.ttft_seconds * 1e3:.0f}",
-                f"{own.ttft_seconds * 1e3:.0f}",
-                f"{own.itl_seconds(0.50) * 1e3:.1f}",
-                f"{own.itl_seconds(0.99) * 1e3:.1f}",
-                *(f"{share:.0%}" for share in own.time_shares),
+                *(f"{own[name]:.2f}" if own["drafted"] else "-" for name in rates),
+                f"{own['tokens_per_pass'] or 0.0:.2f}",
+                " ".join(f"{share:.2f}" for share in own["accepted_per_position"] or ()) or "-",
+                *(f"{one['ttft_seconds'] * 1e3:.0f}" for one in (plain, own)),
+                *(f"{own[name] * 1e3:.1f}" for name in ("itl_p50_seconds", "itl_p99_seconds")),
+                *(f"{own[f'{part}_share'] or 0.0:.0%}" for part in _PARTS),
             )
         )
     title = "What localspec's drafts brought (length: mean accepted length, next token included)"
-    return Table(title, columns, tuple(rows))
+    return ReportTable(title, columns, tuple(rows))
 
 
-def _place(cell: Cell) -> tuple[str, str]:
+def _place(cell: BenchCell) -> tuple[str, str]:
     return cell.workload, f"{cell.temperature:g}"
 
 
-def _speedup(cell: Cell, side: str) -> str:
+def _speedup(cell: BenchCell, side: str) -> str:
     found = cell.speedup(side)
     return "-" if found is None else f"{found.value:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Rows of text under a title; every cell but the first is a number."""
 
     title: str

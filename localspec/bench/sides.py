@@ -1,9 +1,8 @@
 """Sides of a benchmark: one engine that answers plain, as it comes, and with drafts of fixed lengths, and servers.
 
 Ours share the models, their caches and the process, so what differs is the drafting. Plain decoding and localspec as it
-comes are requests to the same loop: what the plan has learned stays with it, as in a program that keeps running. Fixed
-lengths need the engine configured anew, after which the plan starts from what it remembers, as a program does that has
-just started. What they learn is kept apart from it: forced drafts are no experience of the plan's.
+comes are requests to the same loop, whose plan keeps what it learned, as in a program that keeps running. Fixed lengths
+need the engine configured anew, and what they learn is kept apart: forced drafts are no experience of the plan's.
 
 Another program's server gets the prompt as the target's own chat template renders it, at `/v1/completions`, so that no
 other template and no other tokenizer settings come between; an endpoint that has only `/v1/chat/completions` gets the
@@ -13,17 +12,18 @@ prompt) goes out in llama-server's words, unless the endpoint refuses them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 from localspec import __version__
 from localspec.chat.turn import Message
-from localspec.checks.compare import Answer, TrialCorpus, Turn, ask
-from localspec.checks.prompts import Prompt, prompt_tokens, text_for_completion
+from localspec.checks.compare import AskedTurn, TimedAnswer, TrialCorpus, ask
+from localspec.checks.prompts import BenchPrompt, prompt_tokens, text_for_completion
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
@@ -54,7 +54,7 @@ class EngineSide:
         if length or drafter != "auto":
             self._learned = copy.deepcopy(self._own)
 
-    def begin(self, prompt: Prompt) -> None:
+    def begin(self, prompt: BenchPrompt) -> None:
         """A conversation begins: nothing of an earlier one is reused."""
         engine = self._engine
         self._forget_answers()
@@ -65,7 +65,7 @@ class EngineSide:
             self._configure()
         engine.forget()
 
-    def answer(self, turn: Turn) -> Answer:
+    def answer(self, turn: AskedTurn) -> TimedAnswer:
         """Answers; cancelled if the caller is interrupted."""
         corpus = self._engine.loaded.corpus
         if isinstance(corpus, TrialCorpus):
@@ -108,58 +108,31 @@ def possible_drafters(engine: Engine) -> list[str]:
     return own + [name for name in plugin.installed() if name not in engine.dropped]
 
 
-def pair_facts(engine: Engine) -> dict[str, Any]:
-    settings = engine.loaded.settings
-    files = {"target": settings.target, "draft": settings.draft}
-    found: dict[str, Any] = {
-        kind: None if path is None else {"name": path.name, "sha256": file_sha256(path)} for kind, path in files.items()
-    }
-    if engine.loaded.heads:
-        found["heads"] = [
-            {"name": head.path.name, "method": head.name, "files": heads.identity(head)[1:]}
-            for head in engine.loaded.heads
+def facts_of(engine: Engine) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The pair, the machine, and what a reader must know of these models: that they are padded ones."""
+    loaded, labels = engine.loaded, list[str]()
+    pair: dict[str, Any] = {}
+    for kind, path, model in (
+        ("target", loaded.settings.target, loaded.model),
+        ("draft", loaded.settings.draft, loaded.draft_model),
+    ):
+        pair[kind] = None if path is None else {"name": path.name, "sha256": file_sha256(path)}
+        if words := "" if model is None else model.header.text(PADDED):
+            labels.append(f"The {kind} is a padded one: {words}.")
+    if loaded.heads:
+        pair["heads"] = [
+            {"name": head.path.name, "method": head.name, "files": heads.identity(head)[1:]} for head in loaded.heads
         ]
-    return found
-
-
-def machine_facts(engine: Engine) -> dict[str, Any]:
-    return {
-        "processor": cpu_name(),
-        "threads": engine.loaded.context.threads,
-        "exactness": engine.loaded.exactness,
-        "localspec": __version__,
-    }
-
-
-def labels(engine: Engine) -> list[str]:
-    found = []
-    for kind, model in (("target", engine.loaded.model), ("draft", engine.loaded.draft_model)):
-        words = "" if model is None else model.header.text(PADDED)
-        if words:
-            found.append(f"The {kind} is a padded one: {words}.")
-    return found
+    machine = {"processor": cpu_name(), "threads": loaded.context.threads, "exactness": loaded.exactness}
+    return pair, machine | {"localspec": __version__}, labels
 
 
 _MISSING, _UNKNOWN_FIELD = (404, 405, 501), (400, 422)
 """Statuses of a server without this path, and of one that knows the path but not a field."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    path: Literal["completions", "chat/completions"]
-    extended: bool
-
-    def __str__(self) -> str:
-        prompt = "our rendered prompt" if self.path == "completions" else "messages, its own chat template"
-        return prompt if self.extended else f"{prompt}; OpenAI's fields only, its own top-k and min-p"
-
-
-def rendered(engine: Engine, turn: Turn) -> str:
-    """Our prompt without the begin-of-sequence token, which servers add by themselves.
-
-    Raises:
-        ContextOverflowError: our context does not hold it.
-    """
+def rendered(engine: Engine, turn: AskedTurn) -> str:
+    """Our prompt without the begin-of-sequence token, which servers add; raises ContextOverflowError."""
     text, model = turn.text, engine.loaded.model
     if turn.messages:
         count = len(prompt_tokens(engine, turn.messages))
@@ -170,10 +143,10 @@ def rendered(engine: Engine, turn: Turn) -> str:
     return text.removeprefix(model.text_of(model.bos)) if model.add_bos else text
 
 
-class Served:
+class ServedSide:
     """A side at a URL. It waits without an event loop, which would take 0.1 ms a token more."""
 
-    def __init__(self, server: Server, render: Callable[[Turn], str], *, name: str = "", model: str = "") -> None:
+    def __init__(self, server: Server, render: Callable[[AskedTurn], str], *, name: str = "", model: str = "") -> None:
         """Asks for one token, to learn what it understands and whether it answers at all.
 
         `render` makes the prompt's text, without what the endpoint puts before a prompt by itself (the
@@ -181,65 +154,84 @@ class Served:
         """
         self.name, self._asking = name or server.name, Asking(server)
         self._render, self._fresh = render, True
-        self._model = model or self._first_model()
-        self._dialect = self._understood()
+        self._model = model or "default"  # where it keeps no list; many do not care about the name
+        with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+            try:
+                self._model = model or str(self._asking.whole("GET", "models").json()["data"][0]["id"])
+            except Refused as error:
+                if error.status not in _MISSING:
+                    raise
+        self._path, self._extended = self._understood()
+        prompt = "our rendered prompt" if self._path == "completions" else "messages, its own chat template"
+        prompt += "" if self._extended else "; OpenAI's fields only, its own top-k and min-p"
         self.facts: Mapping[str, Any] = {
             "url": f"{server.base}/",
             "model": self._model,
-            "prompt": str(self._dialect),
-            "forgets": "asked to, each conversation" if self._dialect.extended else "not asked to",
+            "prompt": prompt,
+            "forgets": "asked to, each conversation" if self._extended else "not asked to",
         }
 
-    def begin(self, prompt: Prompt) -> None:
+    def begin(self, prompt: BenchPrompt) -> None:
         """The next prompt is to be read anew, as far as the endpoint can be told so."""
         self._fresh = True
 
-    def answer(self, turn: Turn) -> Answer:
-        if self._dialect.path != "completions" and not turn.messages:
+    def answer(self, turn: AskedTurn) -> TimedAnswer:
+        """One token a piece; those that came without text (the end, halves of characters) count with the last."""
+        if self._path != "completions" and not turn.messages:
             raise UsageError(
                 f"{self.name} takes chat messages only, and this prompt is raw text.",
                 "Give it an endpoint with /v1/completions, or prompts with messages.",
             )
         try:
-            return self._timed(self._body(self._dialect, turn, self._render(turn)))
+            body = self._body(self._path, self._extended, turn, self._render(turn))
+            texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
+            with closing(self._asking.pieces(self._path, body)) as pieces:
+                for piece in pieces:
+                    if piece.text:
+                        texts.append(piece.text)
+                        times.append(time.perf_counter() - start)
+                    last = last.then(piece)
+            wall, arrivals = time.perf_counter() - start, [(seconds, 1) for seconds in times]
+            tokens = max(last.tokens or 0, len(arrivals))
+            missing = tokens - len(arrivals)
+            if missing and last.finish == "stop":
+                arrivals.append((wall, missing))  # the end token itself came with the last message
+            elif missing and arrivals:
+                arrivals[-1] = (arrivals[-1][0], 1 + missing)
+            stats: dict[str, Any] = {"prompt_tokens": last.prompt_tokens} if last.prompt_tokens else {}
+            if last.drafted is not None:
+                accepted = last.accepted or 0
+                rate = accepted / last.drafted if last.drafted else 0.0
+                stats |= {"drafted": last.drafted, "accepted": accepted, "acceptance_rate": rate}
+            return TimedAnswer("".join(texts), tokens, wall, arrivals, stats=stats)
         finally:
             self._fresh = False
 
     def close(self) -> None:
         self._asking.close()
 
-    def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
+    def _body(self, path: str, extended: bool, turn: AskedTurn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
         messages = [{"role": message.role, "content": message.content} for message in turn.messages]
-        body |= {"prompt": text} if dialect.path == "completions" else {"messages": messages}
+        body |= {"prompt": text} if path == "completions" else {"messages": messages}
         wanted = turn.options
         body |= {"max_tokens": wanted.max_tokens, "seed": (wanted.seed or 0) % 2**31}
-        body |= sampling_fields(wanted.sampling, more=dialect.extended)
-        if dialect.extended:
+        body |= sampling_fields(wanted.sampling, more=extended)
+        if extended:
             body |= {"ignore_eos": wanted.ignore_end, "cache_prompt": not self._fresh}
         return body
 
-    def _timed(self, body: Mapping[str, Any]) -> Answer:
-        texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
-        with closing(self._asking.pieces(self._dialect.path, body)) as pieces:
-            for piece in pieces:
-                if piece.text:
-                    texts.append(piece.text)
-                    times.append(time.perf_counter() - start)
-                last = last.then(piece)
-        return _answer("".join(texts), times, last, time.perf_counter() - start)
-
-    def _understood(self) -> Dialect:
+    def _understood(self) -> tuple[str, bool]:
+        """The path that it has, and whether it takes llama-server's fields."""
         refusal: Refused | None = None
-        paths: tuple[Literal["completions", "chat/completions"], ...] = ("completions", "chat/completions")
-        for dialect in (Dialect(path, extended) for path in paths for extended in (True, False)):
-            if refusal is not None and refusal.status in _UNKNOWN_FIELD and dialect.extended:
+        for path, extended in product(("completions", "chat/completions"), (True, False)):
+            if refusal is not None and refusal.status in _UNKNOWN_FIELD and extended:
                 continue  # it has this path, and refused another of its fields
-            body = self._body(dialect, _GREETING, "Hi") | {"stream": False}
+            body = self._body(path, extended, _GREETING, "Hi") | {"stream": False}
             body.pop("stream_options")
             try:
-                self._asking.whole("POST", dialect.path, body)
-                return dialect
+                self._asking.whole("POST", path, body)
+                return path, extended
             except Refused as error:
                 if error.status not in (*_MISSING, *_UNKNOWN_FIELD):
                     raise
@@ -252,36 +244,6 @@ class Served:
             "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
         )
 
-    def _first_model(self) -> str:
-        try:
-            return str(self._asking.whole("GET", "models").json()["data"][0]["id"])
-        except Refused as error:
-            if error.status not in _MISSING:
-                raise
-        except (ValueError, KeyError, IndexError, TypeError):
-            pass
-        return "default"  # it keeps no list; many do not care about the name
-
 
 _COLD = Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=1)
-_GREETING = Turn((Message("user", "Hi"),), _COLD)
-
-
-def _answer(text: str, times: list[float], last: Piece, wall: float) -> Answer:
-    """One token a piece; those that came without text of their own (the end, halves of characters) with the last."""
-    arrivals = [(seconds, 1) for seconds in times]
-    tokens = last.tokens or len(arrivals)
-    missing = tokens - len(arrivals)
-    if missing > 0 and last.finish == "stop":
-        arrivals.append((wall, missing))  # the end token itself came with the last message
-    elif missing > 0 and arrivals:
-        arrivals[-1] = (arrivals[-1][0], 1 + missing)
-    elif missing < 0:
-        tokens = len(arrivals)
-    stats: dict[str, Any] = {}
-    if last.prompt_tokens:
-        stats["prompt_tokens"] = last.prompt_tokens
-    if last.drafted is not None:
-        stats |= {"drafted": last.drafted, "accepted": last.accepted or 0}
-        stats["acceptance_rate"] = (last.accepted or 0) / last.drafted if last.drafted else 0.0
-    return Answer(text, tokens, wall, arrivals, stats=stats)
+_GREETING = AskedTurn((Message("user", "Hi"),), _COLD)

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt, prompt_tokens
+from localspec.checks.prompts import BenchPrompt, prompt_tokens
 from localspec.engine.slot import TokenLogProb
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.options import Options
@@ -34,11 +34,10 @@ from localspec.types import SamplingParams
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, answers to prompts done, such answers in all); may raise to stop."""
-Loading = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1); may raise to stop."""
+Loading = Callable[[str, float], None]  # (what is being done, share done from 0 to 1); may raise to stop
 
 
-class Turn(NamedTuple):
+class AskedTurn(NamedTuple):
     """One answer to be given."""
 
     messages: tuple[Message, ...]
@@ -46,30 +45,25 @@ class Turn(NamedTuple):
     options: Options
     text: str = ""
 
-    def having(self, **changes: Any) -> Turn:
+    def having(self, **changes: Any) -> AskedTurn:
         return self._replace(options=self.options.having(changes))
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """What a side gave back for one turn, and when. Seconds are since it was asked."""
 
     text: str
     tokens: int
-    wall_seconds: float
-    """Until the end was known."""
+    wall_seconds: float  # until the end was known
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """(seconds, tokens) of each piece that came; empty only if no token came, or none was timed."""
-    prefill_seconds: float = 0.0
-    """The target's reading of the prompt, a part of `wall_seconds`; 0 = unknown."""
-    exact: bool | None = None
-    """Whether no pass could have changed the text, as far as the side says."""
+    prefill_seconds: float = 0.0  # the target's reading of the prompt, a part of `wall_seconds`; 0 = unknown
+    exact: bool | None = None  # whether no pass could have changed the text, as far as the side says
     stats: dict[str, Any] = field(default_factory=dict)
     """Counters under the names of `RequestStats.as_dict`, as far as the side has them."""
-    ids: list[int] = field(default_factory=list)
-    """The tokens themselves, where they are known."""
-    log_probs: list[TokenLogProb] = field(default_factory=list)
-    """Of its tokens, where they were asked for."""
+    ids: list[int] = field(default_factory=list)  # the tokens themselves, where they are known
+    log_probs: list[TokenLogProb] = field(default_factory=list)  # of its tokens, where they were asked for
 
     @property
     def ttft_seconds(self) -> float:
@@ -92,14 +86,10 @@ class Answer:
         return [later - earlier for earlier, later in pairwise(times)]
 
 
-def ask(engine: Engine, turn: Turn) -> Answer:
-    """One answer of an engine, whose caches are left as they are. Cancels it if the caller is interrupted.
-
-    Raises:
-        UsageError, ContextOverflowError: the chat template refuses the messages, or they are too long.
-    """
+def ask(engine: Engine, turn: AskedTurn) -> TimedAnswer:
+    """One answer of an engine, whose caches stay as they are; cancelled if the caller is interrupted."""
     prompt = prompt_tokens(engine, turn.messages) if turn.messages else engine.tokenize(turn.text)
-    start, text, answer = perf_counter(), list[str](), Answer("", 0, 0.0)
+    start, text, answer = perf_counter(), list[str](), TimedAnswer("", 0, 0.0)
     generation = engine.generate(prompt, turn.options)
     try:
         for event in generation:
@@ -153,7 +143,7 @@ class Answering:
         """Loads, without what tuning stored; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
 
-    def answer(self, turn: Turn) -> Answer:
+    def answer(self, turn: AskedTurn) -> TimedAnswer:
         """Answers once, as if nothing had been answered before."""
         self._engine.forget()
         return ask(self._engine, turn)
@@ -186,9 +176,7 @@ class Apart(contextlib.AbstractContextManager["Apart"]):
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any, progress: Loading | None = None) -> None:
-        """`make`, of a module, is called there with `arguments`, plain data, and `progress=` what reports to `progress`
-        here; what it raises there is raised here.
-        """
+        """Calls `make`, of a module, there with plain `arguments` and `progress=`; its errors are raised here."""
         context = multiprocessing.get_context("spawn")  # a fork would inherit loaded libraries and their threads
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve_apart, args=(theirs, make, arguments), daemon=True)
@@ -247,10 +235,15 @@ def _serve_apart(pipe: Connection, make: Callable[..., Any], arguments: tuple[An
     def report(what: str, share: float) -> None:
         pipe.send(("progress", (what, share)))
 
+    def send_error(error: BaseException) -> None:
+        own = isinstance(error, LocalspecError)
+        with contextlib.suppress(OSError):
+            pipe.send(("error", error if own else LocalspecError(f"A measuring process failed: {error!r}.")))
+
     try:
         made = make(*arguments, progress=report)
     except BaseException as error:  # noqa: BLE001 - handed to the other side, which raises it
-        _send_error(pipe, error)
+        send_error(error)
         return
     pipe.send(("result", None))
     with contextlib.closing(made), contextlib.suppress(EOFError, OSError):
@@ -259,34 +252,26 @@ def _serve_apart(pipe: Connection, make: Callable[..., Any], arguments: tuple[An
             try:
                 pipe.send(("result", getattr(made, method)(*given)))
             except Exception as error:  # noqa: BLE001 - the same
-                _send_error(pipe, error)
-
-
-def _send_error(pipe: Connection, error: BaseException) -> None:
-    known = error if isinstance(error, LocalspecError) else LocalspecError(f"A measuring process failed: {error!r}.")
-    with contextlib.suppress(OSError):
-        pipe.send(("error", known))
+                send_error(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    name: str
-    """Unique in a comparison."""
-    answer: Callable[[Turn], Answer]
+    name: str  # unique in a comparison
+    answer: Callable[[AskedTurn], TimedAnswer]
     """Later turns of a conversation may reuse the earlier ones. An error other than of its prompt ends all."""
-    begin: Callable[[Prompt], None] = lambda prompt: None
+    begin: Callable[[BenchPrompt], None] = lambda prompt: None
 
 
 class Task(NamedTuple):
     """What all sides are asked alike."""
 
-    prompt: Prompt
-    options: Options
-    """But for the seed, which is the first turn's; every further turn has one of its own."""
+    prompt: BenchPrompt
+    options: Options  # but for the seed, which is the first turn's; every further turn has one of its own
 
 
 def tasks(
-    prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, recall: bool = False
+    prompts: Sequence[BenchPrompt], temperatures: Sequence[float], max_tokens: int, seed: int = 1, recall: bool = False
 ) -> list[Task]:
     """Every prompt at every temperature; each prompt has a seed of its own. `recall`: past answers are searched."""
     found, shared = list[Task](), Options(max_tokens=max_tokens, recall=recall, remember=False)
@@ -300,8 +285,8 @@ def tasks(
 class Run:
     """A conversation answered by a side."""
 
-    turns: list[Turn] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    turns: list[AskedTurn] = field(default_factory=list)
+    answers: list[TimedAnswer] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -323,8 +308,7 @@ class Heat:
     task: Task
     number: int
     round: int
-    runs: dict[str, Run] = field(default_factory=dict)
-    """By side; empty where the prompt could not be answered."""
+    runs: dict[str, Run] = field(default_factory=dict)  # by side; empty where the prompt could not be answered
     refused: LocalspecError | None = None
     """Why it could not: it is longer than the context, or nothing that this model can be asked."""
 
@@ -338,12 +322,8 @@ def compare(
     warm: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[Heat]:
-    """Heats as they are finished.
-
-    Args:
-        rounds: times everything is answered.
-        block: tasks that a side answers before it is another's turn.
-        warm: tokens of an answer that every side gives first and that does not count; 0 = none.
+    """Heats as they are finished: everything `rounds` times, where a side answers `block` tasks before it is another's
+    turn, and first an answer of `warm` tokens that does not count; 0 = none.
     """
     done, total, cold = 0, rounds * len(tasks) * len(sides), {side.name for side in sides if warm}
     groups = groupby(tasks, key=lambda task: id(task.prompt))
@@ -371,11 +351,7 @@ def compare(
 
 
 def _converse(side: Side, task: Task, tokens: int | None = None) -> Run:
-    """The whole conversation, the side's own answers being its history, as far as the context holds it.
-
-    Raises:
-        ContextOverflowError: it does not hold the first turn.
-    """
+    """The whole conversation, as far as the context holds it; if not even one turn, a ContextOverflowError."""
     prompt, options, run, history = task.prompt, task.options, Run(), list[Message]()
     side.begin(prompt)
     for number, messages in enumerate(prompt.questions):
@@ -383,7 +359,7 @@ def _converse(side: Side, task: Task, tokens: int | None = None) -> Run:
             history, run = [], Run()
         history += messages
         changes = {"seed": (options.seed or 0) + number, "max_tokens": tokens or options.max_tokens}
-        turn = Turn(tuple(history), options.having(changes), prompt.text)
+        turn = AskedTurn(tuple(history), options.having(changes), prompt.text)
         try:
             answer = side.answer(turn)
         except ContextOverflowError:
@@ -411,9 +387,7 @@ def fork(one: Run, other: Run) -> tuple[int, int] | None:
 def gain(
     heats: Sequence[Heat], one: str, over: str, seconds: Callable[[Run], float] = lambda run: run.decode_seconds
 ) -> Ratio | None:
-    """Speed of a side over another's: time a token on the same prompts in the same rounds, by the `seconds` of a run
-    that count.
-    """
+    """Speed of a side over another's: time a token on the same prompts and rounds, by the `seconds` that count."""
     by_task: dict[int, list[tuple[Run, Run]]] = {}
     for heat in heats:
         slow, fast = heat.runs.get(over), heat.runs.get(one)
@@ -436,8 +410,7 @@ def gain(
 # from round to round, and the prompts are what they are: the interval speaks of these prompts on this machine. One
 # round: z varies between prompts, whose content differs; the interval is wider and speaks of prompts like these.
 
-Pairs = Sequence[Sequence[tuple[float, float]]]
-"""Per prompt, its rounds: (seconds of one side, seconds of the other)."""
+Pairs = Sequence[Sequence[tuple[float, float]]]  # per prompt, its rounds: (seconds of one side, seconds of the other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,8 +422,7 @@ class Ratio:
     high: float
     over: Literal["rounds", "prompts", ""]
     """What the interval was taken over; "" = there is none (one prompt, one round)."""
-    smallest: float
-    """Of the prompts' own ratios, ..."""
+    smallest: float  # of the prompts' own ratios, ...
     largest: float
 
     @property

@@ -1,5 +1,9 @@
 """What is installed, what the machine can do, which passes are exact and what they cost; and what to do about it: the
 lines of `localspec doctor` and of the doctor screen, and a report for an issue.
+
+Why is it slow? Findings from the figures of answers and the models in use, in plain words with numbers.
+
+Nothing is timed here: what answers took is in their stats, what passes cost is learned from them.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.filesize import decimal
 
 from localspec import __version__, kept, machine, paths
+from localspec.engine.stats import kept_comparison
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import wide
@@ -27,7 +33,7 @@ from localspec.llama.exact.facts import read_limits
 from localspec.llama.library import bindings, lib
 from localspec.llama.library.taps import ordinal_of
 from localspec.llama.model import Model
-from localspec.machine import ROOT, Place, ram, taken, text_of
+from localspec.machine import ROOT, ram, taken, text_of
 from localspec.models.facts import facts
 from localspec.models.installed.catalog import Catalog
 from localspec.models.memory import gpu
@@ -40,20 +46,15 @@ from localspec.runtime.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Remark:
     name: str
-    value: str
-    """What was found, with numbers."""
-    advice: str = ""
-    """What to do, in a sentence; "" = all is well."""
-    command: str = ""
-    """What to type for it, or the option to start localspec with; "" = nothing to type."""
+    value: str  # what was found, with numbers
+    advice: str = ""  # what to do, in a sentence; "" = all is well
+    command: str = ""  # what to type for it, or the option to start localspec with; "" = nothing to type
 
 
-_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
-"""Makers of graphics cards, by their numbers on the PCI bus."""
-_DISPLAY = "0x03"
-"""How the PCI class of a graphics card begins."""
+_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"  # makers of graphics cards, by their numbers on the PCI bus
+_DISPLAY = "0x03"  # how the PCI class of a graphics card begins
 _LEAST_VRAM = 2 << 30
 """Bytes of its own from which on a GPU of AMD's counts as a card; processors with graphics set less aside."""
 _BUILD = (
@@ -65,10 +66,8 @@ _BUILD = (
 
 def examine_devices(
     info: lib.Info, root: Path = ROOT, which: Callable[[str], str | None] = shutil.which
-) -> Iterator[Finding]:
-    """A finding per device that llama.cpp lists, and one about a build without a GPU: how to build it for the card that
-    is here.
-    """
+) -> Iterator[Remark]:
+    """A remark per device that llama.cpp lists, and of a build without a GPU how to build it for the card here."""
     listed = memory.gpus()
     places = {one.name: one for one in listed}
     for device in info.devices:
@@ -79,14 +78,14 @@ def examine_devices(
             use = f"; not used by default: {why}" if why else "; used by default"
         if ordinal_of(device.name) is not None:
             use += "; it lists logits, by a kernel that is tried out"
-        yield Finding(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
+        yield Remark(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
     if not info.gpu_offload:
         advice = command = ""
         if (card := backend(root, which)) is not None:
             advice = f"This machine seems to have a GPU of {card[0]}; build llama-cpp-python for it."
             command = _BUILD.format(card[1], bindings.PINNED)
         what = f"this {info.bindings.distribution} was built without GPU support"
-        yield Finding("GPU", what, advice, command)
+        yield Remark("GPU", what, advice, command)
 
 
 def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] | None:
@@ -107,10 +106,8 @@ def backend(root: Path, which: Callable[[str], str | None]) -> tuple[str, str] |
     return None
 
 
-def examine_layers(loaded: Loaded) -> Iterator[Finding]:
-    """What of the loaded models runs where, and what that was decided by if real passes did; nothing on a machine
-    without a GPU.
-    """
+def examine_layers(loaded: Loaded) -> Iterator[Remark]:
+    """What of the models runs where, and what that was decided by if real passes did; nothing without a GPU."""
     if not memory.gpus(loaded.settings.rpc):
         return
     words = f"target: {_where(loaded.model)}"
@@ -120,9 +117,9 @@ def examine_layers(loaded: Loaded) -> Iterator[Finding]:
     if (found := placement.measured(free)) is not None:
         words += f"; while answering {found.words}"
     if loaded.gpu_fault:
-        yield Finding("layers", f"{words}; the GPU failed: {loaded.gpu_fault}", "Try the GPU again.", "--gpu-layers -1")
+        yield Remark("layers", f"{words}; the GPU failed: {loaded.gpu_fault}", "Try the GPU again.", "--gpu-layers -1")
     else:
-        yield Finding("layers", words)
+        yield Remark("layers", words)
 
 
 def _where(model: Model) -> str:
@@ -135,33 +132,38 @@ def _where(model: Model) -> str:
 
 _CHECK_SECONDS = 5.0
 """That our kernels' check of themselves may take here; without vector instructions it takes some seconds."""
-_CROWDED_LOAD_PER_CPU = 1.5
-"""Programs that want to run per CPU, from which on ours waits noticeably."""
+_CROWDED_LOAD_PER_CPU = 1.5  # programs that want to run per CPU, from which on ours waits noticeably
 _TIGHT_BYTES = 512 << 20
 _OPENMP = re.compile(r"lib(gomp|omp|iomp)\d*[-.].*")
 """File names of GNU's, LLVM's and Intel's runtime; wheels put a hash after the name."""
 
 
-def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
-    """Versions, C library, llama.cpp, devices, folders, and wide kernels, which are loaded to see whether they can be
-    used if they are wanted.
-    """
-    yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
+def examine_machine(with_wide: bool = True) -> Iterator[Remark]:
+    """Versions, C library, llama.cpp, devices, folders, and wide kernels, which are loaded if they are wanted."""
+    yield Remark("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
     yield _packages(bindings.installed())
-    yield Finding("kernels", f"{FILE_NAME}, using {KERNELS.isa}")
-    yield Finding("CPU features", KERNELS.cpu_features)
+    yield Remark("kernels", f"{FILE_NAME}, using {KERNELS.isa}")
+    yield Remark("CPU features", KERNELS.cpu_features)
     info = lib.info()
     modules = "".join(f" ({name})" for name in lib.backends())
-    yield Finding("llama.cpp", f"{info.version}{modules}: {info.system}")
-    yield _wide_kernels(with_wide)
+    yield Remark("llama.cpp", f"{info.version}{modules}: {info.system}")
+    used, path = wide.status() if with_wide else None, wide.find_library()
+    if used is None:
+        yield Remark("wide kernels", "not asked for (--no-wide)")
+    elif used.available:
+        yield Remark("wide kernels", f"{used.isa} ({path})")
+    else:
+        build = ("Install gcc or clang with OpenMP, then localspec again.", REINSTALL)
+        missing = path is None and sys.platform != "win32"
+        yield Remark("wide kernels", f"not used: {used.reason}", *(build if missing else ()))
     yield from examine_openmp()  # once all that uses it is loaded
     yield from examine_devices(info)
-    yield Finding("threads", f"{machine.default_threads()} (of {os.cpu_count()} logical CPUs)")
+    yield Remark("threads", f"{machine.default_threads()} (of {os.cpu_count()} logical CPUs)")
     yield _folder("data", paths.data_dir())
     yield _folder("cache", paths.cache_dir())
 
 
-def examine_openmp(root: Path = ROOT) -> Iterator[Finding]:
+def examine_openmp(root: Path = ROOT) -> Iterator[Remark]:
     """Which OpenMP runtime is loaded in this process, with advice if there are several: the threads of each compete for
     the cores with those of the others. Nothing where none is known (only Linux tells).
     """
@@ -171,103 +173,78 @@ def examine_openmp(root: Path = ROOT) -> Iterator[Finding]:
         "reinstall localspec and localspec-llama (or llama-cpp-python) so that both use the same one."
     )
     if found:
-        yield Finding("OpenMP", ", ".join(found), advice if len(found) > 1 else "")
+        yield Remark("OpenMP", ", ".join(found), advice if len(found) > 1 else "")
 
 
-def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float | None = None) -> Iterator[Finding]:
-    """Load, memory, power: what can be seen now. What the system does not tell is left out; so is the size of the
-    files in use where it is 0.
-    """
+def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float | None = None) -> Iterator[Remark]:
+    """Load, memory and power now, as far as the system tells; `model_bytes` are of the files in use, 0 = none."""
     load, count = machine.load() if load is None else load, os.cpu_count() or 1
     if load is not None:
         value = f"{load:.1f} programs want to run on {count} CPUs (mean of the last minute, this one included)"
         crowded = load > _CROWDED_LOAD_PER_CPU * count
-        yield Finding("load", value, "Other programs take the CPUs; end them, or use fewer threads." if crowded else "")
-    yield _memory(ram(root), model_bytes)
+        yield Remark("load", value, "Other programs take the CPUs; end them, or use fewer threads." if crowded else "")
+    memory, advice, command = ram(root), "", ""
+    value = f"{memory.free_bytes / 2**30:.1f} of {memory.total_bytes / 2**30:.1f} GiB free"
+    if model_bytes:
+        value += f", the model's files have {model_bytes / 2**30:.2f} GiB"
+    if memory.total_bytes and model_bytes > memory.total_bytes:
+        advice = "The model is larger than memory, so weights are read from the disk again and again; "
+        advice, command = f"{advice}take a smaller one.", "localspec search MODEL"
+    elif memory.free_bytes and memory.free_bytes < _TIGHT_BYTES:
+        advice = "Little memory is left; close programs or use a shorter context."
+    yield Remark("memory", value, advice, command)
     if machine.on_battery(root):
-        yield Finding("power", "on battery", "Laptops compute slower on battery; plug it in.")
+        yield Remark("power", "on battery", "Laptops compute slower on battery; plug it in.")
     clock = root / "sys/devices/system/cpu/cpu0/cpufreq"
     governor, driver = text_of(clock / "scaling_governor"), text_of(clock / "scaling_driver")
     if governor:
         # under these drivers "powersave" is the usual one and does not hold the clock down
         lazy = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
         better = ("The CPUs are kept at their lowest clock.", "sudo cpupower frequency-set -g performance")
-        yield Finding("clock", f"governor {governor}{f' ({driver})' if driver else ''}", *(better if lazy else ()))
+        yield Remark("clock", f"governor {governor}{f' ({driver})' if driver else ''}", *(better if lazy else ()))
 
 
-def _memory(memory: Place, model_bytes: int) -> Finding:
-    free, total = memory.free_bytes, memory.total_bytes
-    value = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-    if model_bytes:
-        value += f", the model's files have {model_bytes / 2**30:.2f} GiB"
-    if total and model_bytes > total:
-        why = "The model is larger than memory, so weights are read from the disk again and again; take a smaller one."
-        return Finding("memory", value, why, "localspec search MODEL")
-    tight = bool(free) and free < _TIGHT_BYTES
-    return Finding("memory", value, "Little memory is left; close programs or use a shorter context." if tight else "")
-
-
-def _packages(used: bindings.Bindings) -> Finding:
+def _packages(used: bindings.Bindings) -> Remark:
     versions = dict(_versions("numpy", "torch"))
     others = (f"{name} {versions.get(name, 'not installed')}" for name in ("numpy", "torch"))
     words = ", ".join([f"{used.distribution} {used.version}", *others])
     if not used.unused:
-        return Finding("packages", words)
+        return Remark("packages", words)
     why = f"{used.unused} is installed, but not used: localspec needs {bindings.PINNED}."
-    return Finding("packages", words, why, bindings.advice().removeprefix("Run: "))
+    return Remark("packages", words, why, bindings.advice().removeprefix("Run: "))
 
 
-def _tuning(engine: Engine) -> Finding:
-    settings = engine.settings
-    found = tuning.read(settings.target, settings.draft)
-    if found is None:
-        return Finding("tuning", "none; `localspec tune` looks for settings that are faster here than the defaults")
-    unused = [name for name, value in found.settings.items() if getattr(settings, name) != value]
-    unused_words = f"; not in use: {', '.join(unused)}" if unused else ""
-    return Finding("tuning", f"{found}{unused_words}")
-
-
-def _wide_kernels(wanted: bool) -> Finding:
-    name, path = "wide kernels", wide.find_library()
-    if not wanted:
-        return Finding(name, "not asked for (--no-wide)")
-    found = wide.status()
-    if found.available:
-        return Finding(name, f"{found.isa} ({path})")
-    if path is None and sys.platform != "win32":
-        return Finding(
-            name, f"not used: {found.reason}", "Install gcc or clang with OpenMP, then localspec again.", REINSTALL
-        )
-    return Finding(name, f"not used: {found.reason}")
-
-
-def _folder(name: str, folder: Path) -> Finding:
+def _folder(name: str, folder: Path) -> Remark:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         advice = f"Set LOCALSPEC_{name.upper()} to a folder that can be written."
-        return Finding(name, f"{folder}: {error.strerror}", advice)
+        return Remark(name, f"{folder}: {error.strerror}", advice)
     low = free < 2**30
-    return Finding(name, f"{folder}, {free / 2**30:.1f} GiB free", "Free some disk space." if low else "")
+    return Remark(name, f"{folder}, {free / 2**30:.1f} GiB free", "Free some disk space." if low else "")
 
 
-def examine_disk() -> Iterator[Finding]:
+def examine_disk() -> Iterator[Remark]:
     for place in kept.PLACES:
         where, size = place.size()
-        yield Finding("disk", f"{decimal(size):>10}  {where}: {place.what}")
+        yield Remark("disk", f"{decimal(size):>10}  {where}: {place.what}")
 
 
-def examine_engine(engine: Engine) -> Iterator[Finding]:
+def examine_engine(engine: Engine) -> Iterator[Remark]:
     """The loaded pair: files, exactness, exact widths, cost of a pass by width."""
     loaded = engine.loaded
-    yield Finding("target", f"{loaded.model.path} ({loaded.model.path.stat().st_size / 2**20:.1f} MiB)")
+    yield Remark("target", f"{loaded.model.path} ({loaded.model.path.stat().st_size / 2**20:.1f} MiB)")
     draft = loaded.draft_model
-    yield Finding("draft model", "none" if draft is None else f"{draft.path} ({draft.kernels} kernels)")
+    yield Remark("draft model", "none" if draft is None else f"{draft.path} ({draft.kernels} kernels)")
     for head in loaded.heads:
-        yield Finding(f"{head.name} head", str(head.path))
+        yield Remark(f"{head.name} head", str(head.path))
     yield from examine_layers(loaded)
-    yield _tuning(engine)
+    value = "none; `localspec tune` looks for settings that are faster here than the defaults"
+    if (tuned := tuning.read(engine.settings.target, engine.settings.draft)) is not None:
+        unused = [name for name, value in tuned.settings.items() if getattr(engine.settings, name) != value]
+        value = f"{tuned}; not in use: {', '.join(unused)}" if unused else str(tuned)
+    yield Remark("tuning", value)
     widths = loaded.context.exact_widths
     advice = command = ""
     if widths is None and engine.settings.exact == "auto":
@@ -279,28 +256,28 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
     slots = loaded.context.settings.n_slots
     at_once = f"{slots} answered at once" if slots > 1 else "one answered at a time"
     why = f": {loaded.single}" if loaded.single else ""
-    yield Finding("context", f"{loaded.context.n_ctx:,} tokens a conversation, {at_once}{why}")
+    yield Remark("context", f"{loaded.context.n_ctx:,} tokens a conversation, {at_once}{why}")
     now, most = (each / 2**20 for each in taken())
     if now:
-        yield Finding("process", f"takes {now:,.0f} MiB of memory now, {most:,.0f} at most since it began")
+        yield Remark("process", f"takes {now:,.0f} MiB of memory now, {most:,.0f} at most since it began")
     yield examine_kernels(loaded.model)
     yield from _self_check(engine)
-    yield Finding("passes", loaded.exactness, advice, command)
-    yield Finding("exact widths", "unknown" if widths is None else " to ".join(dict.fromkeys(("1", f"{max(widths)}"))))
+    yield Remark("passes", loaded.exactness, advice, command)
+    yield Remark("exact widths", "unknown" if widths is None else " to ".join(dict.fromkeys(("1", f"{max(widths)}"))))
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)
         if base:
             row = ", ".join(
                 f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items())
             )
-            yield Finding(f"pass at {length} tokens", f"{row}; {_source(engine)}")
+            yield Remark(f"pass at {length} tokens", f"{row}; {_source(engine)}")
 
 
-def examine_kernels(model: Model) -> Finding:
+def examine_kernels(model: Model) -> Remark:
     """Whose kernels serve a model; with ours, which of its formats they do not pack."""
     left = facts.unpacked_words(read_parts(model.path)) if model.kernels == "wide" else ""
     name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
-    return Finding(name, f"{model.kernels}; {left}", advice) if left else Finding(name, model.kernels)
+    return Remark(name, f"{model.kernels}; {left}", advice) if left else Remark(name, model.kernels)
 
 
 def _source(engine: Engine) -> str:
@@ -312,26 +289,24 @@ def _source(engine: Engine) -> str:
     return f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
 
 
-def _self_check(engine: Engine) -> Iterator[Finding]:
+def _self_check(engine: Engine) -> Iterator[Remark]:
     check = engine.loaded.self_check
     if check is None:
         return
     check.run(_CHECK_SECONDS)
     if check.fault:
-        yield Finding("kernels' check", f"failed: {check.fault} depend on the width", "Please report it.")
+        yield Remark("kernels' check", f"failed: {check.fault} depend on the width", "Please report it.")
     else:
-        yield Finding("kernels' check", "passed" if check.passed else "goes on in idle time")
+        yield Remark("kernels' check", "passed" if check.passed else "goes on in idle time")
 
 
 # Whether a newer localspec is out: asked of PyPI once, only when the user asks.
 
-ADDRESS = "https://pypi.org/pypi/localspec/json"
-"""PyPI's JSON about a project; `info.version` is its newest release."""
-SECONDS = 3.0
-"""Longest wait for a connection, and for each piece of the answer, in seconds."""
+ADDRESS = "https://pypi.org/pypi/localspec/json"  # PyPI's JSON about a project; `info.version` is its newest release
+SECONDS = 3.0  # longest wait for a connection, and for each piece of the answer, in seconds
 
 
-def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Finding:
+def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Remark:
     """Asks PyPI for the newest release. Nothing is sent but the request for the page."""
     import httpx2 as httpx  # 60 ms, not needed for other findings
 
@@ -344,17 +319,17 @@ def examine_updates(address: str = ADDRESS, installed: str = __version__) -> Fin
         answer.raise_for_status()
         newest = str(answer.json()["info"]["version"])
     except UsageError as error:
-        return Finding("updates", f"not known: {error.message}", error.hint)
+        return Remark("updates", f"not known: {error.message}", error.hint)
     except httpx.HTTPStatusError as error:
-        return Finding("updates", f"not known: PyPI answered {error.response.status_code}")
+        return Remark("updates", f"not known: PyPI answered {error.response.status_code}")
     except httpx.TimeoutException:
-        return Finding("updates", f"not known: PyPI did not answer within {SECONDS:.0f} seconds")
+        return Remark("updates", f"not known: PyPI did not answer within {SECONDS:.0f} seconds")
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        return Finding("updates", f"not known: {error!r}")
+        return Remark("updates", f"not known: {error!r}")
     if _numbers(newest) > _numbers(installed):
         command = "pip install --upgrade localspec"
-        return Finding("updates", f"{newest} is out, {installed} is installed", "A newer release is out.", command)
-    return Finding("updates", f"none: {installed} is installed, and the newest release is {newest}")
+        return Remark("updates", f"{newest} is out, {installed} is installed", "A newer release is out.", command)
+    return Remark("updates", f"none: {installed} is installed, and the newest release is {newest}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -368,12 +343,11 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _OURS = re.compile(r"(LOCALSPEC|GGML|LLAMA|OMP|GOMP|KMP|CUDA|HF)_\w+")
 """Names of variables that can change what localspec does; no others are written."""
 _LEFT_OUT = "(left out)"
-_SHORTEST_SECRET = 6
-"""Characters; a shorter value would be found in text that has nothing to do with it."""
+_SHORTEST_SECRET = 6  # characters; a shorter value would be found in text that has nothing to do with it
 
 
 def bundle(
-    findings: Sequence[Finding], settings: Mapping[str, Any], environment: Mapping[str, str], keys: Collection[str] = ()
+    findings: Sequence[Remark], settings: Mapping[str, Any], environment: Mapping[str, str], keys: Collection[str] = ()
 ) -> str:
     """A report for an issue as JSON, without prompts, answers, keys and the user's name; people read it before they
     attach it.
@@ -405,7 +379,7 @@ def _as_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def write_bundle(path: Path, findings: Sequence[Finding], settings: Mapping[str, Any]) -> None:
+def write_bundle(path: Path, findings: Sequence[Remark], settings: Mapping[str, Any]) -> None:
     keys = {entry.key_env for entry in Catalog.load().endpoints.values()}
     text = bundle(findings, settings, os.environ, keys)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's way to write a name that is no text
@@ -416,3 +390,122 @@ def _versions(*packages: str) -> Iterator[tuple[str, str]]:
     for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield name, importlib.metadata.version(name)
+
+
+_ENOUGH_DRAFTED = 40
+_ENOUGH_TOKENS = 40
+_BAD_ACCEPTANCE = 0.25
+_MUCH_DRAFTING = 0.45
+_MUCH_HOST = 0.25
+_MUCH_PREFILL = 0.5
+_SLOWER_RATIO = 0.97
+_LONG_CONTEXT = 1.5
+
+_COUNTED = (
+    "generated_tokens", "drafted", "accepted", "passes", "guarded_passes",
+    "draft_seconds", "verify_seconds", "host_seconds", "prefill_seconds",
+)  # fmt: skip
+"""Figures of `RequestStats.as_dict` that are added up."""
+
+
+def examine_answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[Remark]:
+    """What the last answers of one model say, by their stats as `RequestStats.as_dict` gives them."""
+    answers = [one for one in answers if (one.get("generated_tokens") or 0) > 0]
+    total = {name: sum(float(one.get(name) or 0) for one in answers) for name in _COUNTED}
+    shares = {name: total[f"{name}_seconds"] for name in ("draft", "verify", "host")}
+    decode = sum(shares.values())
+    if not decode:
+        yield Remark("speed", "no answer yet; ask something, then look here again")
+        return
+    yield _speed(answers, total, decode)
+    if not total["drafted"]:
+        yield Remark("acceptance", "nothing was drafted in these answers")
+    else:
+        rate = total["accepted"] / total["drafted"]
+        found = f"acceptance rate {rate:.2f}: {total['accepted']:.0f} of {total['drafted']:.0f} guesses"
+        advice = "The drafter guesses this text badly; another draft model, or a lower temperature, may do better."
+        bad = rate < _BAD_ACCEPTANCE and total["drafted"] >= _ENOUGH_DRAFTED
+        yield Remark("acceptance", found, *((advice, "localspec suggest TARGET") if bad else ()))
+    shares = {name: seconds / decode for name, seconds in shares.items()}
+    advice = command = ""
+    if shares["draft"] > _MUCH_DRAFTING:
+        advice = "Drafting takes most of the time: the draft model is too large or too slow for this target."
+        command = "localspec suggest TARGET"
+    elif shares["host"] > _MUCH_HOST and total["host_seconds"] / max(1, total["passes"]) > 1e-3:
+        advice = "Much goes into bookkeeping between passes; look at the kernels above."
+    words = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    yield Remark("time", f"{words} of decoding", advice, command)
+    prefill = total["prefill_seconds"]
+    if prefill / (prefill + decode) > _MUCH_PREFILL:
+        yield Remark(
+            "prompts",
+            f"{prefill / (prefill + decode):.0%} of the time went into reading prompts ({prefill:.1f} s)",
+            "Long prompts cost more than the answers; attach less, or start a new chat.",
+        )
+
+
+def _speed(answers: Sequence[Mapping[str, Any]], total: Mapping[str, float], decode: float) -> Remark:
+    """Against plain decoding, as far as answers know its time; those in which nothing was drafted took it."""
+    compared = [kept_comparison(one) for one in answers]
+    plain, spent = (sum(column) for column in zip(*compared, strict=True))
+    value = f"{total['generated_tokens'] / decode:.1f} tokens/s over {len(answers)} answers"
+    if not spent:
+        return Remark("speed", f"{value}; plain decoding's is not known")
+    if not total["drafted"]:
+        return Remark("speed", f"{value}; plain decoding, nothing was drafted")
+    value += f", {plain / spent:.2f}x plain decoding (estimated from passes without drafts)"
+    guarded, passes = total["guarded_passes"], total["passes"]
+    if guarded > 0.1 * passes:
+        value += f"; {guarded:.0f} of {passes:.0f} passes drafted only because settings say so"
+        advice = "Let the plan choose: take out --max-draft-tokens and --drafter."
+        return Remark("speed", value, advice, "--drafter auto")
+    if plain / spent < _SLOWER_RATIO and total["generated_tokens"] >= _ENOUGH_TOKENS:
+        advice = "Speculation does not pay for these answers; plain decoding is as fast."
+        return Remark("speed", value, advice, "--drafter none")
+    return Remark("speed", value)
+
+
+def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Remark]:
+    """What the models in use leave on the table; the chat in front has `context_use` tokens."""
+    loaded, settings = engine.loaded, engine.settings
+    if settings.draft is None and not loaded.settings.heads and not loaded.heads:
+        yield Remark(
+            "who guesses",
+            "only prompt lookup: there is no draft model",
+            "A small model with the same tokenizer guesses any text.",
+            f"localspec suggest {quote(str(loaded.model.path))}",
+        )
+    elif not loaded.trained:
+        yield Remark(
+            "who guesses",
+            "the draft model or head was given back because memory was short",
+            "Free memory and load the models again, or take a smaller draft.",
+        )
+    if not loaded.context.most_nodes:
+        yield Remark("who guesses", "none: this architecture's cache cannot be trimmed")
+    gpus = gpu.used(memory.gpus())
+    if gpus and settings.gpu_layers == 0:
+        found = f"{gpus[0].name} ({gpus[0].description}) is idle: the target is on the CPU"
+        yield Remark("GPU", found, "Put the target's layers on it.", "--gpu-layers -1")
+    elif gpus and settings.draft is not None and settings.draft_gpu_layers == 0:
+        found = "the target is on the GPU, its draft model on the CPU"
+        yield Remark("GPU", found, "Put the draft model on it, too.", "--draft-gpu-layers -1")
+    yield from examine_context(loaded.pass_seconds, context_use)
+
+
+def examine_context(pass_seconds: Mapping[int, Mapping[int, float]], use: int) -> Iterator[Remark]:
+    """Passes cost more the more the context holds; says so where a chat has become long enough to feel it.
+
+    `pass_seconds` is {context length: {width: seconds of a pass}}, and `use` the tokens of the chat in front.
+    """
+    known = {length: costs[1] for length, costs in pass_seconds.items() if costs.get(1)}
+    if len(known) < 2 or not use:
+        return
+    shortest, here = min(known), min(known, key=lambda length: abs(length - use))
+    ratio = known[here] / known[shortest]
+    if ratio > _LONG_CONTEXT:
+        yield Remark(
+            "context",
+            f"this chat has {use} tokens; a pass takes {ratio:.1f} times as long as in a short one",
+            "Start a new chat, or let the oldest turns go.",
+        )

@@ -14,15 +14,15 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from localspec.chat.turn import Message
 from localspec.checks import ASPECTS, compare
-from localspec.checks.compare import Answering, Apart, Heat, Loading, Ratio, Run, Side, Task
-from localspec.checks.prompts import Prompt
+from localspec.checks.compare import Answering, Apart, Heat, Loading, Ratio, Side, Task
+from localspec.checks.prompts import BenchPrompt
 from localspec.errors import LocalspecError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import wide
@@ -31,38 +31,29 @@ from localspec.models.installed.installed import NO_DRAFT
 from localspec.options import Options
 from localspec.types import SamplingParams
 
-CHAIN = 6
-"""Guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay."""
+CHAIN = 6  # guesses of a draft whose tokens a pass are told; the plan chooses shorter ones where these do not pay
 SIDES = ("plain", "before", "after")
 """Without drafting; with what drafted before; with the trained draft model as well. Defaults in all else."""
-CONTEXT = 2048
-"""Tokens of each engine's context."""
-_CHAINS = "chains"
-"""A further side, which is not timed: what the trained draft model guesses, whether it pays or not."""
-ENGINES = 2
-"""That are loaded at once: two sides share one."""
-LEAST_PROMPTS = 4
-"""Held-out prompts that are asked, whatever time it takes."""
-_WARM_UP = 2
-"""Questions that are asked first and not counted: until then no side knows what its passes cost."""
+CONTEXT = 2048  # tokens of each engine's context
+_CHAINS = "chains"  # a further side, which is not timed: what the trained draft model guesses, whether it pays or not
+ENGINES = 2  # that are loaded at once: two sides share one
+LEAST_PROMPTS = 4  # Held-out prompts that are asked, whatever time it takes
+_WARM_UP = 2  # questions that are asked first and not counted: until then no side knows what its passes cost
+
+_GREEDY = SamplingParams(temperature=0.0)
 
 
 def tokens(prompts: int, longest: int) -> int:
-    """Tokens that all sides together write at most, chains included, for so many prompts that count, in answers of
-    `longest` tokens.
-    """
+    """Tokens of all sides at most, chains included, for so many prompts that count, in answers of `longest` tokens."""
     return (prompts + _WARM_UP) * (len(SIDES) + 1) * longest
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    tokens_a_pass: float
-    """Of chains of `CHAIN` guesses at temperature 0, whether they pay or not."""
+class DraftGain:
+    tokens_a_pass: float  # of chains of `CHAIN` guesses at temperature 0, whether they pay or not
     speeds: dict[str, float]
-    gain: Ratio | None
-    """Speed with the draft model over what there was before it."""
-    equal: int
-    """Prompts whose texts were the same on all sides."""
+    gain: Ratio | None  # speed with the draft model over what there was before it
+    equal: int  # prompts whose texts were the same on all sides
     prompts: int
 
     @property
@@ -90,14 +81,7 @@ class Measured:
         return f"Not worth it: {told}; {why}."
 
     def as_dict(self) -> dict[str, Any]:
-        gain = None if self.gain is None else [self.gain.value, self.gain.low, self.gain.high]
-        return {
-            "tokens_a_pass": self.tokens_a_pass,
-            "speeds": self.speeds,
-            "gain": gain,
-            "equal": self.equal,
-            "prompts": self.prompts,
-        }
+        return asdict(self) | {"gain": self.gain and [self.gain.value, self.gain.low, self.gain.high]}
 
 
 def measure(
@@ -108,24 +92,18 @@ def measure(
     max_tokens: int,
     progress: Callable[[str, float], None],
     seconds: float = math.inf,
-) -> Measured:
-    """Asks all sides in turns, at temperatures 0 and the default one.
+) -> DraftGain:
+    """Asks all sides in turns held-out prompts; `before` is the draft model that the target had before `draft`.
 
-    Args:
-        before: the draft model that the target had before `draft`.
-        prompts: held-out ones.
-        progress: called with (what is being done, share done); may raise to stop.
-        seconds: after which no further prompt is asked, once there are `LEAST_PROMPTS` answers.
-
-    Raises:
-        LocalspecError: a model cannot be loaded or does not answer.
-        UsageError, ContextOverflowError: the target's chat template refuses every prompt, or none fits its context.
+    After so many `seconds`, once there are `LEAST_PROMPTS` answers, no further prompt is asked. `progress` is called
+    with (what is being done, share done) and may raise to stop. Errors of loading and answering are raised; that of a
+    prompt, if none could be answered.
     """
     asked = []
     for number in range(-_WARM_UP, len(prompts)):  # at temperature 0 and at the default one, in turn
         sampling = _GREEDY if number % 2 == 0 else SamplingParams()
         options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, recall=False, remember=False)
-        asked.append(Task(Prompt(str(number), prompts[number % len(prompts)]), options))
+        asked.append(Task(BenchPrompt(str(number), prompts[number % len(prompts)]), options))
     heats, refused, began = list[Heat](), None, perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT}
@@ -136,11 +114,14 @@ def measure(
             spent, most = perf_counter() - began, total * (LEAST_PROMPTS + _WARM_UP + 1) / len(asked)
             progress("measuring", max(done / total, min(spent / seconds, done / most)))
 
+        def side(name: str, engine: Apart, **options: Any) -> Side:
+            return Side(name, lambda turn: engine.call("answer", turn.having(**options)))
+
         sides = [
-            _side("plain", old, drafter="none"),
-            _side("before", old),
-            _side("after", new),
-            _side(_CHAINS, new, sampling=_GREEDY, drafter="draft", max_draft_tokens=CHAIN, forced=True),
+            side("plain", old, drafter="none"),
+            side("before", old),
+            side("after", new),
+            side(_CHAINS, new, sampling=_GREEDY, drafter="draft", max_draft_tokens=CHAIN, forced=True),
         ]
         for heat in compare.compare(sides, asked, progress=tell):
             if heat.refused is not None:
@@ -151,42 +132,32 @@ def measure(
                 break
     if not heats and refused is not None:
         raise refused
-    return _measured(heats)
-
-
-_GREEDY = SamplingParams(temperature=0.0)
-
-
-def _side(name: str, engine: Apart, **options: Any) -> Side:
-    return Side(name, lambda turn: engine.call("answer", turn.having(**options)))
-
-
-def _measured(heats: Sequence[Heat]) -> Measured:
     runs = {side: [heat.runs[side] for heat in heats] for side in (*SIDES, _CHAINS)}
+    tokens = {side: sum(run.tokens for run in several) for side, several in runs.items()}
     texts = [{tuple(answer.text for answer in heat.runs[side].answers) for side in SIDES} for heat in heats]
-    return Measured(
-        _tokens(runs[_CHAINS]) / max(1, sum(answer.stats["passes"] for run in runs[_CHAINS] for answer in run.answers)),
-        {side: _tokens(runs[side]) / sum(run.wall_seconds for run in runs[side]) for side in SIDES},
+    return DraftGain(
+        tokens[_CHAINS] / max(1, sum(answer.stats["passes"] for run in runs[_CHAINS] for answer in run.answers)),
+        {side: tokens[side] / sum(run.wall_seconds for run in runs[side]) for side in SIDES},
         compare.gain(heats, "after", "before", lambda run: run.wall_seconds),
         sum(len(same) == 1 for same in texts),
         len(heats),
     )
 
 
-def _tokens(runs: Sequence[Run]) -> int:
-    return sum(run.tokens for run in runs)
+@dataclass(slots=True)
+class Trial:
+    """A challenger, and what became of it."""
 
-
-class Challenger(NamedTuple):
     aspect: str
     words: str
     changes: dict[str, Any]
+    gain: Ratio | None = None  # speed over the best before it, 1 = equal; None = it could not be measured
+    taken: bool = False
+    why: str = ""
 
 
-def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Challenger]:
-    """What this machine has to try of an aspect, as far as the `base` settings that are given leave it open; `running`
-    is what the best so far runs with (`Answering.about`).
-    """
+def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]) -> list[Trial]:
+    """What is to be tried of an aspect that `base` leaves open; `running` is `Answering.about` of the best so far."""
     found: list[dict[str, Any]] = []
     drafts = bool(running["drafts"])
     if aspect == "threads":
@@ -203,13 +174,13 @@ def challengers(aspect: str, base: Mapping[str, Any], running: Mapping[str, Any]
     elif aspect == "length" and drafts and base.get("max_draft_tokens") is None and base.get("slots", 1) == 1:
         found = [{"draft_cap": length} for length in (3, 15)]
     return [
-        Challenger(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
+        Trial(aspect, ", ".join(f"{name} {value}" for name, value in changes.items()), changes)
         for changes in found
         if not set(changes) & set(base)
     ]
 
 
-def questions(prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Task]:
+def questions(prompts: Sequence[BenchPrompt], temperature: float, max_tokens: int) -> list[Task]:
     return compare.tasks(
         [replace(prompt, messages=prompt.questions[0]) for prompt in prompts], (temperature,), max_tokens
     )
@@ -224,17 +195,7 @@ class Tried(Protocol):
 
 
 Open = Callable[[Mapping[str, Any], Loading], Tried]
-_ROUNDS_TO_LOSE = 2
-"""A challenger that is surely slower after so many rounds is not measured on."""
-
-
-@dataclass(slots=True)
-class Trial:
-    challenger: Challenger
-    gain: Ratio | None = None
-    """Speed over the best before it, 1 = equal; None = it could not be measured."""
-    taken: bool = False
-    why: str = ""
+_ROUNDS_TO_LOSE = 2  # a challenger that is surely slower after so many rounds is not measured on
 
 
 @dataclass(slots=True)
@@ -245,8 +206,7 @@ class TuneReport:
     gain: Ratio | None = None
     """Speed over the defaults on other prompts; None = nothing was found, or it was not measured."""
     finished: bool = False
-    defaults: dict[str, Any] = field(default_factory=dict)
-    """What the defaults run with (`Answering.about`)."""
+    defaults: dict[str, Any] = field(default_factory=dict)  # what the defaults run with (`Answering.about`)
 
     @property
     def sure(self) -> bool:
@@ -256,12 +216,9 @@ class TuneReport:
 @dataclass(frozen=True, slots=True)
 class TunePlan:
     aspects: tuple[str, ...] = ASPECTS
-    rounds: int = 4
-    """Times each prompt is answered by each side of a comparison."""
-    minutes: float = 15.0
-    """When this time is used up, no further challenger is tried; the last check may take longer."""
-    margin: float = 0.01
-    """What a challenger must be sure to gain, as a share: settings are not changed for nothing."""
+    rounds: int = 4  # times each prompt is answered by each side of a comparison
+    minutes: float = 15.0  # when this time is used up, no further challenger is tried; the last check may take longer
+    margin: float = 0.01  # what a challenger must be sure to gain, as a share: settings are not changed for nothing
 
 
 def tune(
@@ -275,22 +232,32 @@ def tune(
     report: TuneReport | None = None,
     open_side: Open | None = None,
 ) -> TuneReport:
-    """Searches, then checks what was found.
+    """Asks `search` while it looks for faster settings, then `check` of what was found and of the defaults.
 
-    Args:
-        base: fields of `EngineSettings` that are given; they are not tuned.
-        search: asked while searching.
-        check: asked in the last comparison with the defaults.
-        report: filled in as results come, so that an interrupted run has some.
-        open_side: makes an engine with these settings; None = `Answering` in a process of its own.
+    `base` are fields of `EngineSettings` that are given and so not tuned. A `report` is filled in as results come, so
+    that an interrupted run has some. `open_side` makes an engine; None = `Answering` in a process of its own.
     """
     if open_side is None:
 
         def open_side(settings: Mapping[str, Any], say: Loading) -> Tried:
             return Apart(Answering, target, draft, settings, progress=say)
 
-    both = 2 if _fit_twice(target, draft) else 1
-    return _Tuner(base, plan or TunePlan(), open_side, both, progress, report or TuneReport()).run(search, check)
+    parts = [part.path for path in (target, draft) if path is not None for part in read_parts(path)]
+    free, size = available_bytes(), sum(part.stat().st_size for part in parts)
+    both = free is None or 3.5 * size < free  # side by side, one of them comparing two copies of the target as it loads
+    plan, report = plan or TunePlan(), report or TuneReport()
+    end = time.monotonic() + 60.0 * plan.minutes
+    tuner = _Tuner(base, plan, open_side, 2 if both else 1, progress, report, end)
+    try:
+        report.defaults = tuner.engine({}, ()).call("about")
+        tuner.search(search)
+        if report.settings:
+            tuner.share = 0.9
+            report.gain = tuner.compared(report.settings, {}, check, early=False)
+    finally:
+        for one in tuner.open.values():
+            one.close()
+    return report
 
 
 @dataclass
@@ -301,67 +268,53 @@ class _Tuner:
     most_open: int
     progress: Loading | None
     report: TuneReport
+    end: float
     share: float = 0.0
-    end: float = 0.0
     open: dict[str, Tried] = field(default_factory=dict)
 
-    def run(self, search: Sequence[Task], check: Sequence[Task]) -> TuneReport:
-        report, self.end = self.report, time.monotonic() + 60.0 * self.plan.minutes
-        try:
-            report.defaults = self._engine({}, ()).call("about")
-            self._search(search)
-            if report.settings:
-                self.share = 0.9
-                report.gain = self._compared(report.settings, {}, check, early=False)
-        finally:
-            for one in self.open.values():
-                one.close()
-        return report
-
-    def _search(self, questions: Sequence[Task]) -> None:
+    def search(self, questions: Sequence[Task]) -> None:
         report, aspects = self.report, [aspect for aspect in ASPECTS if aspect in self.plan.aspects]
         for number, aspect in enumerate(aspects):
-            found = challengers(aspect, self.base, self._engine(report.settings, ()).call("about"))
-            for index, challenger in enumerate(found):
+            found = challengers(aspect, self.base, self.engine(report.settings, ()).call("about"))
+            for index, trial in enumerate(found):
                 if time.monotonic() > self.end:
                     return
                 self.share = 0.9 * (number + index / len(found)) / len(aspects)
-                trial = Trial(challenger)
                 report.trials.append(trial)
                 self._try(trial, questions)
         report.finished = True
 
     def _try(self, trial: Trial, questions: Sequence[Task]) -> None:
         report = self.report
-        changed = {**report.settings, **trial.challenger.changes}
-        self._say(f"trying {trial.challenger.words}")
+        changed = {**report.settings, **trial.changes}
+        self._say(f"trying {trial.words}")
         try:
-            about = self._engine(changed, (report.settings,)).call("about")
+            about = self.engine(changed, (report.settings,)).call("about")
         except LocalspecError as error:
             trial.why = str(error)
             return
         if report.defaults["exact"] and not about["exact"]:
             trial.why = "not exact here, which the defaults are"
             return
-        if trial.challenger.aspect in ("kernels", "cache"):
-            before = self._engine(report.settings, (changed,)).call("about")["configuration"]
+        if trial.aspect in ("kernels", "cache"):
+            before = self.engine(report.settings, (changed,)).call("about")["configuration"]
             if about["configuration"] == before:
                 trial.why = "what runs already"
                 return
-        trial.gain = self._compared(changed, report.settings, questions, early=True)
+        trial.gain = self.compared(changed, report.settings, questions, early=True)
         if trial.gain.over and trial.gain.low > 1.0 + self.plan.margin:
             report.settings, trial.taken = changed, True
         else:
             trial.why = "slower" if trial.gain.over and trial.gain.high < 1.0 else "no gain beyond noise"
 
-    def _compared(
+    def compared(
         self, one: Mapping[str, Any], other: Mapping[str, Any], asked: Sequence[Task], *, early: bool
     ) -> Ratio:
         """How much faster `one` is: time of whole answers, their prompts included."""
         rounds, heats = self.plan.rounds, list[compare.Heat]()
 
         def side(settings: Mapping[str, Any]) -> Side:
-            return Side(_name(settings), lambda turn: self._engine(settings, (one, other)).call("answer", turn))
+            return Side(_name(settings), lambda turn: self.engine(settings, (one, other)).call("answer", turn))
 
         def say(what: str, done: int, total: int) -> None:
             self._say(f"round {1 + done * rounds // total} of {rounds}")
@@ -380,7 +333,7 @@ class _Tuner:
                 break
         return gain()
 
-    def _engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Tried:
+    def engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Tried:
         """The engine with these settings; others than `wanted` are closed to make room."""
         name = _name(settings)
         if name not in self.open:
@@ -393,16 +346,9 @@ class _Tuner:
 
     def _say(self, what: str) -> None:
         if self.progress is not None:
-            last = self.report.trials[-1].challenger.words if self.report.trials else "defaults"
+            last = self.report.trials[-1].words if self.report.trials else "defaults"
             self.progress(f"{'checking' if self.share >= 0.9 else last}: {what}", self.share)
 
 
 def _name(settings: Mapping[str, Any]) -> str:
     return repr(sorted(settings.items()))
-
-
-def _fit_twice(target: Path, draft: Path | None) -> bool:
-    """Whether two engines fit into memory side by side, one of them comparing two copies of the target as it loads."""
-    parts = [part.path for path in (target, draft) if path is not None for part in read_parts(path)]
-    free, size = available_bytes(), sum(part.stat().st_size for part in parts)
-    return free is None or 3.5 * size < free

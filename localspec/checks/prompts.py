@@ -49,23 +49,20 @@ SHIPPED: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """A conversation to be answered turn by turn, or a text to go on with."""
 
-    name: str
-    """Its `id` in the file, or the number of its line."""
+    name: str  # its `id` in the file, or the number of its line
     messages: tuple[Message, ...] = ()
     """The conversation. Every message but a system's is answered, unless the assistant's answer follows it here."""
     workload: str = "own"
     index: int = 0
     text: str = ""
-    ignore_end: bool = False
-    """Go on after end-of-generation tokens."""
+    ignore_end: bool = False  # go on after end-of-generation tokens
     apart: bool = False
     """Every message is a conversation of its own, and what is measured is the last answer: who keeps answers and
     searches them (`localspec corpus`) may."""
-    answer: str = ""
-    """The right answer to the last message, where there is one."""
+    answer: str = ""  # the right answer to the last message, where there is one
 
     @property
     def questions(self) -> list[tuple[Message, ...]]:
@@ -93,27 +90,21 @@ def prompt_tokens(engine: Engine, messages: Sequence[Message]) -> Tokens:
     return engine.tokenize(text_for_completion(messages), special=False)
 
 
-def load_prompts(path: Path | None = None) -> list[Prompt]:
-    """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers in it: the model answers
-    for itself.
-    """
+def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
+    """Reads a user's file, or the shipped one, as `load_workloads` does, without the answers that stand in it."""
     return list(_read(path or paths.bundled("prompts.jsonl"), answers=False))
 
 
 def load_workloads(
     names: Sequence[str] = (), path: Path | None = None, limit: int | None = None
-) -> dict[str, list[Prompt]]:
+) -> dict[str, list[BenchPrompt]]:
     """Reads JSON lines with `messages`, `prompt` (a user's message) or `text` (raw), and optionally `id`, `workload`,
-    `ignore_end` and `apart` (see `Prompt`).
+    `ignore_end` and `apart` (see `BenchPrompt`); answers in `messages` are taken as they are.
 
-    Answers that stand in `messages` are taken as they are; what has none is answered by the side.
-
-    Args:
-        names: those to keep, in this order; none = all.
-        path: a user's file; None = the shipped one.
-        limit: most prompts of each, the first ones.
+    Of a user's file, or the shipped one, are kept the workloads that `names` has, in its order (none = all), and the
+    first prompts of each up to `limit`.
     """
-    found: dict[str, list[Prompt]] = {}
+    found: dict[str, list[BenchPrompt]] = {}
     for prompt in _read(path or paths.bundled("workloads.jsonl")):
         found.setdefault(prompt.workload, []).append(prompt)
     unknown = [name for name in names if name not in found]
@@ -124,7 +115,7 @@ def load_workloads(
     return {name: found[name][:limit] for name in names or found}
 
 
-def _read(path: Path, answers: bool = True) -> Iterator[Prompt]:
+def _read(path: Path, answers: bool = True) -> Iterator[BenchPrompt]:
     counts: dict[str, int] = {}
     for number, row in enumerate(read_text(path).split("\n"), start=1):
         if not row.strip():
@@ -133,25 +124,23 @@ def _read(path: Path, answers: bool = True) -> Iterator[Prompt]:
             line = json.loads(row)
             workload = str(line.get("workload", "own"))
             counts[workload] = counts.get(workload, -1) + 1
-            yield _prompt(line, str(line.get("id", number)), workload, counts[workload], answers)
+            at = (workload, counts[workload])
+            name, ignore_end = str(line.get("id", number)), bool(line.get("ignore_end", False))
+            if "text" in line:
+                yield BenchPrompt(name, (), *at, _said(line["text"]), ignore_end)
+                continue
+            messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
+            said = (Message(str(message["role"]), _said(message["content"])) for message in messages)
+            kept = tuple(message for message in said if answers or message.role != "assistant")
+            if kept[-1].role in ("system", "assistant"):
+                raise ValueError("there is no question")
+            apart, answer = bool(line.get("apart", False)), str(line.get("answer", ""))
+            yield BenchPrompt(name, kept, *at, "", ignore_end, apart, answer)
         except (ValueError, KeyError, TypeError, AttributeError):
             why = "it must be an object with `messages`, `prompt` or `text`."
             raise UsageError(f"{path}, line {number}: {why}") from None
     if not counts:
         raise UsageError(f"{path} has no prompts.")
-
-
-def _prompt(line: dict[str, Any], name: str, workload: str, index: int, answers: bool) -> Prompt:
-    ignore_end = bool(line.get("ignore_end", False))
-    if "text" in line:
-        return Prompt(name, (), workload, index, _said(line["text"]), ignore_end)
-    messages = line.get("messages") or [{"role": "user", "content": line["prompt"]}]
-    kept = tuple(Message(str(message["role"]), _said(message["content"])) for message in messages)
-    kept = tuple(message for message in kept if answers or message.role != "assistant")
-    if kept[-1].role in ("system", "assistant"):
-        raise ValueError("there is no question")
-    apart, answer = bool(line.get("apart", False)), str(line.get("answer", ""))
-    return Prompt(name, kept, workload, index, "", ignore_end, apart, answer)
 
 
 def _said(text: Any) -> str:
@@ -160,22 +149,16 @@ def _said(text: Any) -> str:
     return text
 
 
-CHATS = "chats"
-"""The word that stands for the user's own chats."""
-LEAST_PROMPTS = 16
-"""Fewer teach nothing that another prompt could use: four are held out, the rest is learned from."""
-MOST_HELD_OUT = 20
-"""Prompts that nothing is learned from, for measuring: every fourth one, at most so many."""
+CHATS = "chats"  # the word that stands for the user's own chats
+LEAST_PROMPTS = 16  # fewer teach nothing that another prompt could use: four are held out, the rest is learned from
+MOST_HELD_OUT = 20  # prompts that nothing is learned from, for measuring: every fourth one, at most so many
 _PASSAGE = 1200
 """Letters of a passage of a text file that a prompt holds: some 300 tokens, which leave room for an answer."""
-_MOST_FILE_BYTES = 2 << 20
-"""Larger files of a folder are data rather than text."""
-_QUESTIONS = ("prompt", "question", "instruction", "query")
-"""Fields of a JSON row that hold what is asked."""
+_MOST_FILE_BYTES = 2 << 20  # larger files of a folder are data rather than text
+_QUESTIONS = ("prompt", "question", "instruction", "query")  # fields of a JSON row that hold what is asked
 _REQUESTS = ("Go on with this:", "Explain this:", "Improve this:", "What could go wrong here?", "Summarise this:")
 """What is asked of a passage of a text file, in turn."""
-_SEED = 7
-"""Of the order of prompts, which is the same in every run."""
+_SEED = 7  # of the order of prompts, which is the same in every run
 
 Conversation = tuple[Message, ...]
 
@@ -207,9 +190,7 @@ def _beginning(prompt: Conversation) -> str:
 
 
 def write(file: Path, words: str, learned: Sequence[Conversation], held_out: Sequence[Conversation]) -> None:
-    """Keeps prompts that `gather` returned, so that a run goes on with them though texts change meanwhile; `words` say
-    which texts they are of.
-    """
+    """Keeps prompts that `gather` returned of the texts that `words` name, so that a run goes on with the same."""
     both = [[[[one.role, one.content] for one in prompt] for prompt in prompts] for prompts in (learned, held_out)]
     paths.write_whole(file, json.dumps([words, *both]) + "\n")
 
@@ -235,7 +216,13 @@ def shipped() -> Iterator[Conversation]:
 def _of(text: str, archive: Path | None) -> Iterator[Conversation]:
     path = paths.typed(text)
     if text == CHATS and not os.path.exists(path):
-        yield from _chats(archive)
+        with Archive.open(archive) as chats:
+            for chat in chats.chats():
+                said = [Message("system", chat.system)] if chat.system else []
+                for message in chats.path(chat.id):
+                    said.append(Message(message.role, message.content))
+                    if message.role == "user":  # each question with what was said before it
+                        yield tuple(said)
     elif os.path.isdir(path):
         for file in _files(path):
             try:
@@ -312,14 +299,3 @@ def _text(content: Any) -> str:
         parts = (_text(part.get("text")) for part in content if isinstance(part, dict))
         return "\n".join(part for part in parts if part)
     return content if isinstance(content, str) else ""
-
-
-def _chats(archive: Path | None) -> Iterator[Conversation]:
-    """What the user asked in his chats, each question with what was said before it."""
-    with Archive.open(archive) as chats:
-        for chat in chats.chats():
-            said = [Message("system", chat.system)] if chat.system else []
-            for message in chats.path(chat.id):
-                said.append(Message(message.role, message.content))
-                if message.role == "user":
-                    yield tuple(said)

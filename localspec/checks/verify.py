@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from localspec.checks import compare
-from localspec.checks.compare import Heat, Progress, Side, Turn
-from localspec.checks.prompts import Prompt
+from localspec.checks.compare import AskedTurn, Heat, Progress, Side
+from localspec.checks.prompts import BenchPrompt
 from localspec.errors import ContextOverflowError
 from localspec.methods import COPYING, TABLE
 from localspec.runtime.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DraftSetting:
     drafter: str
     max_draft_tokens: int
     branches: int = 1
@@ -34,7 +34,7 @@ class Setting:
         return f"{self.drafter} {self.max_draft_tokens}{tree}"
 
 
-PLAIN = Setting("none", 0)
+PLAIN = DraftSetting("none", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,14 @@ class Fork:
     """Where a speculative run left the plain one."""
 
     prompt: str
-    setting: Setting
+    setting: DraftSetting
     temperature: float
     turn: int
     position: int
     plain_token: int | None
     speculative_token: int | None
-    plain_logits: tuple[float, float]
-    """What the plain run saw for (its token, the other token)."""
-    speculative_logits: tuple[float, float]
-    """What the speculative run saw for the same two tokens."""
+    plain_logits: tuple[float, float]  # what the plain run saw for (its token, the other token)
+    speculative_logits: tuple[float, float]  # what the speculative run saw for the same two tokens
 
     @property
     def margin(self) -> float:
@@ -74,18 +72,15 @@ class Tally:
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    inexact: int = 0
-    """Runs whose stats said `exact: false`."""
+    inexact: int = 0  # runs whose stats said `exact: false`
     forks: list[Fork] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Report:
-    by_setting: dict[Setting, Tally] = field(default_factory=dict)
-    prompt_tokens: list[int] = field(default_factory=list)
-    """Length of every prompt's last turn."""
-    too_long: int = 0
-    """Prompts that the context does not hold, which were left out."""
+    by_setting: dict[DraftSetting, Tally] = field(default_factory=dict)
+    prompt_tokens: list[int] = field(default_factory=list)  # length of every prompt's last turn
+    too_long: int = 0  # prompts that the context does not hold, which were left out
 
     @property
     def runs(self) -> int:
@@ -122,20 +117,20 @@ class Report:
         }
 
 
-def default_settings(has_draft: bool, trees: bool, heads: Sequence[str] = ()) -> list[Setting]:
+def default_settings(has_draft: bool, trees: bool, heads: Sequence[str] = ()) -> list[DraftSetting]:
     """Every drafter there is, several draft lengths, chain and tree; `heads` are the names of those attached."""
     there = [row for row in TABLE if row.name in (*COPYING, *(("draft",) if has_draft else ()), *heads)]
-    settings = [Setting(row.name, length) for row in there for length in row.chains]
+    settings = [DraftSetting(row.name, length) for row in there for length in row.chains]
     if has_draft or heads:
-        settings += [Setting("auto", 4)]
-    return settings + [Setting(row.name, row.tree, branches=2) for row in there if trees and row.tree]
+        settings += [DraftSetting("auto", 4)]
+    return settings + [DraftSetting(row.name, row.tree, branches=2) for row in there if trees and row.tree]
 
 
 def verify(
     engine: Engine,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[BenchPrompt],
     temperatures: Sequence[float] = (0.0, 0.7, 1.0),
-    settings: Sequence[Setting] | None = None,
+    settings: Sequence[DraftSetting] | None = None,
     *,
     max_tokens: int = 64,
     seed: int = 1,
@@ -144,12 +139,9 @@ def verify(
 ) -> Report:
     """Runs every prompt plain and under every setting and compares tokens and text.
 
-    Drafters search the plain answers to earlier prompts, and no other past answers.
-
-    Args:
-        engine: loaded with every drafter and draft length that `settings` uses.
-        max_tokens, seed: of a turn's answer; each prompt and turn has a seed of its own.
-        report: filled in as results come, so that an interrupted run has some.
+    Drafters search the plain answers to earlier prompts, and no other past answers. The engine is loaded with every
+    drafter and draft length that `settings` uses; a `report` is filled in as results come, so that an interrupted run
+    has some.
     """
     if settings is None:
         heads = [head.name for head in engine.loaded.heads]
@@ -157,8 +149,12 @@ def verify(
         settings = default_settings(engine.loaded.draft_context is not None, trees, heads)
     report = report or Report()
     report.by_setting.update({setting: Tally() for setting in settings})
+
+    def configured(setting: DraftSetting, _: BenchPrompt) -> None:
+        engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
+
     sides = {
-        setting: Side(str(setting), partial(compare.ask, engine), partial(_configure, engine, setting))
+        setting: Side(str(setting), partial(compare.ask, engine), partial(configured, setting))
         for setting in (PLAIN, *settings)
     }
     asked = compare.tasks(prompts, temperatures, max_tokens, seed, recall=True)
@@ -184,11 +180,7 @@ def verify(
     return report
 
 
-def _configure(engine: Engine, setting: Setting, _: Prompt) -> None:
-    engine.configure(drafter=setting.drafter, max_draft_tokens=setting.max_draft_tokens, branches=setting.branches)
-
-
-def _count(heat: Heat, sides: dict[Setting, Side], report: Report) -> None:
+def _count(heat: Heat, sides: dict[DraftSetting, Side], report: Report) -> None:
     plain = heat.runs[str(PLAIN)]
     for setting, tally in report.by_setting.items():
         found, forked = heat.runs[str(setting)], compare.fork(plain, heat.runs[str(setting)])
@@ -199,18 +191,17 @@ def _count(heat: Heat, sides: dict[Setting, Side], report: Report) -> None:
             tally.accepted += answer.stats["accepted"]
             tally.inexact += not answer.exact
         if forked is not None:
-            tally.forks.append(_diagnose(heat, sides[PLAIN], setting, sides[setting], *forked))
+            turn, position = forked
+            ids = zip_longest(plain.answers[turn].ids, found.answers[turn].ids)
+            both = next(islice(ids, position, None), (None, None))
+            seen = [_logits(heat, sides[one], plain.turns[turn], position, both) for one in (PLAIN, setting)]
+            temperature = heat.task.options.sampling.temperature
+            tally.forks.append(Fork(heat.task.prompt.name, setting, temperature, turn, position, *both, *seen))
 
 
-def _diagnose(heat: Heat, plain: Side, setting: Setting, side: Side, turn: int, position: int) -> Fork:
-    runs = heat.runs[plain.name], heat.runs[side.name]
-    ours, theirs = next(islice(zip_longest(*(run.answers[turn].ids for run in runs)), position, None), (None, None))
-    seen = [_logits(heat, one, runs[0].turns[turn], position, (ours, theirs)) for one in (plain, side)]
-    temperature = heat.task.options.sampling.temperature
-    return Fork(heat.task.prompt.name, setting, temperature, turn, position, ours, theirs, *seen)
-
-
-def _logits(heat: Heat, side: Side, turn: Turn, position: int, tokens: tuple[int | None, ...]) -> tuple[float, float]:
+def _logits(
+    heat: Heat, side: Side, turn: AskedTurn, position: int, tokens: tuple[int | None, ...]
+) -> tuple[float, float]:
     """The logits of two tokens at a position of the same answer given again; NaN where they were not among the best."""
     side.begin(heat.task.prompt)
     answer = side.answer(turn.having(top_log_probs=40)).log_probs

@@ -6,16 +6,14 @@ not fit the context, 5 the engine failed, 6 a model could not be fetched, 130 in
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from keyword import iskeyword
 from typing import Any
 
 from localspec.cli import streams
-from localspec.cli.parser import Parser
+from localspec.cli.parser import CommandParser
 
 COMMANDS: dict[str, str] = {
     "help": "explain localspec, or one of its commands",
@@ -49,26 +47,20 @@ COMMANDS: dict[str, str] = {
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 """Commands that have commands of their own; the first is meant where none is named."""
 
-FOR_ANOTHER = ("connect",)
-"""Commands that start another program, which gets the words after `--` as they are."""
-
-
+FOR_ANOTHER = ("connect",)  # commands that start another program, which gets the words after `--` as they are
 TOGETHER: dict[str, str] = {
     "help": "program", "completion": "program", "ps": "program", "stop": "program", "chats": "kept", "corpus": "kept",
-    "verify": "measured", "tune": "measured", "doctor": "measured", "train": "train", "extract": "train",
+    "verify": "measured", "tune": "measured", "doctor": "measured", "bench": "measured", "train": "train",
+    "extract": "train", "use": "installed", "list": "installed", "rm": "installed", "import": "installed",
+    "pull": "hub", "search": "hub", "suggest": "hub", "show": "show", "check": "show",
 }  # fmt: skip
 """Files that several commands share; there, `add_options` and `run` have the command's name at their end."""
 
 
 def part_of(command: str, name: str) -> Callable[..., Any]:
-    """`add_options` or `run` of a command. It has a file of its own name, with a _ where Python knows the word, or
-    shares one.
-    """
-    taken = iskeyword(command) or hasattr(builtins, command)
-    file = TOGETHER.get(command, f"{command}_" if taken else command)
-    found: Callable[..., Any] = getattr(
-        import_module(f"localspec.cli.commands.{file}"), f"{name}_{command}" if command in TOGETHER else name
-    )
+    """`add_options` or `run` of a command, from a file of its own name or one that it shares."""
+    file = import_module(f"localspec.cli.commands.{TOGETHER.get(command, command)}")
+    found: Callable[..., Any] = getattr(file, f"{name}_{command}" if command in TOGETHER else name)
     return found
 
 
@@ -82,11 +74,11 @@ _OWN_OPTIONS = ("-h", "--help", "--help-all", "--version")
 """Options of `localspec` itself; with any others the chat is meant."""
 
 
-def build_parser(*with_options: str | None) -> Parser:
-    """The parser; options of the commands named only, so that help needs no heavy import."""
+def build_parser(*with_options: str | None) -> CommandParser:
+    """With the options of these commands only, so that help needs no heavy import."""
     from localspec import __version__
 
-    parser = Parser(
+    parser = CommandParser(
         prog="localspec",
         description="Local LLM text, faster than the target model alone and provably the same.",
         epilog=_EPILOG,
@@ -100,16 +92,20 @@ def build_parser(*with_options: str | None) -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    streams.prepare()
-    if not given and sys.stdin.isatty() and sys.stdout.isatty():
-        given = ["chat"]
-    return _guarded(given)
-
-
 def _run(given: list[str]) -> int:
-    given = _completed(given)
+    """Runs a line's command: without one, `run` where words follow a model's name or file, else `chat`."""
+    first = given[0] if given else "--help"
+    own = first.startswith("-") and any(one.startswith(first) for one in _OWN_OPTIONS)
+    if first not in COMMANDS and not own:
+        if not first.startswith("-"):
+            from localspec.cli.shared import check_openable
+
+            check_openable(first, COMMANDS)
+        _, rest = build_parser("chat").parse_known_args(["chat", *given])
+        words = "--" in given[:-1] or any(not word.startswith("-") for word in rest)  # after a model; chat takes one
+        given = ["run" if words else "chat", *given]
+    elif first in WITH_DEFAULT and not {*given} & {*WITH_DEFAULT[first], "-h", "--help", "--help-all"}:
+        given = [first, WITH_DEFAULT[first][0], *given[1:]]
     command = given[0] if given and given[0] in COMMANDS else None
     more: list[str] = []
     if command in FOR_ANOTHER and "--" in given:  # argparse would read some of them itself
@@ -124,33 +120,14 @@ def _run(given: list[str]) -> int:
     return int(part_of(options.command, "run")(options))
 
 
-def _completed(given: list[str]) -> list[str]:
-    """The command line with the command that is meant: a model's name or file, and options alone, open the chat; with
-    a prompt they are `run`.
-    """
-    first = given[0] if given else "--help"
-    if first.startswith("-"):
-        return given if any(one.startswith(first) for one in _OWN_OPTIONS) else [_meant(given), *given]
-    if first not in COMMANDS:
-        from localspec.cli.places import check_openable
-
-        check_openable(first, COMMANDS)
-        return [_meant(given), *given]
-    if not {*given} & {*WITH_DEFAULT.get(first, given), "-h", "--help", "--help-all"}:
-        return [first, WITH_DEFAULT[first][0], *given[1:]]
-    return given
-
-
-def _meant(given: list[str]) -> str:
-    """The command of a line without one: `run` where words follow a model, else `chat`, which takes one word."""
-    _, more = build_parser("chat").parse_known_args(["chat", *given])
-    return "run" if "--" in given[:-1] or any(not word.startswith("-") for word in more) else "chat"
-
-
-def _guarded(given: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The program's edge: an error becomes a sentence and an exit code, never a traceback."""
     from localspec.errors import LocalspecError
 
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    streams.prepare()
+    if not given and sys.stdin.isatty() and sys.stdout.isatty():
+        given = ["chat"]
     try:
         try:
             code = _run(given)
@@ -184,6 +161,6 @@ def _guarded(given: list[str]) -> int:
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
-        told = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it."
-        print(f"localspec: {told}", file=sys.stderr)
+        message = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it."
+        print(f"localspec: {message}", file=sys.stderr)
         return 1

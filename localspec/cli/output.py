@@ -19,18 +19,16 @@ from localspec.chat.plain_text import PlainText, plain_text
 from localspec.methods import NAMES
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
-    from localspec.bench.report import Table
+    from localspec.bench.report import ReportTable
     from localspec.engine.stats import RequestStats
     from localspec.runtime.generation import Generation
 
 
 @contextmanager
 def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar with these columns of rich's, which is gone at the end; None when standard error is not a
-    terminal.
-    """
+    """What updates a bar with these columns of rich's; None where standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -49,15 +47,12 @@ def load_progress() -> Iterator[Callable[[str, float], None] | None]:
         yield update and (lambda what, share: update(description=what, completed=share))
 
 
-SHOWN_AFTER = 0.3
-"""Seconds of reading from which on it is shown: a line that comes and goes at once only flickers."""
+SHOWN_AFTER = 0.3  # seconds of reading from which on it is shown: a line that comes and goes at once only flickers
 
 
 @contextmanager
 def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for (tokens of the prompt that were read, all of them), which goes before the answer comes; nothing when
-    standard error is not a terminal.
-    """
+    """A bar for (tokens of the prompt that were read, all), gone before the answer comes; on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -118,16 +113,16 @@ def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
         print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
 
 
-def print_table(table: Table) -> None:
+def print_table(table: ReportTable) -> None:
     """On a terminal with lines and as wide as it is, else as text."""
     if not sys.stdout.isatty():
         print("\n".join(table.lines()))
         return
     from rich import box
     from rich.console import Console
-    from rich.table import Table as RichTable
+    from rich.table import Table
 
-    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    shown = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
     for column in table.columns:
         shown.add_column(column, justify="right")
     for row in table.rows:
@@ -183,9 +178,7 @@ def answer_lines() -> Iterator[Callable[[str], None]]:
 
 
 def print_stats(stats: RequestStats, seed: int | None, configuration: str) -> None:
-    """The figures of one answer, what the plan says of it, and the configuration of the target's passes, on standard
-    error.
-    """
+    """Figures of one answer, what the plan says of it, and the configuration of passes, on standard error."""
     depth = " ".join(str(count) for count in stats.accepted_per_position) or "-"
     by_drafter = ", ".join(
         f"{name} {stats.accepted_by_drafter[name]}/{drafted}" for name, drafted in stats.drafted_by_drafter.items()
@@ -200,15 +193,7 @@ def print_stats(stats: RequestStats, seed: int | None, configuration: str) -> No
         f"accepted per position {depth}; by drafter {by_drafter or '-'}",
         f"time: draft {stats.draft_seconds:.3f} s, verify {stats.verify_seconds:.3f} s, "
         f"host {stats.host_seconds:.3f} s, prefill {stats.prefill_seconds:.3f} s",
-        *_against_plain(stats),
-        f"seed {seed}, exact: {'yes' if stats.exact else 'no'} ({configuration})",
     ]
-    print("\n".join(lines), file=sys.stderr)
-
-
-def _against_plain(stats: RequestStats) -> list[str]:
-    """What the plan says of the answer, where it says anything."""
-    lines = []
     if not stats.drafted:
         lines.append("plain decoding: nothing was drafted")
     elif stats.plain_seconds:
@@ -220,7 +205,8 @@ def _against_plain(stats: RequestStats) -> list[str]:
         lines.append(f"no draft in {stats.undrafted.total()} of {stats.passes} passes: {reasons}")
     if stats.guarded_passes:
         lines.append(f"{stats.guarded_passes} of {stats.passes} passes drafted because settings say so; none would pay")
-    return lines
+    lines.append(f"seed {seed}, exact: {'yes' if stats.exact else 'no'} ({configuration})")
+    print("\n".join(lines), file=sys.stderr)
 
 
 def collect(generation: Generation, configuration: str) -> dict[str, Any]:
@@ -245,11 +231,6 @@ def collect(generation: Generation, configuration: str) -> dict[str, Any]:
     return answer
 
 
-def drafts(method: str) -> bool:
-    """Whether a draft of this method can be named after `--draft`."""
-    return method in NAMES
-
-
 def not_used(method: str) -> str:
     """What localspec does not do with a draft of this method (`heads.DraftKind.method`); "" = it uses it in full."""
     if method in NAMES:
@@ -265,11 +246,9 @@ _SECONDS_PER_LINE = 10.0
 
 @contextmanager
 def transfer_progress(total: int) -> Iterator[Report]:
-    """Bars for each file and in all, of `total` bytes still to come, on a terminal; elsewhere plain lines now and
-    then; on standard error.
-    """
+    """On a terminal bars for each file and all, of `total` bytes still to come; elsewhere lines now and then."""
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _line_report()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -277,51 +256,48 @@ def transfer_progress(total: int) -> Iterator[Report]:
     name = TextColumn("{task.description}", markup=False)  # a file may be called [/b]
     columns = (name, BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield _Bars(bars, total)
+        yield _bar_report(bars, total)
 
 
-class _Bars:
-    def __init__(self, bars: Progress, total: int) -> None:
-        self._bars, self._lock = bars, threading.Lock()
-        self._tasks: dict[str, TaskID] = {}
-        self._loaded: dict[str, int] = {}
-        self._started: dict[str, int] = {}
-        self._all = bars.add_task("in all", total=total) if total else None
+def _bar_report(bars: Progress, total: int) -> Report:
+    lock, tasks = threading.Lock(), dict[str, Any]()
+    started, loaded = dict[str, int](), dict[str, int]()
+    in_all = bars.add_task("in all", total=total) if total else None
 
-    def __call__(self, file: str, done: int, size: int, what: str) -> None:
-        with self._lock:
-            if file not in self._tasks:
-                self._tasks[file] = self._bars.add_task("", total=size)
+    def report(file: str, done: int, size: int, what: str) -> None:
+        with lock:
+            if file not in tasks:
+                tasks[file] = bars.add_task("", total=size)
             short = plain_text(file.rsplit("/", 1)[-1])[-44:]
             shown = short if what == "loading" else f"{what} {short}"
             if what == "waiting":
-                self._bars.update(self._tasks[file], description=shown)
+                bars.update(tasks[file], description=shown)
                 return
-            self._bars.update(self._tasks[file], completed=done, description=shown)
-            if what == "loading" and self._all is not None:
-                self._started.setdefault(file, done)
-                self._loaded[file] = max(done, self._loaded.get(file, 0))  # a total that never goes back
-                come = sum(self._loaded[name] - self._started[name] for name in self._loaded)
-                self._bars.update(self._all, completed=come)
+            bars.update(tasks[file], completed=done, description=shown)
+            if what == "loading" and in_all is not None:
+                started.setdefault(file, done)
+                loaded[file] = max(done, loaded.get(file, 0))  # a total that never goes back
+                bars.update(in_all, completed=sum(loaded[name] - started[name] for name in loaded))
+
+    return report
 
 
-class _Lines:
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, str], float] = {}
-        self._finished: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
+def _line_report() -> Report:
+    lock, last, finished = threading.Lock(), dict[tuple[str, str], float](), set[tuple[str, str]]()
 
-    def __call__(self, file: str, done: int, size: int, what: str) -> None:
-        with self._lock:
+    def report(file: str, done: int, size: int, what: str) -> None:
+        with lock:
             key, now = (file, what), time.monotonic()
-            if key in self._finished or (what == "waiting" and key in self._last):
+            if key in finished or (what == "waiting" and key in last):
                 return
             if done == size:
-                self._finished.add(key)
-            elif now - self._last.setdefault(key, now) < _SECONDS_PER_LINE and what != "waiting":
+                finished.add(key)
+            elif now - last.setdefault(key, now) < _SECONDS_PER_LINE and what != "waiting":
                 return
-            self._last[key] = now
+            last[key] = now
             share = f"{done / 1e6:.1f} of {size / 1e6:.1f} MB"
             words = {"loading": f"loaded {share}", "checking": f"checked {share}"}
             text = words.get(what, "waiting for another program that loads it")
             print(f"{plain_text(file)}: {text}", file=sys.stderr, flush=True)
+
+    return report

@@ -23,9 +23,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def add_setting(group: argparse._ActionsContainer, row: Setting, told: str = "", **more: Any) -> None:
-    """The option of a setting: None is what is not given. `told` is its help, where the command has words of its own
-    for it; `more` is for argparse, such as a default.
-    """
+    """A setting's option; None = not given. `told` is its help if not the declared one, `more` is argparse's."""
     told = told or row.declared.help or f"{row.clause}; default: {row.show(row.default)}"
     if row.kind is bool:
         more["action"] = "store_false" if row.default else "store_true"
@@ -56,17 +54,12 @@ def add_temperatures(group: argparse._ActionsContainer, told: str, **more: Any) 
 
 
 MOST_PORT = 65_535
-MOST_SECONDS = 1e9
-"""Longest wait in seconds, some 30 years; far longer ones overflow the clocks of the system."""
-_LONGEST_SHOWN = 40
-"""Letters of a value that a message repeats at most."""
+MOST_SECONDS = 1e9  # longest wait in seconds, some 30 years; far longer ones overflow the clocks of the system
+_LONGEST_SHOWN = 40  # letters of a value that a message repeats at most
 
 
 def whole(least: float = -MOST, most: float = MOST) -> Callable[[str], int]:
-    """A reader of whole numbers, for argparse's `type`.
-
-    It raises `argparse.ArgumentTypeError` for other texts, whose message goes on after the option's name.
-    """
+    """A reader of whole numbers for argparse's `type`; its message goes on after the option's name."""
     return partial(_read, int, "a whole number", least, most)
 
 
@@ -87,7 +80,12 @@ def _read(kind: type[_Number], words: str, least: float, most: float, text: str)
     low, high = abs(least) < MOST, abs(most) < math.inf and (most != MOST or too_large)
     if low:
         words += f" between {least:,} and {most:,}" if high else f" of {least:,} or more"
-    raise argparse.ArgumentTypeError(f"is {_shown(text)}; it must be {words}")
+    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    try:
+        float(text)
+    except ValueError:
+        shown = repr(shown)
+    raise argparse.ArgumentTypeError(f"is {shown.strip()}; it must be {words}")
 
 
 def reader(row: Setting) -> Callable[[str], Any]:
@@ -116,16 +114,6 @@ def add_whole(
     group.add_argument(name, type=whole(least, most), default=default, metavar="N", help=told)
 
 
-def _shown(text: str) -> str:
-    """A value as a message repeats it: bare where it is a number, else in quotes."""
-    cut = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-    try:
-        float(text)
-    except ValueError:
-        return repr(cut)
-    return cut.strip()
-
-
 def numbers(name: str, text: str, kind: type[_Number]) -> tuple[_Number, ...]:
     """Numbers between commas, each once, in the order given."""
     try:
@@ -146,8 +134,7 @@ MOST_USED = frozenset(("target", "draft", "context", "drafter", "temperature", "
 """What short help shows of the shared options, by their name in the parsed options."""
 _LIKENESS = 0.7
 """How alike (difflib's ratio, 0 to 1) a mistyped word and a suggestion are at least: a letter or two apart."""
-_MOST_MEANT = 3
-"""Suggestions at most."""
+_MOST_MEANT = 3  # suggestions at most
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -156,7 +143,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(close)}?" if close else ""
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `UsageError`, one sentence, for what it cannot read.
 
     Options may stand before, between and after the words; after `--` everything is a word. Unique prefixes of options
@@ -181,7 +168,10 @@ class Parser(argparse.ArgumentParser):
         words = self._get_positional_actions()
         for action in words:
             if isinstance(action, argparse._SubParsersAction):  # the words after a command's name are its own
-                return super().parse_known_args(self._command_first(given, action.choices), namespace)
+                if given and given[0].startswith("-") and given[0] not in self._option_string_actions:
+                    place = next((index for index, word in enumerate(given) if word in action.choices), 0)
+                    given.insert(0, given.pop(place))
+                return super().parse_known_args(given, namespace)
         cut = given.index("--") if "--" in given else len(given)
         self._takes_words = False
         try:
@@ -192,29 +182,35 @@ class Parser(argparse.ArgumentParser):
         with _not_required(self._get_optional_actions()):
             return super().parse_known_args([*rest, *given[cut:]], namespace)
 
-    def _command_first(self, given: list[str], commands: Iterable[str]) -> list[str]:
-        """The command line with the command's name before the command's options."""
-        if not given or not given[0].startswith("-") or given[0] in self._option_string_actions:
-            return given
-        place = next((index for index, word in enumerate(given) if word in commands), 0)
-        return [given[place], *given[:place], *given[place + 1 :]]
-
     def _get_positional_actions(self) -> list[argparse.Action]:
         return super()._get_positional_actions() if self._takes_words else []
 
     def error(self, message: str) -> NoReturn:
         """Turns argparse's message into a sentence, and raises it as a UsageError."""
-        where = f"`{self.prog} --help` says what there is."
+        sentence, hint = f"{message[:1].upper()}{message[1:]}.", f"`{self.prog} --help` says what there is."
         if found := re.match(r"unrecognized arguments: (\S+)", message):
-            self._refuse(found[1])
-        if found := re.match(r"ambiguous option: (\S+) could match (.+)", message):
-            raise UsageError(f"{found[1]} is short for several options: {found[2]}.", "Type more of its name.")
-        if found := re.match(r"the following arguments are required: (.+)", message):
-            raise UsageError(f"{found[1]} is missing.", where)
-        if found := re.match(r"argument (.+?): (.+)", message, re.DOTALL):
-            names = found[1].split("/")
-            raise UsageError(*_about(next((name for name in names if name.startswith("--")), names[-1]), found[2]))
-        raise UsageError(f"{message[:1].upper()}{message[1:]}.", where)
+            sentence = f"{found[1]!r} is one word too many."
+            if found[1].startswith("-"):
+                name = found[1].partition("=")[0]
+                sentence, hint = f"There is no option {name} here.", did_you_mean(name, self._option_names())
+        elif found := re.match(r"ambiguous option: (\S+) could match (.+)", message):
+            sentence, hint = f"{found[1]} is short for several options: {found[2]}.", "Type more of its name."
+        elif found := re.match(r"the following arguments are required: (.+)", message):
+            sentence = f"{found[1]} is missing."
+        elif found := re.match(r"argument (.+?): (.+)", message, re.DOTALL):
+            names, what, hint = found[1].split("/"), found[2], ""
+            name = next((name for name in names if name.startswith("--")), names[-1])
+            sentence = f"{name}: {what}."
+            if what.startswith("is "):  # one of ours
+                what, _, hint = what.partition(". ")
+                sentence = f"{name} {what}."
+            elif what.startswith("expected"):
+                sentence = f"{name} needs a value."
+            elif found := re.match(r"not allowed with argument (.+)", what):
+                sentence, hint = f"{name} and {found[1]} do not go together.", "Leave one of the two out."
+            elif found := re.match(r"ignored explicit argument (.+)", what):
+                sentence = f"{name} takes no value, and {found[1]} was given."
+        raise UsageError(sentence, hint)
 
     def format_help(self) -> str:
         """The short help, and how many options `--help-all` shows besides."""
@@ -237,12 +233,6 @@ class Parser(argparse.ArgumentParser):
             meant = did_you_mean(str(value), known)
             allowed = f"is {value!r}; it must be one of {', '.join(known)}"
             raise argparse.ArgumentError(action, f"{allowed}. {meant}" if meant else allowed)
-
-    def _refuse(self, word: str) -> NoReturn:
-        if not word.startswith("-"):
-            raise UsageError(f"{word!r} is one word too many.", f"`{self.prog} --help` says what there is.")
-        name = word.partition("=")[0]
-        raise UsageError(f"There is no option {name} here.", did_you_mean(name, self._option_names()))
 
     def _option_names(self) -> Iterator[str]:
         """Long names of the options, those of commands below included."""
@@ -275,17 +265,3 @@ def _not_required(actions: list[argparse.Action]) -> Iterator[None]:
     finally:
         for action in required:
             action.required = True
-
-
-def _about(name: str, what: str) -> tuple[str, str]:
-    """A sentence about one option or word, and a hint."""
-    if what.startswith("is "):  # one of ours
-        sentence, _, hint = what.partition(". ")
-        return f"{name} {sentence}.", hint
-    if what.startswith("expected"):
-        return f"{name} needs a value.", ""
-    if found := re.match(r"not allowed with argument (.+)", what):
-        return f"{name} and {found[1]} do not go together.", "Leave one of the two out."
-    if found := re.match(r"ignored explicit argument (.+)", what):
-        return f"{name} takes no value, and {found[1]} was given.", ""
-    return f"{name}: {what}.", ""

@@ -19,9 +19,7 @@ from localspec.errors import UsageError
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 """Their names in `sys`, in the order of their numbers, and how they are opened."""
 
-
-_NAMES = "localspec.names"
-"""The handler of what UTF-8 does not have, as `codecs` knows it."""
+_NAMES = "localspec.names"  # the handler of what UTF-8 does not have, as `codecs` knows it
 
 
 def prepare() -> None:
@@ -70,17 +68,10 @@ def let_go_of_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-NAME = "standard input"
-"""What messages call it."""
+NAME = "standard input"  # what messages call it
 MOMENT = 1.0
 """Seconds after which an input that sent nothing is said to be silent: programs that start in one pipe take less."""
-_BLOCK_BYTES = 1 << 16
-"""Bytes asked for at once: what a pipe holds on Linux."""
-
-
-def is_piped() -> bool:
-    """Whether something else than a person at a terminal may write to it."""
-    return not sys.stdin.isatty()
+_BLOCK_BYTES = 1 << 16  # bytes asked for at once: what a pipe holds on Linux
 
 
 def read_all() -> str:
@@ -92,9 +83,7 @@ def read_all() -> str:
 
 
 def read_if_sent(hint: str) -> str:
-    """All of it, or "" where nothing comes for a moment, which one line on standard error says, with the hint how to
-    have it waited for.
-    """
+    """All of it, or "" where nothing comes for a moment, which standard error says with the hint how to wait."""
     source = _Source()
     if source.begun.wait(MOMENT):
         return source.text()

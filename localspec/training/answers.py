@@ -29,46 +29,36 @@ from localspec.types import SamplingParams, Tokens
 
 TOP = 32
 """Tokens whose probabilities are kept at each place; they hold 97 % and more of all probability at temperature 1."""
-PIECE = 48
-"""Answers of a file, at most: what a kill can cost."""
-_PIECE_SECONDS = 120.0
-"""After which a piece asks nothing more."""
+PIECE = 48  # answers of a file, at most: what a kill can cost
+_PIECE_SECONDS = 120.0  # after which a piece asks nothing more
 SLOTS = 8
-_LEAST = 16
-"""Answers of a piece before those that are being written at the end of the time are given up."""
-MOST_TOKENS = 192
-"""Of an answer. Many short answers teach more than a few long ones."""
-CONTEXT = 1024
-"""Tokens of a slot's context: prompt and answer."""
+_LEAST = 16  # answers of a piece before those that are being written at the end of the time are given up
+MOST_TOKENS = 192  # of an answer. Many short answers teach more than a few long ones.
+CONTEXT = 1024  # tokens of a slot's context: prompt and answer
 BATCH = 8
-LONGEST = 384
-"""Tokens of an answer that are read, with the end of its prompt."""
-_TEMPERATURES = (0.0, 0.7, 1.0)
-"""Of answers, in turn: a draft model meets what users draw, too."""
+LONGEST = 384  # tokens of an answer that are read, with the end of its prompt
+_TEMPERATURES = (0.0, 0.7, 1.0)  # of answers, in turn: a draft model meets what users draw, too
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    tokens: Tokens
-    """int32[n]: prompt and answer."""
+class TeacherAnswer:
+    tokens: Tokens  # int32[n]: prompt and answer
     prompt: int
-    ids: Tokens
-    """int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first."""
-    chances: npt.NDArray[np.float16]
-    """float16[n - prompt, TOP]: their natural log-probabilities at temperature 1."""
+    ids: Tokens  # int32[n - prompt, TOP]: the most likely tokens at each place of the answer, likeliest first
+    chances: npt.NDArray[np.float16]  # float16[n - prompt, TOP]: their natural log-probabilities at temperature 1
 
 
 def pieces(folder: Path) -> list[Path]:
     return sorted(folder.glob("answers-*.safetensors"))
 
 
-def read(folder: Path) -> Iterator[Answer]:
+def read(folder: Path) -> Iterator[TeacherAnswer]:
     for path in pieces(folder):
         file = opened(path)
         for number in range(sum(name.endswith(".tokens") for name in file.offset_keys())):
             parts = (file.get_tensor(f"{number}.{name}") for name in ("tokens", "prompt", "ids", "chances"))
             tokens, prompt, ids, chances = parts
-            yield Answer(tokens, int(prompt[0]), ids, chances)
+            yield TeacherAnswer(tokens, int(prompt[0]), ids, chances)
 
 
 def write(
@@ -81,20 +71,15 @@ def write(
 ) -> None:
     """Has the target answer until the time is over; goes on after the pieces that are there.
 
-    Every prompt is answered once before one is answered again, with another temperature and seed.
-
-    Args:
-        engine: of the target, with `SLOTS` slots.
-        progress: called after each answer with (tokens of answers, seconds); may raise to stop.
-        kept: called with the seconds so far when a piece is on disk.
-
-    Raises:
-        LocalspecError: the disk is full, or the target cannot answer any of the prompts.
+    Every prompt is answered once before one is answered again, with another temperature and seed. `engine` has `SLOTS`
+    slots. `progress` is called after each answer with (tokens of answers, seconds) and may raise to stop, and `kept`
+    with the seconds so far when a piece is on disk. A full disk is a LocalspecError, as is a target that cannot answer
+    any of the prompts.
     """
     began, tokens, last = perf_counter(), 0, perf_counter() + seconds
     number, empty = 1 + max((int(path.stem[-5:]) for path in pieces(folder)), default=-1), 0
     while perf_counter() < last:
-        chosen, found = range(number * PIECE, (number + 1) * PIECE), list[Answer]()
+        chosen, found = range(number * PIECE, (number + 1) * PIECE), list[TeacherAnswer]()
         until = min(last, perf_counter() + _PIECE_SECONDS)
         try:
             with closing(_answered(engine, prompts, chosen, until)) as answered:
@@ -106,7 +91,11 @@ def write(
                         break
         finally:  # an interrupted piece, too
             if found:
-                _write(folder / f"answers-{number:05}.safetensors", found)
+                arrays = dict[str, npt.NDArray[Any]]()
+                for place, one in enumerate(found):
+                    arrays |= {f"{place}.tokens": one.tokens, f"{place}.prompt": np.array([one.prompt], np.int32)}
+                    arrays |= {f"{place}.ids": one.ids, f"{place}.chances": one.chances}
+                save(folder / f"answers-{number:05}.safetensors", arrays)
                 kept(perf_counter() - began)
         number, empty = number + 1, 0 if found else empty + PIECE
         if empty >= len(prompts):
@@ -118,10 +107,8 @@ def write(
 
 def _answered(
     engine: Engine, prompts: Sequence[Conversation], numbers: Sequence[int], until: float
-) -> Generator[Answer]:
-    """Answers, `SLOTS` at a time, as they come, without those of prompts that cannot be answered. After `until`, by
-    `perf_counter`, no further prompt is asked.
-    """
+) -> Generator[TeacherAnswer]:
+    """Answers as they come, `SLOTS` at a time; after `until`, by `perf_counter`, no further prompt is asked."""
     asked, stopped = list[Generation](), threading.Event()
 
     def began(generation: Generation) -> None:
@@ -129,7 +116,7 @@ def _answered(
         if stopped.is_set():
             generation.cancel()
 
-    def work(place: int, number: int) -> Answer | None:
+    def work(place: int, number: int) -> TeacherAnswer | None:
         if stopped.is_set() or (place >= SLOTS and perf_counter() >= until):
             return None
         return _answer(engine, prompts[number % len(prompts)], number, len(prompts), began)
@@ -149,15 +136,15 @@ def _answered(
 
 def _answer(
     engine: Engine, prompt: Conversation, number: int, prompts: int, began: Callable[[Generation], None]
-) -> Answer:
+) -> TeacherAnswer:
     """It has no tokens after the prompt where the prompt fills the context, or is none by the chat template."""
     nothing = np.empty((0, TOP), dtype=np.int32)
     try:
         tokens = prompt_tokens(engine, prompt)
     except UsageError:
-        return Answer(nothing[:, 0], 0, nothing, nothing.astype(np.float16))
+        return TeacherAnswer(nothing[:, 0], 0, nothing, nothing.astype(np.float16))
     if len(tokens) > CONTEXT - MOST_TOKENS:
-        return Answer(tokens, len(tokens), nothing, nothing.astype(np.float16))
+        return TeacherAnswer(tokens, len(tokens), nothing, nothing.astype(np.float16))
     warm = _TEMPERATURES[(number + number // prompts) % len(_TEMPERATURES)]
     sampling = SamplingParams(temperature=warm, top_k=0, top_p=1.0, min_p=0.0)
     asked = Options(
@@ -169,17 +156,4 @@ def _answer(
     likely = np.array(top, dtype=np.float64).reshape(-1, TOP, 2)
     said = np.asarray(generation.tokens, dtype=np.int32)[: len(likely)]
     whole = np.concatenate([tokens, said]).astype(np.int32)
-    return Answer(whole, len(tokens), likely[..., 0].astype(np.int32), likely[..., 1].astype(np.float16))
-
-
-def _write(path: Path, found: Sequence[Answer]) -> None:
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for number, one in enumerate(found):
-        parts: dict[str, npt.NDArray[Any]] = {
-            "tokens": one.tokens,
-            "prompt": np.array([one.prompt], np.int32),
-            "ids": one.ids,
-            "chances": one.chances,
-        }
-        arrays |= {f"{number}.{name}": part for name, part in parts.items()}
-    save(path, arrays)
+    return TeacherAnswer(whole, len(tokens), likely[..., 0].astype(np.int32), likely[..., 1].astype(np.float16))

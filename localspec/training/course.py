@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
@@ -34,46 +34,29 @@ from localspec.models.memory import fit
 from localspec.paths import sha256_of
 from localspec.training import answers
 
-if TYPE_CHECKING:
-    pass
-
-
-ANSWERS_SHARE = 1 / 3
-"""Of the minutes, in which the target writes answers; the rest is for training and measuring."""
-_LEAST_MINUTES = 1
-"""Fewer do not pay for loading the target."""
-_LOADING_SECONDS = 10.0
-"""Of the engines that measure."""
-_PART_GROWTH = 4 / 3
-"""Tokens of the part for each that is chosen: with those that they are merged from."""
-_ADAM_BYTES = 16
-"""Bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each."""
-_STATE_COPIES = 16
-"""Arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known."""
-_FEED_COPIES = 5
-"""Arrays of the feed-forward size, the same."""
-_LOGIT_BYTES = 14
-"""Bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these."""
-_PROCESS_BYTES = 420e6
-"""Of Python, PyTorch and llama.cpp without a model."""
-_ENGINE_BYTES = 100e6
-"""Of a process that only measures: Python and llama.cpp."""
+ANSWERS_SHARE = 1 / 3  # of the minutes, in which the target writes answers; the rest is for training and measuring
+_LEAST_MINUTES = 1  # fewer do not pay for loading the target
+_LOADING_SECONDS = 10.0  # of the engines that measure
+_PART_GROWTH = 4 / 3  # tokens of the part for each that is chosen: with those that they are merged from
+_ADAM_BYTES = 16  # bytes of a weight while it is trained: itself, its gradient, and Adam's two means, in 32 bits each
+_STATE_COPIES = 16  # arrays of the hidden size that PyTorch keeps of a token in one layer, until its gradient is known
+_FEED_COPIES = 5  # arrays of the feed-forward size, the same
+_LOGIT_BYTES = 14  # bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these
+_PROCESS_BYTES = 420e6  # of Python, PyTorch and llama.cpp without a model
+_ENGINE_BYTES = 100e6  # of a process that only measures: Python and llama.cpp
 _TOKENS_A_SECOND_A_PASS = 2.4
 """How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    after: float
-    """Share of training; 1.0 = at its end."""
+    after: float  # share of training; 1.0 = at its end
     prompts: int
     tokens: int
-    seconds: float
-    """Of loading and answering; no prompt is asked after them."""
+    seconds: float  # of loading and answering; no prompt is asked after them
 
 
-LAST_TOKENS = 128
-"""Of an answer, when it is measured at the end."""
+LAST_TOKENS = 128  # of an answer, when it is measured at the end
 _MEASURED = (
     (0.4, gain.LEAST_PROMPTS, 48, 0.03),
     (0.7, gain.LEAST_PROMPTS, 48, 0.03),
@@ -84,16 +67,13 @@ last one takes more if it has to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     minutes: float
     parameters: int
-    memory_bytes: int
-    """At its peak."""
-    disk_bytes: int
-    """At its peak: answers, two checkpoints while one replaces the other, and the result."""
+    memory_bytes: int  # at its peak
+    disk_bytes: int  # at its peak: answers, two checkpoints while one replaces the other, and the result
     result_bytes: int
-    tokens: int
-    """Of answers, by estimate."""
+    tokens: int  # of answers, by estimate
     measuring: tuple[Measuring, ...]
 
     @property
@@ -117,12 +97,24 @@ class Plan:
 
 def plan(
     header: Header, shape: Shape, layers: int, minutes: float, pass_seconds: float, places: Sequence[Place]
-) -> Plan:
+) -> TrainingPlan:
     """What training a draft model of so many layers takes; `pass_seconds` are of a plain pass of the target.
 
     The CPU is the first of `places`; the memory of the GPUs after it is not planned.
     """
-    measuring = _when_measured(minutes, pass_seconds)
+
+    def seconds(prompts: int, tokens: int) -> float:
+        return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
+
+    needed = max(_LEAST_MINUTES, math.ceil(2 * seconds(gain.LEAST_PROMPTS, LAST_TOKENS) / 60.0))
+    if not needed <= minutes < math.inf:  # NaN, too
+        raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
+    measuring = list[Measuring]()
+    for after, prompts, longest, share in _MEASURED:
+        least, most = seconds(gain.LEAST_PROMPTS, longest), share * 60.0 * minutes
+        if after == 1.0 or least <= most:
+            spent = max(least, min(seconds(prompts, longest), most))
+            measuring.append(Measuring(after, prompts, longest, spent))
     part = min(shape.vocabulary, int(MOST_DRAFTED * _PART_GROWTH))
     parameters = layers * shape.layer_parameters + part * shape.hidden
     engine = fit.plan([header], None, fit.FitSettings(context=answers.CONTEXT, slots=answers.SLOTS), places)
@@ -139,25 +131,12 @@ def plan(
     piece = tokens * (answers.TOP * 6 + 8)
     result = int(1.07 * (parameters + part * shape.hidden))
     memory = int(_PROCESS_BYTES) + max(engine.needed(places[0].name), engines)
-    return Plan(minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, measuring)
+    return TrainingPlan(
+        minutes, parameters, memory, piece + 2 * 12 * parameters + 2 * result, result, tokens, tuple(measuring)
+    )
 
 
-def _when_measured(minutes: float, pass_seconds: float) -> tuple[Measuring, ...]:
-    def seconds(prompts: int, tokens: int) -> float:
-        return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
-
-    needed = max(_LEAST_MINUTES, math.ceil(2 * seconds(gain.LEAST_PROMPTS, LAST_TOKENS) / 60.0))
-    if not needed <= minutes < math.inf:  # NaN, too
-        raise UsageError(f"--minutes is {minutes:g}; for this target it must be {needed} or more.")
-    found = []
-    for after, prompts, tokens, share in _MEASURED:
-        least, most = seconds(gain.LEAST_PROMPTS, tokens), share * 60.0 * minutes
-        if after == 1.0 or least <= most:
-            found.append(Measuring(after, prompts, tokens, max(least, min(seconds(prompts, tokens), most))))
-    return tuple(found)
-
-
-def check_free(found: Plan, free_memory: int, free_disk: int, there: int = 0) -> None:
+def check_free(found: TrainingPlan, free_memory: int, free_disk: int, there: int = 0) -> None:
     """Whether the machine has what it takes, in bytes; 0 = unknown, and `there` is what an earlier run wrote."""
     for what, needed, free, hint in (
         ("memory", found.memory_bytes, free_memory, "A smaller target, fewer --layers or fewer --minutes take less."),
@@ -189,42 +168,33 @@ def page(name: str, losses: Sequence[tuple[float, float]], measured: Sequence[di
         cells = (f"{one['seconds'] / 60:.0f}", f"{one['tokens_a_pass']:.2f}", *speeds, equal)
         rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     head = "".join(f"<th>{word}</th>" for word in _COLUMNS)
+    points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
+    chart = "<p>Too few steps for a line.</p>"
+    if len(points) > 1:
+        low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+        last, bottom = points[-1][0], _HEIGHT - _MARGIN
+        wide, tall = (_WIDTH - 2 * _MARGIN) / last, (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1.0)
+        line = " ".join(f"{_MARGIN + wide * x:.1f},{_MARGIN + tall * (high - y):.1f}" for x, y in points)
+        chart = (
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over minutes">'
+            f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none"/>'
+            f'<polyline class="line" points="{line}"/>'
+            f'<text x="4" y="{_MARGIN + 4}">{high:.2f}</text><text x="4" y="{bottom}">{low:.2f}</text>'
+            f'<text x="{_WIDTH - _MARGIN}" y="{bottom + 18}" text-anchor="end">{last:.0f} minutes</text></svg>'
+        )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(name)}</title><style>{_STYLE}</style>'
-        f"<h1>{escape(name)}</h1><h2>Loss</h2>{_chart(losses)}"
+        f"<h1>{escape(name)}</h1><h2>Loss</h2>{chart}"
         f"<h2>Measured on held-out prompts, tokens a second</h2><table><tr>{head}</tr>{rows}</table></html>\n"
     )
 
 
-def _chart(losses: Sequence[tuple[float, float]]) -> str:
-    points = [(seconds / 60.0, loss) for seconds, loss in losses if math.isfinite(loss)]
-    if len(points) < 2:
-        return "<p>Too few steps for a line.</p>"
-    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    last, span = points[-1][0], (high - low) or 1.0
-
-    def at(minutes: float, loss: float) -> str:
-        x = _MARGIN + (_WIDTH - 2 * _MARGIN) * minutes / last
-        return f"{x:.1f},{_MARGIN + (_HEIGHT - 2 * _MARGIN) * (high - loss) / span:.1f}"
-
-    line, bottom = " ".join(at(*point) for point in points), _HEIGHT - _MARGIN
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over minutes">'
-        f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none"/>'
-        f'<polyline class="line" points="{line}"/>'
-        f'<text x="4" y="{_MARGIN + 4}">{high:.2f}</text><text x="4" y="{bottom}">{low:.2f}</text>'
-        f'<text x="{_WIDTH - _MARGIN}" y="{bottom + 18}" text-anchor="end">{last:.0f} minutes</text></svg>'
-    )
-
-
-_LEAST_SHARE = 0.2
-"""Of the minutes, in which it trains however long answers took."""
+_LEAST_SHARE = 0.2  # of the minutes, in which it trains however long answers took
 PROMPTS = "prompts.json"
 
 
 class Reports(NamedTuple):
-    phase: Callable[..., None]
-    """(phase, share done, detail): "answers", "training" or "measuring"; may raise to stop."""
+    phase: Callable[..., None]  # (phase, share done, detail): "answers", "training" or "measuring"; may raise to stop
     fact: Callable[[str], None]
 
 
@@ -239,18 +209,14 @@ def _writing(file: Path) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class State:
-    target: str
-    """sha256 of the target's file."""
-    prompts: str
-    """sha256 of all prompts."""
+    target: str  # sha256 of the target's file
+    prompts: str  # sha256 of all prompts
     layers: int
-    minutes: float = 0.0
-    """Asked for by the last run."""
+    minutes: float = 0.0  # asked for by the last run
     answer_seconds: float = 0.0
-    chosen: int = 0
-    """Answers by which the tokens that are drafted were chosen, when training began."""
+    chosen: int = 0  # answers by which the tokens that are drafted were chosen, when training began
     measured: list[dict[str, Any]] = field(default_factory=list)
-    """[{"seconds": of training, ...}]: see `gain.Measured.as_dict`."""
+    """[{"seconds": of training, ...}]: see `gain.DraftGain.as_dict`."""
 
     @classmethod
     def read(cls, file: Path) -> State | None:
@@ -273,7 +239,7 @@ class Course:
     learned: Sequence[Conversation]
     held_out: Sequence[Conversation]
     shape: Shape
-    plan: Plan
+    plan: TrainingPlan
     layers: int
     before: Path | None
 
@@ -289,13 +255,8 @@ class Course:
     def chart(self) -> Path:
         return self.folder / f"{self.name}.html"
 
-    def run(self, tell: Reports, fresh: bool = False) -> gain.Measured:
-        """Does what is left to do; with `fresh` anew, without what earlier runs did.
-
-        Raises:
-            UsageError: the folder holds a course of another target or other texts.
-            LocalspecError: the disk is full, or a model does not answer.
-        """
+    def run(self, tell: Reports, fresh: bool = False) -> gain.DraftGain:
+        """Does what is left to do, or all anew; a folder of another target or other texts is a UsageError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             claim = Claim(self.folder / LOCK)
@@ -362,7 +323,9 @@ class Course:
         with Engine.load(self.target, drafts, slots=answers.SLOTS, context=answers.CONTEXT) as engine:
             answers.write(engine, self.learned, self.folder, left, progress, kept)
 
-    def _train(self, state: State, header: Header, found: Sequence[answers.Answer], tell: Reports) -> gain.Measured:
+    def _train(
+        self, state: State, header: Header, found: Sequence[answers.TeacherAnswer], tell: Reports
+    ) -> gain.DraftGain:
         import torch
 
         from localspec.training import learning
@@ -375,7 +338,7 @@ class Course:
         examples = [one for answer in found if (one := learning.example(answer, kept)) is not None]
         tokens = sum(len(one.tokens) - one.prompt for one in found)
         tell.fact(f"{len(found):,} answers, {tokens:,} tokens; {len(kept.ids):,} of the target's tokens are drafted")
-        model = learning.DraftModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
+        model = learning.StudentModel(self.shape, Weights(header), kept, cut_layers(self.shape.layers, self.layers))
         late = state.answer_seconds - self.plan.answer_seconds
         seconds = max(self.plan.training_seconds - late, _LEAST_SHARE * 60.0 * self.plan.minutes)
         training = learning.Training(
@@ -383,7 +346,7 @@ class Course:
         )
         facts: dict[str, str | int] = {TRAINED_FOR: state.target, cut.TEXTS: self.texts, cut.TOKENS: tokens}
 
-        def stepped(progress: learning.Progress) -> None:
+        def stepped(progress: learning.TrainingProgress) -> None:
             share = progress.seconds / seconds
             tell.phase("training", share, f"step {progress.step:,}, loss {progress.loss:.3f}")
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from localspec import paths
 from localspec.drafters.cut import SLOWER, Part, Shape, Weights
 from localspec.errors import LocalspecError, ModelFileError
-from localspec.training.answers import BATCH, LONGEST, Answer
+from localspec.training.answers import BATCH, LONGEST, TeacherAnswer
 from localspec.types import Float32Array
 
 
@@ -39,7 +39,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, halves: bool) -> Tensor:
     return torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)
 
 
-class Layer(nn.Module):
+class StudentLayer(nn.Module):
     """One layer of the architectures in `target.ARCHITECTURES`."""
 
     def __init__(self, shape: Shape, tensors: Mapping[str, Float32Array]) -> None:
@@ -74,7 +74,7 @@ class Layer(nn.Module):
         return self._norm(found, f"{name}_norm") if _key(f"{name}_norm.weight") in self.tensors else found
 
 
-class DraftModel(nn.Module):
+class StudentModel(nn.Module):
     """What is trained. The embedding is the target's and stays as it is."""
 
     embedding: Tensor
@@ -90,7 +90,7 @@ class DraftModel(nn.Module):
         self.register_buffer(
             "turns", turns if self._slower is None else turns / torch.tensor(self._slower), persistent=False
         )
-        self.layers = nn.ModuleList(Layer(shape, weights.layer(number)) for number in layers)
+        self.layers = nn.ModuleList(StudentLayer(shape, weights.layer(number)) for number in layers)
         self.norm = nn.Parameter(torch.tensor(weights.whole("output_norm.weight")))
         self.output = nn.Parameter(torch.tensor(weights.rows(weights.output, part.ids)))
 
@@ -118,15 +118,13 @@ class DraftModel(nn.Module):
         return layers, rest if self._slower is None else rest | {SLOWER: self._slower}
 
 
-RATE = 1e-3
-"""Learning rate at the start of AdamW's cosine; it ends at a twentieth."""
+RATE = 1e-3  # learning rate at the start of AdamW's cosine; it ends at a twentieth
 _WARM_STEPS = 30
 _LENGTH_STEP, _PLACES_STEP = 64, 256
 """Tokens of a batch's rows, and its places, are filled up to multiples: PyTorch keeps code and buffers for every shape
 that it met (3 GB after 300 shapes on a CPU)."""
 CHECKPOINT_SECONDS = 120.0
-_LOSS_SHARE = 0.04
-"""Of a step in the running mean of the loss: some fifty steps make it."""
+_LOSS_SHARE = 0.04  # of a step in the running mean of the loss: some fifty steps make it
 _STEPS_A_POINT = 20
 
 
@@ -134,17 +132,13 @@ _STEPS_A_POINT = 20
 class Example:
     """An answer in tokens of the part."""
 
-    tokens: Tensor
-    """int64[n], the last ones up to `LONGEST`"""
-    places: Tensor
-    """int64[m]: where a token of the answer is guessed, from the tokens up to there."""
-    ids: Tensor
-    """int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it."""
-    chances: Tensor
-    """float32[m, TOP]: their probabilities; 0 where they are not in the part."""
+    tokens: Tensor  # int64[n], the last ones up to `LONGEST`
+    places: Tensor  # int64[m]: where a token of the answer is guessed, from the tokens up to there
+    ids: Tensor  # int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it
+    chances: Tensor  # float32[m, TOP]: their probabilities; 0 where they are not in the part
 
 
-def example(answer: Answer, part: Part) -> Example | None:
+def example(answer: TeacherAnswer, part: Part) -> Example | None:
     """How a draft model reads an answer; None if nothing of it can be guessed."""
     written = [part.pieces(int(token)) for token in answer.tokens]
     ends = np.cumsum([len(pieces) for pieces in written]) - 1
@@ -164,7 +158,7 @@ def example(answer: Answer, part: Part) -> Example | None:
     )
 
 
-def weight_of(answers: Sequence[Answer], size: int) -> np.ndarray:
+def weight_of(answers: Sequence[TeacherAnswer], size: int) -> np.ndarray:
     """float32[size]: how likely the target found each token of its vocabulary, summed over places, and how often
     prompts hold it."""
     found = np.zeros(size, dtype=np.float32)
@@ -174,7 +168,7 @@ def weight_of(answers: Sequence[Answer], size: int) -> np.ndarray:
     return found
 
 
-def loss_of(model: DraftModel, batch: Sequence[Example]) -> Tensor:
+def loss_of(model: StudentModel, batch: Sequence[Example]) -> Tensor:
     """Cross entropy with the target's probabilities, as far as the part holds its tokens: the mean over all places."""
     device = model.output.device
     longest = _rounded(max(len(one.tokens) for one in batch), _LENGTH_STEP)
@@ -198,12 +192,10 @@ def _rounded(count: int, step: int) -> int:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     step: int = 0
-    seconds: float = 0.0
-    """Of training, over all runs."""
-    loss: float = math.nan
-    """Of the last steps: a running mean."""
+    seconds: float = 0.0  # of training, over all runs
+    loss: float = math.nan  # of the last steps: a running mean
     losses: list[tuple[float, float]] = field(default_factory=list)
     """(seconds, running mean), every few steps, as the chart shows them."""
 
@@ -217,19 +209,26 @@ class Progress:
 class Training:
     """A model that learns from examples. What it reached is kept in `file` every two minutes and at the end."""
 
-    def __init__(self, model: DraftModel, examples: Sequence[Example], file: Path, seconds: float) -> None:
+    def __init__(self, model: StudentModel, examples: Sequence[Example], file: Path, seconds: float) -> None:
         """Goes on from `file`, the checkpoint, if it is there; the learning rate follows the `seconds` in all."""
-        self.model, self.progress = model, Progress()
+        self.model, self.progress = model, TrainingProgress()
         self._examples, self._file, self._seconds = examples, file, seconds
         self._trained = [one for one in model.parameters() if one.requires_grad]
         self._optimiser = torch.optim.AdamW(self._trained, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
-        if file.exists():
-            self._load()
+        if not file.exists():
+            return
+        try:
+            state: dict[str, Any] = torch.load(file, map_location=model.output.device, weights_only=True)
+            model.load_state_dict(state["model"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            losses = [(float(seconds), float(loss)) for seconds, loss in state["losses"]]
+            self.progress = TrainingProgress(int(state["step"]), float(state["seconds"]), float(state["loss"]), losses)
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+            hint = "Start anew: localspec train ... --fresh"
+            raise ModelFileError(f"{file} cannot be read: {type(error).__name__}.", hint) from None
 
-    def run(self, until: float, told: Callable[[Progress], None]) -> None:
-        """Trains until so many seconds over all runs; the checkpoint is written at the end, however it ends. `told` is
-        called after every step and may raise to stop.
-        """
+    def run(self, until: float, told: Callable[[TrainingProgress], None]) -> None:
+        """Trains until so many seconds over all runs, then keeps the checkpoint; `told` may raise after a step."""
         batches, saved, last = self._batches(), perf_counter(), perf_counter()
         try:
             while self.progress.seconds < until:
@@ -279,18 +278,6 @@ class Training:
         except (OSError, RuntimeError) as error:  # torch says RuntimeError of a full disk
             reason = error.strerror if isinstance(error, OSError) else "the disk is full"
             raise LocalspecError(f"{self._file} cannot be written: {reason}.") from None
-
-    def _load(self) -> None:
-        try:
-            state: dict[str, Any] = torch.load(self._file, map_location=self.model.output.device, weights_only=True)
-            self.model.load_state_dict(state["model"])
-            self._optimiser.load_state_dict(state["optimiser"])
-            losses = [(float(seconds), float(loss)) for seconds, loss in state["losses"]]
-            self.progress = Progress(int(state["step"]), float(state["seconds"]), float(state["loss"]), losses)
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
-            raise ModelFileError(
-                f"{self._file} cannot be read: {type(error).__name__}.", "Start anew: localspec train ... --fresh"
-            ) from None
 
 
 def fast_bfloat16(device: str) -> bool:

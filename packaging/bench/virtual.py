@@ -44,7 +44,7 @@ class Clock:
 CLOCK = Clock()
 time.perf_counter = CLOCK  # before localspec is imported, which takes it by name
 
-from localspec.bench.report import Table  # noqa: E402
+from localspec.bench.report import ReportTable  # noqa: E402
 from localspec.bench.sides import EngineSide  # noqa: E402
 from localspec.checks.compare import Heat, Side, compare, tasks  # noqa: E402
 from localspec.checks.prompts import SHIPPED, load_workloads  # noqa: E402
@@ -201,7 +201,7 @@ def show(heats: dict[int, list[Heat]], names: list[str]) -> None:
     rows = [[workload, temperature, *_row(found, names)] for (workload, temperature), found in seconds.items()]
     rows.sort(key=lambda row: row[1] == "all")
     columns = ("workload", "temp", *names, "of the best")
-    print("\n".join(Table("Speed over plain decoding", columns, tuple(map(tuple, rows))).lines()))
+    print("\n".join(ReportTable("Speed over plain decoding", columns, tuple(map(tuple, rows))).lines()))
     _summary("cells", {" at ".join(where): one for where, one in seconds.items() if where[1] != "all"}, names)
     _summary("whole workloads", _whole(seconds), names)
     if len(heats) > 1:

@@ -21,7 +21,7 @@ from random_model import TYPES, write
 from shapes import SHAPES
 
 from localspec.bench.pass_times import PassReport, PassSettings, Point, as_dict, heading, measure_passes, notes, tables
-from localspec.bench.report import Table
+from localspec.bench.report import ReportTable
 
 
 class Figure(NamedTuple):
@@ -129,7 +129,7 @@ def main() -> int:
     first = next(iter(found.values()))
     rows = tuple((kind, *(str(figure) for figure in row)) for kind, row in found.items())
     title = "Ratios (in brackets llama.cpp's own; ! = aim missed)"
-    print("\n".join(Table(title, ("type", *(figure.name for figure in first)), rows).lines()))
+    print("\n".join(ReportTable(title, ("type", *(figure.name for figure in first)), rows).lines()))
     return 1 if any(figure.missed for row in found.values() for figure in row) else 0
 
 

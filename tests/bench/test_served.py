@@ -8,17 +8,17 @@ from contextlib import closing
 
 import pytest
 
-from localspec.bench.sides import Served
+from localspec.bench.sides import ServedSide
 from localspec.chat.turn import Message
-from localspec.checks.compare import Turn
-from localspec.checks.prompts import Prompt
+from localspec.checks.compare import AskedTurn
+from localspec.checks.prompts import BenchPrompt
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options
 from localspec.remote.server import Server
 from localspec.types import SamplingParams
 from tests.bench.openai_server import Behaviour, openai_server
 
-TURN = Turn(
+TURN = AskedTurn(
     (Message("user", "count"),),
     Options(sampling=SamplingParams(temperature=0.5, top_k=17), seed=2**40 + 3, max_tokens=9),
 )
@@ -35,15 +35,15 @@ def url(behaviour: Behaviour) -> Iterator[str]:
         yield address
 
 
-def opened(url: str, key: str | None = None, timeout: float = 60.0, **settings: str) -> Served:
+def opened(url: str, key: str | None = None, timeout: float = 60.0, **settings: str) -> ServedSide:
     server = Server(url, key, silence=timeout, option="--against", hint="Is it running?")
-    return Served(server, lambda turn: "<|user|>count<|end|><|assistant|>", **settings)
+    return ServedSide(server, lambda turn: "<|user|>count<|end|><|assistant|>", **settings)
 
 
 def test_the_rendered_prompt_is_sent_and_arrivals_are_timed(behaviour: Behaviour, url: str) -> None:
     behaviour.pause = 0.02
     with closing(opened(url)) as endpoint:
-        endpoint.begin(Prompt("count"))
+        endpoint.begin(BenchPrompt("count"))
         answer = endpoint.answer(TURN)
         endpoint.answer(TURN)
     assert answer.text == "one two three"

@@ -11,8 +11,8 @@ import pytest
 from localspec import Engine
 from localspec.bench.report import make_cells
 from localspec.bench.sides import EngineSide, engine_sides, possible_drafters
-from localspec.checks.compare import Answer, Heat, Side, Turn, compare, tasks
-from localspec.checks.prompts import Prompt, load_workloads
+from localspec.checks.compare import AskedTurn, Heat, Side, TimedAnswer, compare, tasks
+from localspec.checks.prompts import BenchPrompt, load_workloads
 from localspec.errors import UsageError
 from localspec.options import Options
 from localspec.types import SamplingParams
@@ -31,7 +31,9 @@ def sides(engine: Engine) -> list[EngineSide]:
     return engine_sides(engine, ["draft", "lookup"], [3])
 
 
-def measured(sides: list[EngineSide], prompts: list[Prompt], temperatures: tuple[float, ...], most: int) -> list[Heat]:
+def measured(
+    sides: list[EngineSide], prompts: list[BenchPrompt], temperatures: tuple[float, ...], most: int
+) -> list[Heat]:
     return list(compare([Side(one.name, one.answer, one.begin) for one in sides], tasks(prompts, temperatures, most)))
 
 
@@ -42,7 +44,7 @@ def heats(sides: list[EngineSide]) -> list[Heat]:
     return measured(sides, [prompt for several in workloads.values() for prompt in several], (0.0, 1.0), TOKENS)
 
 
-def answers(heats: list[Heat], side: str) -> list[Answer]:
+def answers(heats: list[Heat], side: str) -> list[TimedAnswer]:
     return [answer for heat in heats for answer in heat.runs[side].answers]
 
 
@@ -58,8 +60,8 @@ def test_every_side_answers_every_prompt(heats: list[Heat]) -> None:
 def test_texts_are_plain_decodings(heats: list[Heat]) -> None:
     for cell in make_cells(heats):
         for side in cell.sides:
-            assert cell.figures(side).exact
-            assert (cell.forks(side), len(cell.figures(side).runs)) == (0, 2)
+            assert cell.figures(side)["exact"]
+            assert (cell.forks(side), cell.figures(side)["runs"]) == (0, 2)
 
 
 def test_plain_drafts_nothing_and_fixed_lengths_draft_theirs(heats: list[Heat]) -> None:
@@ -92,9 +94,9 @@ def test_nothing_is_reused_between_runs_but_turns_reuse_each_other(heats: list[H
 
 def test_forced_drafts_are_no_experience_of_the_plan(engine: Engine, sides: list[EngineSide]) -> None:
     plain, product, draft, lookup = sides
-    prompt = Prompt("numbers", text="1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16")
+    prompt = BenchPrompt("numbers", text="1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16")
     options = Options(sampling=SamplingParams(temperature=1.0), seed=1, max_tokens=24, ignore_end=True)
-    turn = Turn((), options, prompt.text)
+    turn = AskedTurn((), options, prompt.text)
     product.begin(prompt)
     knowledge = engine.loaded.knowledge
     known = knowledge.acceptance

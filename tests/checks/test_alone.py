@@ -11,9 +11,9 @@ import pytest
 
 from localspec.bench.sides import EngineSide
 from localspec.chat.turn import Message
-from localspec.checks.compare import Answering, Turn
-from localspec.checks.prompts import Prompt
-from localspec.checks.verify import Setting, verify
+from localspec.checks.compare import Answering, AskedTurn
+from localspec.checks.prompts import BenchPrompt
+from localspec.checks.verify import DraftSetting, verify
 from localspec.engine.slot import PassRecord
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
@@ -126,8 +126,8 @@ def test_an_answer_found_in_past_answers_is_compared_as_any_other(engine: Engine
 
 
 def test_what_verify_counts_does_not_depend_on_the_order_of_its_settings(engine: Engine) -> None:
-    prompts = [Prompt("sea", MESSAGES), Prompt("again", MESSAGES)]
-    settings = [Setting("suffix", 4), Setting("habits", 4)]
+    prompts = [BenchPrompt("sea", MESSAGES), BenchPrompt("again", MESSAGES)]
+    settings = [DraftSetting("suffix", 4), DraftSetting("habits", 4)]
     before = held(engine)
     counts = []
     for order in (settings, settings[::-1]):
@@ -142,10 +142,10 @@ def test_what_verify_counts_does_not_depend_on_the_order_of_its_settings(engine:
 def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = held(engine)
     bench = EngineSide(engine, "suffix 4", "suffix", 4)
-    turn = Turn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS))
+    turn = AskedTurn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS))
     rates = []
     for _ in range(2):
-        bench.begin(Prompt("sea", MESSAGES))
+        bench.begin(BenchPrompt("sea", MESSAGES))
         stats = bench.answer(turn).stats
         rates.append((stats["drafted"], stats["accepted"]))
     bench.close()
@@ -157,7 +157,9 @@ def test_tune_and_bench_keep_no_answers(engine: Engine, tmp_path: Path, monkeypa
     target = engine.settings.target
     side = Answering(target, None, {"corpus": "on", "exact": "off", "drafter": "suffix", "context": 1024})
     try:
-        side.answer(Turn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, recall=False, remember=False)))
+        side.answer(
+            AskedTurn(MESSAGES, Options(sampling=GREEDY, seed=1, max_tokens=TOKENS, recall=False, remember=False))
+        )
         assert held(side._engine) == 0
     finally:
         side.close()

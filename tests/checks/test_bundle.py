@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
-from localspec.checks.doctor import Finding, bundle, write_bundle
+from localspec.checks.doctor import Remark, bundle, write_bundle
 
 ENVIRONMENT = {
     "LOCALSPEC_API_KEY": "sk-very-secret",
@@ -20,7 +20,7 @@ ENVIRONMENT = {
 
 
 def test_keys_are_left_out_wherever_they_stand() -> None:
-    findings = [Finding("llama.cpp", 'an error that quotes sk-"other"-secret and sk-very-secret')]
+    findings = [Remark("llama.cpp", 'an error that quotes sk-"other"-secret and sk-very-secret')]
     text = bundle(findings, {"target": Path.home() / "models/a.gguf"}, ENVIRONMENT)
     for value in ("secret", "diary", str(Path.home())):
         assert value not in text
@@ -39,7 +39,7 @@ def test_a_variable_that_models_toml_names_holds_a_key(tmp_path: Path, monkeypat
     monkeypatch.setenv("LOCALSPEC_WORK", "sesame")
     entry = '[[endpoint]]\nname = "work"\nendpoint = "http://10.0.0.7:8000"\nkey_env = "LOCALSPEC_WORK"\n'
     (tmp_path / "models.toml").write_text(entry, encoding="utf-8")
-    write_bundle(tmp_path / "report.json", [Finding("log", "it quotes sesame")], {})
+    write_bundle(tmp_path / "report.json", [Remark("log", "it quotes sesame")], {})
     text = (tmp_path / "report.json").read_text(encoding="utf-8")
     assert "sesame" not in text
     assert json.loads(text)["environment"]["LOCALSPEC_WORK"] == "(left out)"

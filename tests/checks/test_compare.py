@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.checks.compare import Answer, Answering, Run, Side, Turn, ask, compare, fork, gain, tasks
-from localspec.checks.prompts import Prompt
+from localspec.checks.compare import Answering, AskedTurn, Run, Side, TimedAnswer, ask, compare, fork, gain, tasks
+from localspec.checks.prompts import BenchPrompt
 from localspec.errors import ContextOverflowError, LocalspecError
 from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
 
-PROMPTS = [Prompt(str(index), (Message("user", f"question {index}"),), index=index) for index in range(3)]
+PROMPTS = [BenchPrompt(str(index), (Message("user", f"question {index}"),), index=index) for index in range(3)]
 
 
 class Scripted:
@@ -22,15 +22,15 @@ class Scripted:
 
     def __init__(self, log: list[str], name: str, seconds: float = 1.0) -> None:
         self.log, self.name, self.seconds = log, name, seconds
-        self.turns: list[Turn] = []
+        self.turns: list[AskedTurn] = []
 
-    def answer(self, turn: Turn) -> Answer:
+    def answer(self, turn: AskedTurn) -> TimedAnswer:
         self.log.append(self.name)
         self.turns.append(turn)
         said = turn.messages[-1].content
         if said == "too long":
             raise ContextOverflowError("The prompt does not fit.")
-        return Answer(f"re: {said}", 10, self.seconds)
+        return TimedAnswer(f"re: {said}", 10, self.seconds)
 
 
 def scripted(*names: str) -> tuple[list[str], list[Scripted], list[Side]]:
@@ -60,7 +60,7 @@ def test_in_blocks_a_side_answers_several_before_it_is_anothers_turn() -> None:
 
 def test_all_sides_have_the_same_seeds_and_every_prompt_and_turn_its_own() -> None:
     _, found, sides = scripted("a", "b")
-    two = Prompt("two", (Message("user", "one"), Message("user", "two")), index=7)
+    two = BenchPrompt("two", (Message("user", "one"), Message("user", "two")), index=7)
     list(compare(sides, tasks([*PROMPTS, two], (0.0, 1.0), 8, seed=5), rounds=2))
     first, second = ([turn.options.seed for turn in one.turns] for one in found)
     assert first == second
@@ -96,8 +96,8 @@ def test_progress_is_told_and_may_stop_with_what_is_finished() -> None:
 
 def test_a_prompt_that_does_not_fit_is_refused_and_a_conversation_that_outgrows_the_context_is_kept() -> None:
     log, _, sides = scripted("a", "b")
-    first = Prompt("first", (Message("user", "too long"),))
-    later = Prompt("later", (Message("user", "hi"), Message("user", "too long")))
+    first = BenchPrompt("first", (Message("user", "too long"),))
+    later = BenchPrompt("later", (Message("user", "hi"), Message("user", "too long")))
     refused, kept = compare(sides, tasks([first, later], (0.0,), 8))
     assert isinstance(refused.refused, ContextOverflowError)
     assert refused.runs == {}
@@ -106,7 +106,7 @@ def test_a_prompt_that_does_not_fit_is_refused_and_a_conversation_that_outgrows_
 
 
 def test_an_error_of_a_side_ends_all() -> None:
-    def broken(turn: Turn) -> Answer:
+    def broken(turn: AskedTurn) -> TimedAnswer:
         raise LocalspecError("It is gone.")
 
     with pytest.raises(LocalspecError, match="gone"):
@@ -115,14 +115,14 @@ def test_an_error_of_a_side_ends_all() -> None:
 
 def test_of_conversations_apart_the_last_counts() -> None:
     _, found, sides = scripted("a")
-    prompt = Prompt("apart", (Message("user", "one"), Message("user", "two")), apart=True)
+    prompt = BenchPrompt("apart", (Message("user", "one"), Message("user", "two")), apart=True)
     (heat,) = compare(sides, tasks([prompt], (0.0,), 8))
     assert [len(turn.messages) for turn in found[0].turns] == [1, 1]
     assert [answer.text for answer in heat.runs["a"].answers] == ["re: two"]
 
 
 def said(*answers: tuple[str, list[int]]) -> Run:
-    return Run([], [Answer(text, len(ids), 1.0, ids=ids) for text, ids in answers])
+    return Run([], [TimedAnswer(text, len(ids), 1.0, ids=ids) for text, ids in answers])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_an_interrupted_answer_is_cancelled(tiny_target: Path, monkeypatch: pyte
         return 0.0
 
     options = Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=400, ignore_end=True)
-    turn = Turn((Message("user", "Tell me about the sea."),), options)
+    turn = AskedTurn((Message("user", "Tell me about the sea."),), options)
     with Engine.load(tiny_target, threads=1, context=512, tuned=False) as engine:
         monkeypatch.setattr("localspec.checks.compare.perf_counter", clock)
         with pytest.raises(KeyboardInterrupt):
@@ -178,7 +178,9 @@ def test_an_interrupted_answer_is_cancelled(tiny_target: Path, monkeypatch: pyte
 def test_an_engine_answers_as_if_nothing_had_been_answered_before(tiny_target: Path) -> None:
     side = Answering(tiny_target, None, {"threads": 1, "context": 256, "exact": "off", "wide": False})
     try:
-        turn = Turn((Message("user", "Hi"),), Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=8))
+        turn = AskedTurn(
+            (Message("user", "Hi"),), Options(sampling=SamplingParams(temperature=0.0), seed=1, max_tokens=8)
+        )
         answers = [side.answer(turn) for _ in range(2)]
     finally:
         side.close()

@@ -9,7 +9,7 @@ import pytest
 from localspec.chat.turn import Message
 from localspec.checks import gain
 from localspec.checks.compare import Ratio
-from localspec.checks.gain import Measured, measure
+from localspec.checks.gain import DraftGain, measure
 from localspec.checks.prompts import shipped
 from localspec.errors import ContextOverflowError
 from tests.drafters.cut.conftest import cut as cut
@@ -64,7 +64,7 @@ def test_the_end_of_the_time_leaves_four_prompts(tiny_target: Path, cut: Path) -
 )
 def test_the_verdict_is_one_sentence(before: float, after: float, low: float, sentence: str) -> None:
     speeds = {"plain": 100.0, "before": before, "after": after}
-    found = Measured(2.0, speeds, Ratio(after / before, low, 2.0, "prompts", low, 2.0), 20, 20)
+    found = DraftGain(2.0, speeds, Ratio(after / before, low, 2.0, "prompts", low, 2.0), 20, 20)
     assert found.sentence == sentence
     assert found.worth_it == sentence.startswith("Worth it")
     assert found.as_dict()["gain"] == [after / before, low, 2.0]

@@ -11,7 +11,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.turn import Message
-from localspec.checks.prompts import SHIPPED, Prompt, load_workloads
+from localspec.checks.prompts import SHIPPED, BenchPrompt, load_workloads
 from localspec.errors import UsageError
 
 
@@ -60,10 +60,10 @@ def test_a_users_own_file(tmp_path: Path) -> None:
     found = load_workloads(path=path)
     assert found == {
         "own": [
-            Prompt("1", (Message("user", "Hi"),)),
-            Prompt("3", index=1, text="Once upon", ignore_end=True),
+            BenchPrompt("1", (Message("user", "Hi"),)),
+            BenchPrompt("3", index=1, text="Once upon", ignore_end=True),
         ],
-        "talk": [Prompt("5", (Message("system", "Be kind."), Message("user", "A")), "talk")],
+        "talk": [BenchPrompt("5", (Message("system", "Be kind."), Message("user", "A")), "talk")],
     }
     assert found["own"][1].questions == [()]
     assert [len(question) for question in found["talk"][0].questions] == [2]
@@ -71,7 +71,7 @@ def test_a_users_own_file(tmp_path: Path) -> None:
 
 def test_answers_that_stand_there_are_not_asked_for() -> None:
     roles = ("user", "assistant", "user", "user")
-    prompt = Prompt("own", tuple(Message(role, role[0]) for role in roles))
+    prompt = BenchPrompt("own", tuple(Message(role, role[0]) for role in roles))
     assert [tuple(message.role for message in said) for said in prompt.questions] == [
         ("user", "assistant", "user"),
         ("user",),

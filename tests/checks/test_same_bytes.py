@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from localspec import Engine, Message, SamplingParams
-from localspec.checks.prompts import Prompt, load_prompts
-from localspec.checks.verify import Report, Setting, default_settings, verify
+from localspec.checks.prompts import BenchPrompt, load_prompts
+from localspec.checks.verify import DraftSetting, Report, default_settings, verify
 from localspec.llama.exact import wide
 from tests import plain_decode
 from tests.checks.conftest import KERNELS, QUANTISATIONS, THREADS, Load
@@ -24,7 +24,7 @@ def _assert_equal(report: Report) -> None:
     assert all(tally.inexact == 0 for tally in report.by_setting.values())
 
 
-def _spread(prompts: list[Prompt], count: int) -> list[Prompt]:
+def _spread(prompts: list[BenchPrompt], count: int) -> list[BenchPrompt]:
     step = len(prompts) / count
     return [prompts[int(index * step)] for index in range(count)]
 
@@ -41,14 +41,14 @@ MODELS = [
 def test_speculation_does_not_change_a_byte(load: Load, quantisation: str, kernels: str) -> None:
     prompts = _spread(load_prompts(), 2)  # the trials take all, and temperature 0.7
     settings = [
-        Setting("lookup", 4),
-        Setting("suffix", 4),
-        Setting("draft", 3),
-        Setting("habits", 4),
-        Setting("auto", 4),
-        Setting("draft", 6, branches=2),
-        Setting("suffix", 6, branches=2),
-        Setting("habits", 6, branches=2),
+        DraftSetting("lookup", 4),
+        DraftSetting("suffix", 4),
+        DraftSetting("draft", 3),
+        DraftSetting("habits", 4),
+        DraftSetting("auto", 4),
+        DraftSetting("draft", 6, branches=2),
+        DraftSetting("suffix", 6, branches=2),
+        DraftSetting("habits", 6, branches=2),
     ]
     for branches in (1, 2):  # exact widths are those of the shape
         here = [setting for setting in settings if setting.branches == branches]
@@ -79,7 +79,7 @@ def test_a_thousand_runs_without_a_fork(load: Load, quantisation: str, kernels: 
     assert long_prompts * 3 >= len(report.prompt_tokens), report.prompt_tokens
 
 
-def _together(engine: Engine, prompts: Sequence[Prompt], temperature: float, at_once: bool) -> list[list[int]]:
+def _together(engine: Engine, prompts: Sequence[BenchPrompt], temperature: float, at_once: bool) -> list[list[int]]:
     """Answers to the first messages of prompts, in several slots at once or one after the other."""
     asked = []
     for number, prompt in enumerate(prompts):

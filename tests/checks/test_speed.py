@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from localspec.checks.doctor import Finding, examine_machine_state
-from localspec.checks.speed import examine_answers, examine_context, examine_use
+from localspec.checks.doctor import Remark, examine_answers, examine_context, examine_machine_state, examine_use
 from localspec.runtime.engine import Engine
 
 
@@ -37,7 +36,7 @@ def answer(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def found(*answers: dict[str, Any]) -> dict[str, Finding]:
+def found(*answers: dict[str, Any]) -> dict[str, Remark]:
     return {finding.name: finding for finding in examine_answers(answers)}
 
 
@@ -90,7 +89,7 @@ def test_a_long_chat_explains_slower_passes() -> None:
     assert not list(examine_context({128: {1: 0.02}}, 3000))
 
 
-def state(system: Path, **options: Any) -> dict[str, Finding]:
+def state(system: Path, **options: Any) -> dict[str, Remark]:
     free, total = options.pop("memory", (8 << 20, 16 << 20))
     written(system / "proc/meminfo", f"MemTotal: {total} kB\nMemAvailable: {free} kB")
     load = options.pop("load", 0.1)

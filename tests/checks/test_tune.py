@@ -12,9 +12,9 @@ import pytest
 from localspec import paths
 from localspec.chat.turn import Message
 from localspec.checks import ASPECTS
-from localspec.checks.compare import Answer, Answering, Apart, Loading, Task, Turn
+from localspec.checks.compare import Answering, Apart, AskedTurn, Loading, Task, TimedAnswer
 from localspec.checks.gain import Tried, TunePlan, TuneReport, challengers, questions, tune
-from localspec.checks.prompts import Prompt, load_prompts
+from localspec.checks.prompts import BenchPrompt, load_prompts
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine import default_threads
 from localspec.options import Options
@@ -24,7 +24,7 @@ TARGET = paths.bundled("tiny-target-q8_0.gguf")
 
 
 def asked(count: int, seed: int) -> list[Task]:
-    prompt = Prompt("x", (Message("user", "x"),))
+    prompt = BenchPrompt("x", (Message("user", "x"),))
     return [Task(prompt, Options(seed=seed + index, max_tokens=8)) for index in range(count)]
 
 
@@ -34,7 +34,7 @@ SEARCH, CHECK = asked(4, 0), asked(4, 100)
 class Machine:
     """Simulated engines: how fast settings are, and what loading them brings."""
 
-    def __init__(self, speed: Callable[[Mapping[str, Any], Turn], float], noise: float = 0.004) -> None:
+    def __init__(self, speed: Callable[[Mapping[str, Any], AskedTurn], float], noise: float = 0.004) -> None:
         self.speed, self.noise = speed, noise
         self.inexact: Callable[[Mapping[str, Any]], bool] = lambda settings: False
         self.broken: Callable[[Mapping[str, Any]], bool] = lambda settings: False
@@ -68,7 +68,7 @@ class _Simulated:
                 "drafts": True,
             }
         noise = 1.0 + machine.noise * machine.random.gauss(0.0, 1.0)
-        return Answer("", 8, 8 * noise / machine.speed(self.settings, *arguments))
+        return TimedAnswer("", 8, 8 * noise / machine.speed(self.settings, *arguments))
 
     def close(self) -> None:
         assert not self.closed
@@ -94,7 +94,7 @@ def test_what_is_faster_is_found_and_checked() -> None:
 
 
 def test_aspects_add_up() -> None:
-    def speed(settings: Mapping[str, Any], question: Turn) -> float:
+    def speed(settings: Mapping[str, Any], question: AskedTurn) -> float:
         return (1.1 if settings.get("max_ngram") == 4 else 1.0) * (1.1 if settings.get("draft_cap") == 15 else 1.0)
 
     report = tuned(Machine(speed), (*LENGTH, *NGRAM))
@@ -114,7 +114,7 @@ def test_noise_is_no_gain(noise: float) -> None:
 def test_a_gain_on_the_searched_prompts_alone_is_not_kept() -> None:
     lucky = {question.options.seed for question in SEARCH}
 
-    def speed(settings: Mapping[str, Any], question: Turn) -> float:
+    def speed(settings: Mapping[str, Any], question: AskedTurn) -> float:
         return 1.2 if settings.get("draft_cap") == 3 and question.options.seed in lucky else 1.0
 
     report = tuned(Machine(speed), LENGTH)
@@ -127,7 +127,7 @@ def test_exactness_is_not_given_up_for_speed() -> None:
     machine.inexact = lambda settings: settings.get("kernels") == "repacked"
     report = tuned(machine, ("kernels",))
     assert report.settings == {}
-    assert "not exact" in next(trial.why for trial in report.trials if "repacked" in trial.challenger.words)
+    assert "not exact" in next(trial.why for trial in report.trials if "repacked" in trial.words)
 
 
 def test_what_does_not_load_is_passed_over() -> None:
@@ -148,7 +148,7 @@ def test_defaults_that_do_not_load_are_an_error() -> None:
 def test_a_hopeless_challenger_is_given_up_early() -> None:
     answers = 0
 
-    def speed(settings: Mapping[str, Any], question: Turn) -> float:
+    def speed(settings: Mapping[str, Any], question: AskedTurn) -> float:
         nonlocal answers
         answers += "draft_cap" in settings
         return 0.5 if settings.get("draft_cap") else 1.0
@@ -159,7 +159,7 @@ def test_a_hopeless_challenger_is_given_up_early() -> None:
 
 
 def test_two_engines_at_most_and_one_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def speed(settings: Mapping[str, Any], question: Turn) -> float:
+    def speed(settings: Mapping[str, Any], question: AskedTurn) -> float:
         return 1.2 if settings.get("max_ngram") == 6 else 1.0
 
     machine = Machine(speed)
@@ -221,7 +221,7 @@ def test_a_search_on_the_real_pair(tiny_target: Path, tiny_draft: Path) -> None:
     base = {"threads": 1, "exact": "off", "wide": False, "context": 256}
     report = tune(tiny_target, tiny_draft, base, found[:2], found[2:], plan, lambda what, share: said.append(what))
     assert report.defaults["threads"] == 1
-    assert [trial.challenger.changes for trial in report.trials] == [{"draft_cap": 3}, {"draft_cap": 15}]
+    assert [trial.changes for trial in report.trials] == [{"draft_cap": 3}, {"draft_cap": 15}]
     assert all(trial.gain is not None and 0.05 < trial.gain.value < 20 for trial in report.trials)
     assert all(trial.taken or trial.why for trial in report.trials)
     assert report.finished

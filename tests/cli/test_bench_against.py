@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from localspec.bench.sides import Served
-from localspec.checks.compare import Answer, Turn
+from localspec.bench.sides import ServedSide
+from localspec.checks.compare import AskedTurn, TimedAnswer
 from tests.bench.openai_server import Behaviour, openai_server
 from tests.cli.conftest import Command
 
@@ -43,13 +43,13 @@ def test_a_server_answers_the_same_prompts(command: Command) -> None:
 
 
 def test_what_was_measured_before_a_server_broke_is_shown(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    behaviour, honest = Behaviour(), Served.answer
+    behaviour, honest = Behaviour(), ServedSide.answer
 
-    def breaks_later(self: Served, turn: Turn) -> Answer:
+    def breaks_later(self: ServedSide, turn: AskedTurn) -> TimedAnswer:
         behaviour.break_after = 1 if len(behaviour.requests) > 3 else None
         return honest(self, turn)
 
-    monkeypatch.setattr(Served, "answer", breaks_later)
+    monkeypatch.setattr(ServedSide, "answer", breaks_later)
     with openai_server(behaviour) as url:
         result = command(*QUICK, "--rounds", "9", "--against", f"peer={url}")
     assert result.code == 1

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.cli import build_parser
 from localspec.cli.commands.chat import _load
-from localspec.cli.options import engine_settings
+from localspec.cli.shared import engine_settings
 from localspec.native.indexes import SuffixIndex
 from localspec.runtime.engine import Engine
 from localspec.runtime.kept.corpus import CorpusFile

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.checks import doctor
-from localspec.checks.doctor import Finding
+from localspec.checks.doctor import Remark
 from localspec.kept import PLACES
 from tests.cli.conftest import Command
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import Command
 def test_the_bundle_holds_what_doctor_found_and_the_settings(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask() -> Finding:
+    def ask() -> Remark:
         raise AssertionError("PyPI was asked")
 
     monkeypatch.setattr(doctor, "examine_updates", ask)
@@ -32,7 +32,7 @@ def test_the_bundle_holds_what_doctor_found_and_the_settings(
 
 
 def test_updates_are_looked_for_when_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine_updates", lambda: Finding("updates", "none"))
+    monkeypatch.setattr(doctor, "examine_updates", lambda: Remark("updates", "none"))
     assert "updates" in [one["name"] for one in json.loads(command("doctor", "--json", "--check-updates").out)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localspec.cli import places
+from localspec.cli import shared
 from localspec.errors import ModelError
 from localspec.machine import Place
 from tests.cli.conftest import Command
@@ -44,8 +44,8 @@ def test_run_does_not_start_what_cannot_fit(command: Command) -> None:
 def test_settings_that_fit(
     monkeypatch: pytest.MonkeyPatch, room: list[Place], settings: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(places, "places", lambda *_: room)
-    assert places.fitted({"target": "tiny", **settings}) == expected
+    monkeypatch.setattr(shared, "places", lambda *_: room)
+    assert shared.fitted({"target": "tiny", **settings}) == expected
 
 
 def test_a_smaller_cache_is_taken_before_a_shorter_context(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
@@ -54,13 +54,13 @@ def test_a_smaller_cache_is_taken_before_a_shorter_context(monkeypatch: pytest.M
         for kind in ("f16", "q8_0")
     ]
     tight = [Place("CPU", "cpu", sum(needed) // 2 + (512 << 20), 8 << 30)]
-    monkeypatch.setattr(places, "places", lambda *_: tight)
+    monkeypatch.setattr(shared, "places", lambda *_: tight)
     expected = {"context": 2048, "cache": "q8_0", "gpu_layers": 0, "draft_gpu_layers": 0}
-    assert places.fitted({"target": "tiny"}) == expected
-    assert places.fitted({"target": "tiny", "cache": "q8_0"})["context"] == 2048
+    assert shared.fitted({"target": "tiny"}) == expected
+    assert shared.fitted({"target": "tiny", "cache": "q8_0"})["context"] == 2048
     for fixed in ({"cache": "f16"}, {"cache": "bf16"}, {"kernels": "wide"}):
         with pytest.raises(ModelError, match="does not fit"):
-            places.fitted({"target": "tiny", **fixed})
+            shared.fitted({"target": "tiny", **fixed})
     result = command("run", "--fit", "--exact", "off", "--raw", "--max-tokens", "2", "one two")
     assert result.code == 0
     assert "A context of 2048 tokens with Q8_0 cache fits: " in result.err
@@ -70,7 +70,7 @@ def test_the_draft_is_counted(monkeypatch: pytest.MonkeyPatch, command: Command)
     memory = json.loads(command("check", "tiny", "--json", "--cache-type", "q8_0").out)["memory"]
     alone = sum(s["weights"] + s["cache"] + s["compute"] for s in memory["shares"] if s["model"] == "target")
     tight = [Place("CPU", "cpu", alone + (512 << 20) + 1000, 8 << 30)]
-    monkeypatch.setattr(places, "places", lambda *_: tight)
-    assert places.fitted({"target": "tiny-target"})["context"] == 2048
+    monkeypatch.setattr(shared, "places", lambda *_: tight)
+    assert shared.fitted({"target": "tiny-target"})["context"] == 2048
     with pytest.raises(ModelError, match="does not fit"):
-        places.fitted({"target": "tiny"})
+        shared.fitted({"target": "tiny"})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.places import names_model
+from localspec.cli.shared import names_model
 from tests.cli.conftest import Command
 
 SHORT = ("--max-tokens", "12", "--temperature", "0", "--seed", "1", "--drafter", "none")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from localspec.cli.options import vllm_settings
+from localspec.cli.shared import vllm_settings
 from localspec.errors import UsageError
 from tests.cli.conftest import Command
 from tests.drafters import plug_ins

@@ -21,7 +21,7 @@ from localspec.gguf import read_header
 from localspec.models.facts.pairing import TRAINED_FOR
 from localspec.models.installed.adopt import work_folder
 from localspec.models.installed.store import Store
-from localspec.training.course import Plan
+from localspec.training.course import TrainingPlan
 from localspec.types import SamplingParams
 from tests.cli.conftest import Command
 from tests.drafters.shipped_heads import SHIPPED
@@ -211,7 +211,7 @@ def test_fewer_minutes_than_before_are_refused(command: Command, own: Path) -> N
     folder.mkdir(parents=True)
     learned, held = prompts.gather([])
     nothing: Any = None
-    course = Course(own, "own-draft", "", learned, held, nothing, Plan(60.0, 1, 1, 1, 1, 1, ()), 2, None)
+    course = Course(own, "own-draft", "", learned, held, nothing, TrainingPlan(60.0, 1, 1, 1, 1, 1, ()), 2, None)
     state = course._state()
     assert state.minutes == 60.0
     assert prompts.read(folder / PROMPTS, "") == (learned, held)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.checks import compare
-from localspec.checks.compare import Answer, Turn
+from localspec.checks.compare import AskedTurn, TimedAnswer
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command
 from tests.fake_gpus import CARD, list_gpus
@@ -39,7 +39,7 @@ def test_a_fork_is_shown_with_both_logits_and_exit_code_1(command: Command, monk
     """The text of a speculative run is tampered with: the command must notice."""
     honest = compare.ask
 
-    def tampered(engine: Engine, turn: Turn) -> Answer:
+    def tampered(engine: Engine, turn: AskedTurn) -> TimedAnswer:
         answer = honest(engine, turn)
         if engine.settings.drafter == "lookup":
             answer.ids[2] += 1
@@ -57,7 +57,7 @@ def test_a_fork_is_shown_with_both_logits_and_exit_code_1(command: Command, monk
 def test_ctrl_c_ends_with_what_was_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     honest, left = compare.ask, 30
 
-    def interrupted(engine: Engine, turn: Turn) -> Answer:
+    def interrupted(engine: Engine, turn: AskedTurn) -> TimedAnswer:
         nonlocal left
         left -= 1
         if left < 0:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt
-from localspec.checks.verify import Setting, verify
+from localspec.checks.prompts import BenchPrompt
+from localspec.checks.verify import DraftSetting, verify
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
@@ -27,8 +27,8 @@ from tests.fakes import draft_request, paths
 LENGTH = 160
 SETTINGS = ContextSettings(n_ctx=LENGTH, grid=64, threads=1, type_v="bf16", n_slots=2)
 PROMPTS = (
-    Prompt("copy", (Message("user", "Copy this: seven green boats, seven red boats, seven green lamps."),)),
-    Prompt("chat", (Message("user", "Name three fruits."), Message("user", "Now three more."))),
+    BenchPrompt("copy", (Message("user", "Copy this: seven green boats, seven red boats, seven green lamps."),)),
+    BenchPrompt("chat", (Message("user", "Name three fruits."), Message("user", "Now three more."))),
 )
 
 
@@ -145,7 +145,7 @@ def test_another_drafter_of_the_head_outlives_the_first(attached: Attached) -> N
 @pytest.mark.parametrize("method", SHIPPED)
 def test_the_text_is_that_of_plain_decoding(method: str) -> None:
     """Chains and trees at three temperatures, and beside the other drafters, one after another in the same chats."""
-    settings = [Setting(method, 3), Setting(method, 5, branches=2), Setting("auto", 4)]
+    settings = [DraftSetting(method, 3), DraftSetting(method, 5, branches=2), DraftSetting("auto", 4)]
     with Engine.load(
         target_of(method), heads=[] if method == "mtp" else [SHIPPED[method]], exact="strict", kernels="plain",
         threads=1, context=512, branches=2, drafter="auto", max_draft_tokens=5, corpus="off",

@@ -7,12 +7,12 @@ import shlex
 
 import pytest
 
-from localspec.cli.commands.show import ENGINES, NAMES, Model, served_by
+from localspec.cli.commands.show import ENGINES, NAMES, ServedModel, served_by
 from localspec.errors import UsageError
 from localspec.methods import FROM_FILES
 
-HERE = Model("big", "/models/big one.gguf", "", "maker/Big")
-THERE = Model("publisher/Head-GGUF", "", "publisher/Head-GGUF:Q8_0")
+HERE = ServedModel("big", "/models/big one.gguf", "", "maker/Big")
+THERE = ServedModel("publisher/Head-GGUF", "", "publisher/Head-GGUF:Q8_0")
 
 
 def test_the_engines_of_the_option_are_those_that_are_known() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.checks.prompts import Prompt
-from localspec.checks.verify import Setting, verify
+from localspec.checks.prompts import BenchPrompt
+from localspec.checks.verify import DraftSetting, verify
 from localspec.types import SamplingParams
 from tests.real.published import ALL, INSTRUCT, Real, on
 
@@ -27,11 +27,13 @@ class Account:
         return self.balance
 """
 PROMPTS = (
-    Prompt("edit", (Message("user", f"Write this class again with a docstring in every method:\n\n{CODE}"),)),
-    Prompt("list", (Message("user", "List ten European countries with their capitals, one a line."),)),
-    Prompt("turns", (Message("user", "Tell me a short story about a fox."), Message("user", "Now tell it again."))),
+    BenchPrompt("edit", (Message("user", f"Write this class again with a docstring in every method:\n\n{CODE}"),)),
+    BenchPrompt("list", (Message("user", "List ten European countries with their capitals, one a line."),)),
+    BenchPrompt(
+        "turns", (Message("user", "Tell me a short story about a fox."), Message("user", "Now tell it again."))
+    ),
 )
-SETTINGS = (Setting("lookup", 3), Setting("lookup", 7), Setting("suffix", 5), Setting("habits", 4))
+SETTINGS = (DraftSetting("lookup", 3), DraftSetting("lookup", 7), DraftSetting("suffix", 5), DraftSetting("habits", 4))
 
 
 @on(INSTRUCT)

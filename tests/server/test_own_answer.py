@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from localspec import checks
 from localspec.chat.turn import Message
-from localspec.checks import inside
-from localspec.checks.doctor import Finding
+from localspec.checks.doctor import Remark
 from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
 from localspec.remote.answerer import Question
@@ -185,9 +185,9 @@ def test_a_prompt_is_counted(own: httpx.Client) -> None:
 
 def test_the_models_are_looked_at(pool: Pool, own: httpx.Client) -> None:
     found = own.get("/localspec/doctor", params={"context": 100}).json()
-    looks: dict[str, Callable[[Any], list[Finding]]] = {"use": partial(inside.use, 100), "parts": inside.parts}
+    looks: dict[str, Callable[[Any], list[Remark]]] = {"use": partial(checks.use, 100), "parts": checks.parts}
     for name, look in looks.items():
-        assert [Finding(**one).name for one in found[name]] == [one.name for one in look(engine_of(pool))]
+        assert [Remark(**one).name for one in found[name]] == [one.name for one in look(engine_of(pool))]
 
 
 def test_what_is_kept_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> None:

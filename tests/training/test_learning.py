@@ -12,12 +12,12 @@ import pytest
 from localspec.drafters.cut import Part, Weights, read_shape
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf import Header
-from localspec.training.answers import LONGEST, TOP, Answer
+from localspec.training.answers import LONGEST, TOP, TeacherAnswer
 
 torch = pytest.importorskip("torch")
 
 from localspec.training.learning import (  # noqa: E402 - needs torch
-    DraftModel,
+    StudentModel,
     Training,
     example,
     loss_of,
@@ -28,7 +28,7 @@ SECONDS = 3600.0
 """Of training, as far as the learning rate knows: the tests stop after some steps."""
 
 
-def answers(part: Part, count: int = 24) -> list[Answer]:
+def answers(part: Part, count: int = 24) -> list[TeacherAnswer]:
     """Answers that count on from token to token of the part, as sure as can be."""
     made = []
     for number in range(count):
@@ -37,13 +37,13 @@ def answers(part: Part, count: int = 24) -> list[Answer]:
         ids[:, 0] = tokens[10:]
         chances = np.full((20, TOP), -20.0, dtype=np.float16)
         chances[:, 0] = 0.0
-        made.append(Answer(tokens, 10, ids, chances))
+        made.append(TeacherAnswer(tokens, 10, ids, chances))
     return made
 
 
-def model_of(header: Header, part: Part) -> DraftModel:
+def model_of(header: Header, part: Part) -> StudentModel:
     torch.manual_seed(0)
-    return DraftModel(read_shape(header), Weights(header), part, [0, 5])
+    return StudentModel(read_shape(header), Weights(header), part, [0, 5])
 
 
 def steps(training: Training, count: int) -> None:
@@ -65,7 +65,7 @@ def test_an_answer_is_read_in_tokens_of_the_part(header: Header, part: Part) -> 
     ids = np.full((3, TOP), outside, dtype=np.int32)
     ids[:, 1] = inside
     chances = np.log(np.full((3, TOP), 0.25)).astype(np.float16)
-    found = example(Answer(tokens, 2, ids, chances), part)
+    found = example(TeacherAnswer(tokens, 2, ids, chances), part)
     assert found is not None
     pieces = part.pieces(outside)
     place = int(part.places[inside])
@@ -79,7 +79,7 @@ def test_an_answer_is_read_in_tokens_of_the_part(header: Header, part: Part) -> 
 def test_a_long_answer_keeps_its_end(part: Part) -> None:
     tokens = part.ids[np.arange(1000) % 500].astype(np.int32)
     ids, chances = np.zeros((990, TOP), dtype=np.int32), np.zeros((990, TOP), dtype=np.float16)
-    found = example(Answer(tokens, 10, ids, chances), part)
+    found = example(TeacherAnswer(tokens, 10, ids, chances), part)
     assert found is not None
     assert len(found.tokens) == LONGEST
     assert found.places.tolist() == list(range(LONGEST - 1))
@@ -132,7 +132,7 @@ def test_a_damaged_checkpoint_is_one_sentence(header: Header, part: Part, tmp_pa
         with pytest.raises(ModelFileError, match=r"checkpoint\.pt cannot be read: "):
             Training(model_of(header, part), examples, file, SECONDS)
     file.write_bytes(whole)
-    other = DraftModel(read_shape(header), Weights(header), part, [0])
+    other = StudentModel(read_shape(header), Weights(header), part, [0])
     with pytest.raises(ModelFileError, match=r"checkpoint\.pt cannot be read: "):
         Training(other, examples, file, SECONDS)
 

@@ -15,7 +15,7 @@ from tests.llama import architectures
 
 torch = pytest.importorskip("torch")
 
-from localspec.training.learning import DraftModel  # noqa: E402 - needs torch
+from localspec.training.learning import StudentModel  # noqa: E402 - needs torch
 
 
 @pytest.mark.parametrize("name", ["tiny", "llama", "qwen2", "qwen3"])
@@ -25,7 +25,7 @@ def test_all_layers_of_a_target_give_its_own_probabilities(name: str, tiny_targe
     shape = read_shape(header)
     part = choose(header, np.ones(shape.vocabulary, dtype=np.float32), shape.vocabulary)
     assert len(part.ids) == shape.vocabulary
-    model = DraftModel(shape, Weights(header), part, range(shape.layers))
+    model = StudentModel(shape, Weights(header), part, range(shape.layers))
     with Engine.load(path, drafter="none", context=256) as engine:
         tokens = engine.tokenize("Sort these: 4, 2, 9. Then say hello to Maria.", special=False)
         scores = engine.score(tokens, 20)
@@ -46,7 +46,7 @@ def test_what_is_exported_is_what_was_trained(
     shape = read_shape(header)
     weight = np.random.default_rng(5).random(shape.vocabulary).astype(np.float32)
     part = choose(header, weight, 700)
-    model = DraftModel(shape, Weights(header), part, [0, 5])
+    model = StudentModel(shape, Weights(header), part, [0, 5])
     with torch.no_grad():
         for one in model.parameters():
             one.mul_(1.0 + 0.1 * torch.randn(one.shape, generator=torch.Generator().manual_seed(2)))

@@ -9,10 +9,10 @@ from localspec.errors import ModelError, UsageError
 from localspec.gguf import Header
 from localspec.machine import ram
 from localspec.training import course
-from localspec.training.course import Plan, check_free, plan
+from localspec.training.course import TrainingPlan, check_free, plan
 
 
-def of(header: Header, layers: int = 2, minutes: float = 60.0, pass_seconds: float = 0.001) -> Plan:
+def of(header: Header, layers: int = 2, minutes: float = 60.0, pass_seconds: float = 0.001) -> TrainingPlan:
     return plan(header, read_shape(header), layers, minutes, pass_seconds, [ram()])
 
 
@@ -43,7 +43,7 @@ def test_a_slow_target_is_measured_at_the_end_alone(header: Header) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_numbers(header: Header) -> None:
-    found = Plan(60.0, 10, 4_000_000_000, 2_000_000_000, 10, 10, ())
+    found = TrainingPlan(60.0, 10, 4_000_000_000, 2_000_000_000, 10, 10, ())
     check_free(found, 0, 0)  # unknown
     check_free(found, 5_000_000_000, 3_000_000_000)
     with pytest.raises(ModelError, match=r"Training takes 4\.0 GB of memory, and 1\.0 GB are free\.") as error:

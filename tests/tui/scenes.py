@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from localspec.chat.archive.message import Preset
-from localspec.checks.doctor import Finding
+from localspec.checks.doctor import Remark
 from localspec.models.hub.hub import Found, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
@@ -41,12 +41,12 @@ SHELF = [
     Item("mistral-small-3.2-24b", "mistral-small-draft", "hub", 0, "unknown size"),
 ]
 FINDINGS = [
-    Finding(
+    Remark(
         "GPU", "CUDA0 (a card) is idle: the target is on the CPU", "Put the target's layers on it.", "--gpu-layers -1"
     ),
-    Finding("speed", "41.2 tokens/s over 12 answers, 1.62x plain decoding (estimated from passes without drafts)"),
-    Finding("acceptance", "acceptance rate 0.71: 710 of 1000 guesses"),
-    Finding("time", "draft 21%, verify 74%, host 5% of decoding"),
+    Remark("speed", "41.2 tokens/s over 12 answers, 1.62x plain decoding (estimated from passes without drafts)"),
+    Remark("acceptance", "acceptance rate 0.71: 710 of 1000 guesses"),
+    Remark("time", "draft 21%, verify 74%, host 5% of decoding"),
 ]
 FOUND = [
     Found("Qwen/Qwen3-8B-GGUF", 1_204_311, False, ""),

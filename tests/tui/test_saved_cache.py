@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli.commands import chat
-from localspec.cli.options import engine_settings
+from localspec.cli.shared import engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.runtime.kept.caches import CacheFolder

@@ -9,7 +9,7 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.widgets import Input, OptionList, Static
 
-from localspec.checks.doctor import Finding
+from localspec.checks.doctor import Remark
 from localspec.engine.slot import PassRecord
 from localspec.remote.answerer import Facts
 from localspec.tui.screens.help import DoctorScreen, content_of, ordered, verdict
@@ -315,7 +315,7 @@ async def test_the_doctor_examines_and_copies(make_app: MakeApp, monkeypatch: py
         names = [finding.name for finding in screen.findings]
         assert {"speed", "acceptance", "time", "models", "memory"} <= set(names)
         assert "tokens/s over 1 answers" in next(one.value for one in screen.findings if one.name == "speed")
-        screen._show([Finding("GPU", "[red]idle[/red]", "Use it.", "--gpu-layers -1"), Finding("load", "0.1")])
+        screen._show([Remark("GPU", "[red]idle[/red]", "Use it.", "--gpu-layers -1"), Remark("load", "0.1")])
         await pilot.pause()
         assert "1 thing to look at: GPU" in shown(app, "#verdict")
         await pilot.press("enter")
@@ -331,7 +331,7 @@ async def test_the_doctor_examines_and_copies(make_app: MakeApp, monkeypatch: py
 
 
 async def test_findings_with_advice_come_first() -> None:
-    findings = ordered([Finding("a", "good"), Finding("b", "bad", "mend it", "command"), Finding("c", "good")])
+    findings = ordered([Remark("a", "good"), Remark("b", "bad", "mend it", "command"), Remark("c", "good")])
     assert [finding.name for finding in findings] == ["b", "a", "c"]
     assert content_of(findings[0]).plain == "! b  bad\n    mend it\n    command"
     assert "nothing to mend" in verdict(findings[1:]).plain

@@ -10,29 +10,15 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.answers import (
-    add_endpoint_options,
-    check_endpoint_options,
-    key_of,
-    name_target,
-    say_of_model,
-    take_listed,
-)
-from localspec.cli.options import (
-    add_model_options,
-    add_process,
-    add_sampling_options,
-    engine_settings,
-    fitting,
-    take_default,
-    wanted_of,
-)
+from localspec.cli import shared
 from localspec.cli.parser import add_engine_settings
+from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
+from localspec.options import Options
+from localspec.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress
-    from localspec.options import Options
     from localspec.remote.answerer import Answerer
     from localspec.runner.child import Child
     from localspec.runtime.engine import Engine
@@ -46,36 +32,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--private", action="store_true", help="keep nothing of these chats; /private leads back")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
-    add_endpoint_options(parser)
+    shared.add_endpoint_options(parser)
     add_engine_settings(parser, "chat_cache_gb")
-    add_process(parser)
-    add_model_options(parser)
-    add_sampling_options(parser)
+    shared.add_process(parser)
+    shared.add_model_options(parser)
+    shared.add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.cli.places import check_openable
-
     if options.name is not None:
-        name_target(options, options.name)
-        check_openable(options.name)  # before a screen shows
-    take_listed(options)
-    check_endpoint_options(options, "chat_cache_gb")
+        shared.name_target(options, options.name)
+        shared.check_openable(options.name)  # before a screen shows
+    shared.take_listed(options)
+    shared.check_endpoint_options(options, "chat_cache_gb")
     # Textual draws on standard error.
     screens = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
     options.plain = options.plain or not screens
     faults: list[str] = []
-    take_default(options, None if options.plain else faults)  # the screens would cover what is written before them
+    # The screens would cover what is written before them.
+    shared.take_default(options, None if options.plain else faults)
     if options.private and options.plain:
         options.corpus = "off"  # else a conversation line by line keeps nothing
-    wanted = wanted_of(options)  # refuse bad values before a model is loaded
+    wanted = shared.wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain:
         from localspec.cli.commands.line_chat import Conversation, loaded
 
         with closing(_answerer(options, {})) as answerer:
             facts = loaded(answerer)
             if facts.target is not None:
-                say_of_model(facts.target, facts.completes, options)
+                shared.say_of_model(facts.target, facts.completes, options)
             Conversation(answerer, facts, options, wanted).hold()
         return 0
     return _open(options, wanted, "".join(faults))
@@ -89,7 +74,12 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     from localspec.tui.talk.session import Preferences, Session
     from localspec.tui.widgets.dialogs import shown
 
-    notices = []
+    defaults, notices = asdict(SamplingParams()), list[str]()
+    begin = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
+    begin |= {name: value for name in ("seed", "max_tokens") if (value := getattr(wanted, name)) is not None}
+    begin |= ({"stop": wanted.stop} if wanted.stop else {}) | (
+        {} if options.system is None else {"system": options.system}
+    )
     try:
         liked = Preferences.load()
     except UsageError as error:
@@ -100,7 +90,7 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
             archive,
             liked,
             partial(_local, options) if options.listed or not options.endpoint else None,
-            begin=_given(wanted) | ({"system": options.system} if options.system is not None else {}),
+            begin=begin,
             resume=not options.new,
             private=options.private,
             fault=fault and f"{fault} /models lists others.",
@@ -116,38 +106,25 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     return 1 if code is None else code  # None = it did not get to the point of being left
 
 
-def _given(wanted: Options) -> dict[str, Any]:
-    """Sampling options that differ from the defaults, as parameters of a new chat."""
-    from localspec.types import SamplingParams
-
-    defaults = asdict(SamplingParams())
-    given = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
-    rest = {name: getattr(wanted, name) for name in ("seed", "max_tokens", "stop")}
-    return given | {name: value for name, value in rest.items() if value not in (None, ())}
-
-
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:
     if options.endpoint:
         from localspec.remote.asking import ServedAnswerer
 
-        return ServedAnswerer(options.endpoint, options.model, key_of(options))
+        return ServedAnswerer(options.endpoint, options.model, shared.key_of(options))
     return _local(options, None, None, liked)
 
 
 def _local(options: argparse.Namespace, target: str | None, draft: str | None, liked: dict[str, Any]) -> Answerer:
     """Models with the options of the command line; another target leaves the line's target, draft and heads after."""
-    values = dict(vars(options))
-    if target is not None:
-        values |= {"target": target, "draft": draft, "heads": None}
-    wanted = argparse.Namespace(**values)
     from localspec.models.installed.catalog import DEFAULT_PAIR
     from localspec.models.installed.installed import whole
     from localspec.runner.answering import ChildAnswerer
 
+    other = {} if target is None else {"target": target, "draft": draft, "heads": None}
+    wanted = argparse.Namespace(**{**vars(options), **other})
     name = str(wanted.target or "bundled pair").rpartition("/")[2]
     key = DEFAULT_PAIR if wanted.target is None else whole(str(wanted.target))  # loads it again, from any folder
-    make = partial(_child if options.process else _here, wanted, liked)
-    return ChildAnswerer(make, name, key, command=options.command)
+    return ChildAnswerer(partial(_made, wanted, liked), name, key, command=options.command)
 
 
 def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress) -> Engine:
@@ -159,13 +136,12 @@ def _load(options: argparse.Namespace, liked: dict[str, Any], progress: Progress
     return engine
 
 
-def _here(options: argparse.Namespace, liked: dict[str, Any]) -> Here:
-    from localspec.server.own.serve import Here
+def _made(options: argparse.Namespace, liked: dict[str, Any]) -> Here | Child:
+    """The engine, loaded by `_load` in this process, or one in a process of its own."""
+    if not options.process:
+        from localspec.server.own.serve import Here
 
-    return Here(partial(_load, options, liked))
-
-
-def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
+        return Here(partial(_load, options, liked))
     from localspec.models.installed.installed import find
     from localspec.runner.child import Child, Load
 
@@ -177,13 +153,11 @@ def _child(options: argparse.Namespace, liked: dict[str, Any]) -> Child:
 
 def _settings(options: argparse.Namespace, liked: dict[str, Any]) -> dict[str, Any]:
     """Options, and preferences where an option has its default."""
-    from localspec.config import EngineSettings
-
-    defaults, given = {field.name: field.default for field in fields(EngineSettings)}, engine_settings(options)
+    defaults, given = {field.name: field.default for field in fields(EngineSettings)}, shared.engine_settings(options)
     silent = {name: value for name, value in liked.items() if given.get(name, defaults[name]) == defaults[name]}
     settings = given | silent
     if not options.plain:
         if settings.get("corpus", "auto") == "auto":
             settings["corpus"] = "on"  # the chat keeps its answers anyway
         settings.setdefault("second_slot", True)
-    return fitting(options, settings)
+    return shared.fitting(options, settings)

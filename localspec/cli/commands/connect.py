@@ -6,6 +6,7 @@ Nothing is written into the client's own configuration, and the key goes into it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,7 @@ from localspec.remote.server import base_of, way_to
 if TYPE_CHECKING:
     import httpx2
 
-NO_KEY = "none"
-"""What a client gets as a key where the server asks for none: most refuse to start without any."""
+NO_KEY = "none"  # what a client gets as a key where the server asks for none: most refuse to start without any
 _MILLISECONDS = 3_600_000
 """An hour: how long a client waits for an answer. A long prompt takes minutes on a CPU, more than clients wait for by
 themselves (Claude Code 10 minutes, Codex and opencode 5)."""
@@ -43,22 +43,18 @@ _REDIRECTING = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    url: str
-    """`http://host:port`, without /v1."""
+class AgentServer:
+    url: str  # `http://host:port`, without /v1
     model: str
-    context: int | None = None
-    """Tokens; None = the server does not say."""
+    context: int | None = None  # tokens; None = the server does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ClientSetup:
     program: str
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables it needs, besides the key."""
-    key_variable: str = KEY_VARIABLE
-    """Where it reads the key."""
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables it needs, besides the key
+    key_variable: str = KEY_VARIABLE  # where it reads the key
     first_prompt: int | None = None
     """Tokens of its first prompt, system message and tools, as once recorded; None = not known."""
 
@@ -68,78 +64,57 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _SECRET.search(name) and name not in _REDIRECTING}
 
 
-def _claude(server: Server) -> Setup:
-    models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
-    environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, server.model)}
-    # Else the system message begins with a line that differs from session to session, and no prompt is found cached.
-    environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
-    environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
-    environment["ANTHROPIC_SMALL_FAST_MODEL"] = server.model  # the name of older versions
-    return Setup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
+CLIENTS = ("claude", "codex", "opencode", "aider", "goose", "qwen")
 
 
-def _codex(server: Server) -> Setup:
-    provider = {"name": "localspec", "base_url": f"{server.url}/v1", "env_key": KEY_VARIABLE, "wire_api": "responses"}
-    settings = {f"model_providers.localspec.{key}": value for key, value in provider.items()}
-    words = [word for key, value in settings.items() for word in ("-c", f"{key}={json.dumps(value)}")]
-    words += ["-c", f"model_providers.localspec.stream_idle_timeout_ms={_MILLISECONDS}"]
-    if server.context is not None:
-        words += ["-c", f"model_context_window={server.context}"]
-    words += ["-c", 'model_provider="localspec"', "-m", server.model]
-    return Setup("codex", tuple(words), first_prompt=6_662)
+def setup_of(client: str, server: AgentServer) -> ClientSetup:
+    """How one of `CLIENTS` is set up for a server."""
+    api, model, context = f"{server.url}/v1", server.model, server.context
+    if client == "claude":
+        models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
+        environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, model)}
+        # Else the system message begins with a line that differs by session, and no prompt is found cached.
+        environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
+        environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
+        environment["ANTHROPIC_SMALL_FAST_MODEL"] = model  # the name of older versions
+        return ClientSetup("claude", (), environment, "ANTHROPIC_AUTH_TOKEN", 18_846)
+    if client == "codex":
+        provider = {"name": "localspec", "base_url": api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
+        words = [f"model_providers.localspec.{key}={json.dumps(value)}" for key, value in provider.items()]
+        words += [f"model_providers.localspec.stream_idle_timeout_ms={_MILLISECONDS}"]
+        words += [] if context is None else [f"model_context_window={context}"]
+        words = [word for setting in (*words, 'model_provider="localspec"') for word in ("-c", setting)]
+        return ClientSetup("codex", (*words, "-m", model), first_prompt=6_662)
+    if client == "opencode":
+        limits = {} if context is None else {"limit": {"context": context, "output": context // 4}}
+        waits = dict.fromkeys(("timeout", "headerTimeout", "chunkTimeout"), _MILLISECONDS)
+        local = {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "localspec",
+            "options": {"baseURL": api, "apiKey": f"{{env:{KEY_VARIABLE}}}"} | waits,
+            "models": {model: {"name": model, **limits}},
+        }
+        chosen = dict.fromkeys(("model", "small_model"), f"localspec/{model}")
+        content = json.dumps({"provider": {"localspec": local}} | chosen)
+        return ClientSetup("opencode", (), {"OPENCODE_CONFIG_CONTENT": content}, first_prompt=7_622)
+    if client == "aider":
+        words = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{model}")]
+        words += ["--timeout", str(_MILLISECONDS // 1000)]
+        tokens = 697 + 1024  # its map of a repository has 1,024 at most
+        return ClientSetup("aider", tuple(words), {"OPENAI_API_BASE": api}, "OPENAI_API_KEY", tokens)
+    if client == "goose":
+        environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": model, "OPENAI_HOST": server.url}
+        environment |= {} if context is None else {"GOOSE_CONTEXT_LIMIT": str(context)}
+        return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
+    environment = {"OPENAI_BASE_URL": api, "OPENAI_MODEL": model}  # qwen, which else writes 8,000 tokens at most
+    environment |= {} if context is None else {"QWEN_CODE_MAX_OUTPUT_TOKENS": str(context // 4)}
+    return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
 
-
-def _opencode(server: Server) -> Setup:
-    limits = {} if server.context is None else {"limit": {"context": server.context, "output": server.context // 4}}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "localspec",
-        "options": {"baseURL": f"{server.url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"}
-        | dict.fromkeys(("timeout", "headerTimeout", "chunkTimeout"), _MILLISECONDS),
-        "models": {server.model: {"name": server.model, **limits}},
-    }
-    settings = {"provider": {"localspec": provider}} | dict.fromkeys(
-        ("model", "small_model"), f"localspec/{server.model}"
-    )
-    return Setup("opencode", (), {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}, first_prompt=7_622)
-
-
-def _aider(server: Server) -> Setup:
-    environment = {"OPENAI_API_BASE": f"{server.url}/v1"}
-    models = [word for option in ("--model", "--weak-model") for word in (option, f"openai/{server.model}")]
-    words = (*models, "--timeout", str(_MILLISECONDS // 1000))
-    return Setup("aider", words, environment, "OPENAI_API_KEY", 697 + 1024)  # its map of a repository has 1,024 at most
-
-
-def _goose(server: Server) -> Setup:
-    environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": server.model, "OPENAI_HOST": server.url}
-    if server.context is not None:
-        environment["GOOSE_CONTEXT_LIMIT"] = str(server.context)
-    return Setup("goose", ("session",), environment, "OPENAI_API_KEY")
-
-
-def _qwen(server: Server) -> Setup:
-    environment = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_MODEL": server.model}
-    if server.context is not None:
-        environment["QWEN_CODE_MAX_OUTPUT_TOKENS"] = str(server.context // 4)  # else 8,000, whatever the context
-    return Setup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
-
-
-CLIENTS: dict[str, Callable[[Server], Setup]] = {
-    "claude": _claude,
-    "codex": _codex,
-    "opencode": _opencode,
-    "aider": _aider,
-    "goose": _goose,
-    "qwen": _qwen,
-}
-"""By name, what sets a client up for a server."""
 
 ENOUGH_CONTEXT = 32_768
 """Tokens below which coding agents soon run out: their system messages and tools alone take some 10,000."""
 _URL = "http://127.0.0.1:8080"
-_SECONDS, _LOAD_SECONDS = 5.0, 120.0
-"""How long a server may take to list its models, and to load one."""
+_SECONDS, _LOAD_SECONDS = 5.0, 120.0  # how long a server may take to list its models, and to load one
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -163,19 +138,30 @@ def run(options: argparse.Namespace) -> int:
             f"{ENOUGH_CONTEXT:,} or more. Start it with --context {ENOUGH_CONTEXT}.",
             file=sys.stderr,
         )
-    setup = CLIENTS[options.client](server)
+    setup = setup_of(options.client, server)
     if options.run:
         told = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
         if told:
             print(told, file=sys.stderr)
-        return _start(setup, options.after_dashes, key or NO_KEY)
+        path = shutil.which(setup.program)
+        if path is None:
+            raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")
+        environment = {**without_keys(os.environ), **setup.environment, setup.key_variable: key or NO_KEY}
+        sys.stdout.flush()
+        with subprocess.Popen([path, *setup.arguments, *options.after_dashes], env=environment) as child:
+            while True:
+                try:
+                    code = child.wait()
+                except KeyboardInterrupt:  # the terminal tells the client, too, which decides what it means
+                    continue
+                return code if code >= 0 else 128 - code
     print_plain(_command(setup, options.after_dashes, bool(key)))  # a server may call its model anything
     if options.api_key_file:
         print(f"localspec: {KEY_VARIABLE} must hold the key of {options.api_key_file} there.", file=sys.stderr)
     return 0
 
 
-def _ask(text: str, wanted: str | None, key: str) -> Server:
+def _ask(text: str, wanted: str | None, key: str) -> AgentServer:
     """The server at an address, with one of its models."""
     import httpx2 as httpx
 
@@ -190,7 +176,18 @@ def _ask(text: str, wanted: str | None, key: str) -> Server:
         if wanted is not None and wanted not in names:
             raise UsageError(f"{url} has no model {wanted!r}.", f"It has: {', '.join(one['id'] for one in cards)}.")
         card = cards[0] if wanted is None else names[wanted]
-        return Server(url, wanted or card["id"], _context(client, card))
+        # Tokens of its context: as listed by llama-server and localspec, or by vLLM, else as /props has it once loaded.
+        meta = card.get("meta")
+        context = meta.get("n_ctx") if isinstance(meta, dict) else card.get("max_model_len")
+        if not isinstance(context, int):
+            with contextlib.suppress(LocalspecError, httpx.HTTPError):
+                if card.get("status") == "unloaded":
+                    client.post("/v1/models/load", json={"model": card["id"]}, timeout=_LOAD_SECONDS)
+                props = _get(client, "/props", params={"model": card["id"]}, timeout=_LOAD_SECONDS)
+                settings = props.get("default_generation_settings")
+                context = settings.get("n_ctx") if isinstance(settings, dict) else None
+        known = context if isinstance(context, int) and context > 0 else None
+        return AgentServer(url, wanted or card["id"], known)
 
 
 def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
@@ -210,26 +207,7 @@ def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def _context(client: httpx2.Client, card: dict[str, Any]) -> int | None:
-    """Tokens of a model's context: as listed by llama-server and localspec, or by vLLM, else as /props has it once the
-    model is loaded."""
-    meta = card.get("meta")
-    found = meta.get("n_ctx") if isinstance(meta, dict) else card.get("max_model_len")
-    if not isinstance(found, int):
-        import httpx2 as httpx
-
-        try:
-            if card.get("status") == "unloaded":
-                client.post("/v1/models/load", json={"model": card["id"]}, timeout=_LOAD_SECONDS)
-            props = _get(client, "/props", params={"model": card["id"]}, timeout=_LOAD_SECONDS)
-        except (LocalspecError, httpx.HTTPError):
-            return None
-        settings = props.get("default_generation_settings")
-        found = settings.get("n_ctx") if isinstance(settings, dict) else None
-    return found if isinstance(found, int) and found > 0 else None
-
-
-def _command(setup: Setup, more: list[str], has_key: bool) -> str:
+def _command(setup: ClientSetup, more: list[str], has_key: bool) -> str:
     """A line for a shell, with the key's variable in place of the key."""
     dropped = sorted(set(os.environ) - set(without_keys(os.environ)) - {KEY_VARIABLE, setup.key_variable})
     unset = [word for name in dropped if name not in setup.environment for word in ("-u", name)]
@@ -241,39 +219,31 @@ def _command(setup: Setup, more: list[str], has_key: bool) -> str:
     return " ".join(["env", *unset, *named, setup.program, *map(quote, (*setup.arguments, *more))])
 
 
-def _start(setup: Setup, more: list[str], key: str) -> int:
-    path = shutil.which(setup.program)
-    if path is None:
-        raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")
-    environment = {**without_keys(os.environ), **setup.environment, setup.key_variable: key}
-    sys.stdout.flush()
-    with subprocess.Popen([path, *setup.arguments, *more], env=environment) as child:
-        while True:
-            try:
-                code = child.wait()
-            except KeyboardInterrupt:  # the terminal tells the client, too, which decides what it means
-                continue
-            return code if code >= 0 else 128 - code
-
-
 # How long a server will read a coding agent's first prompt, told before the agent starts.
 
-_WORDS = 300
-"""Of the text that is read to measure the speed; a word is a token or more."""
-_WARM_UP_WORDS = 30
-"""Of the text before it: a pass or two."""
-_READ_SECONDS = 120.0
-"""How long each may take, loading the model included."""
-_WORTH_SAYING = 10.0
-"""Seconds of waiting below which nothing is said."""
+_WORDS = 300  # of the text that is read to measure the speed; a word is a token or more
+_WARM_UP_WORDS = 30  # of the text before it: a pass or two
+_READ_SECONDS = 120.0  # how long each may take, loading the model included
+_WORTH_SAYING = 10.0  # seconds of waiting below which nothing is said
 
 
 def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
-    """A sentence for a client whose first prompt, of so many tokens, takes long here; "" = it does not, or the server
-    cannot say.
-    """
-    rate = _tokens_per_second(url, model, key)
-    if rate is None or tokens / rate < _WORTH_SAYING:
+    """A sentence for a client whose first prompt, of so many tokens, takes long here; "" = no, or not known."""
+    import httpx2 as httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    rate: Any = None
+    try:
+        with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
+            # The first text is not measured: it waits until the model is loaded and its file is read from disk.
+            for words in (_WARM_UP_WORDS, _WORDS):
+                prompt = " ".join(secrets.token_hex(2) for _ in range(words))  # which no cache holds
+                body = {"model": model, "prompt": prompt, "max_tokens": 1}
+                answer: Any = asking.post(f"{url}/v1/completions", json=body).json()
+                rate = answer["timings"]["prompt_per_second"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return ""
+    if not isinstance(rate, int | float) or rate <= 0 or tokens / rate < _WORTH_SAYING:
         return ""
     seconds = tokens / rate
     told = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
@@ -281,26 +251,3 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
         f"localspec: the first prompt of {client} has some {round(tokens, -3):,} tokens; at {rate:.0f} tokens/s this "
         f"machine reads them in about {told}. Later prompts begin alike, and what is alike is read once."
     )
-
-
-def _tokens_per_second(url: str, model: str, key: str) -> float | None:
-    """The speed at which a text is read that no cache holds; None = the server does not tell.
-
-    A first text is not measured: it waits until the model is loaded and its file is read from disk.
-    """
-    import httpx2 as httpx
-
-    from localspec.remote.server import way_to
-
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    rate: Any = None
-    try:
-        with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
-            for words in (_WARM_UP_WORDS, _WORDS):
-                prompt = " ".join(secrets.token_hex(2) for _ in range(words))
-                body = {"model": model, "prompt": prompt, "max_tokens": 1}
-                answer: Any = asking.post(f"{url}/v1/completions", json=body).json()
-                rate = answer["timings"]["prompt_per_second"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return None
-    return float(rate) if isinstance(rate, int | float) and rate > 0 else None

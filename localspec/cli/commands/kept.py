@@ -20,12 +20,12 @@ from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.cli.output import report
 from localspec.cli.parser import add_engine_settings, add_whole
+from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.chat.archive.archive import Archive
-    from localspec.gguf import Header
     from localspec.runtime.kept.corpus import CorpusFile
 
 _SUFFIXES = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".json": "json"}
@@ -188,9 +188,7 @@ _CHATS: dict[str, Callable[..., None]] = {
     "undo": _undo,
 }
 
-
-_LARGEST = 4_000_000
-"""Bytes of a file that is added."""
+_LARGEST = 4_000_000  # bytes of a file that is added
 
 
 def add_options_corpus(parser: argparse.ArgumentParser) -> None:
@@ -219,9 +217,8 @@ def run_corpus(options: argparse.Namespace) -> int:
     return _CORPUS[options.action](options)
 
 
-def _opened(options: argparse.Namespace) -> tuple[Path, Header, CorpusFile]:
-    """The target's file, its header, and its corpus."""
-    from localspec.config import EngineSettings
+def _opened(options: argparse.Namespace) -> tuple[Path, CorpusFile]:
+    """The target's file, and its corpus."""
     from localspec.llama.model import check_text_model
     from localspec.models.installed.installed import find
     from localspec.runtime.kept.corpus import file_of
@@ -229,27 +226,18 @@ def _opened(options: argparse.Namespace) -> tuple[Path, Header, CorpusFile]:
     target, _ = find(options.target)
     given = {} if options.corpus_mb is None else {"corpus_mb": options.corpus_mb}
     settings = EngineSettings(target, **given)
-    header = check_text_model(target)
-    return target, header, file_of(header, settings.corpus_mb)
+    return target, file_of(check_text_model(target), settings.corpus_mb)
 
 
 def _stats(options: argparse.Namespace) -> int:
-    target, _, file = _opened(options)
+    target, file = _opened(options)
     with closing(file):
         sequences = file.read()
     tokens = sum(len(one.tokens) for one in sequences)
     last = sequences[-1].used if sequences else None
     models = Counter("added by hand" if one.model is None else one.model or "not known" for one in sequences)
-    facts: dict[str, Any] = {
-        "target": target.name,
-        "path": str(file.path),
-        "texts": len(sequences),
-        "models": models,
-        "tokens": tokens,
-        "bytes": file.size,
-        "budget_bytes": file.budget,
-        "last_used": last,
-    }
+    facts: dict[str, Any] = {"target": target.name, "path": str(file.path), "texts": len(sequences), "models": models}
+    facts |= {"tokens": tokens, "bytes": file.size, "budget_bytes": file.budget, "last_used": last}
     lines = [f"The corpus for {target.name} is empty. Chats fill it, and `localspec corpus add FILES`."]
     if sequences:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(last))
@@ -269,7 +257,7 @@ def _clear(options: argparse.Namespace) -> int:
     from localspec.runtime.kept.corpus import files
 
     cleared = 0
-    for file in files() if options.all else [_opened(options)[2]]:
+    for file in files() if options.all else [_opened(options)[1]]:
         with closing(file):
             cleared += file.trim(0) > 0
             file.drop_damaged()
@@ -279,7 +267,7 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _trim(options: argparse.Namespace) -> int:
-    file = _opened(options)[2]
+    file = _opened(options)[1]
     with closing(file):
         removed = file.trim(file.budget)
     facts = {"removed": removed, "bytes": file.size, "budget_bytes": file.budget}
@@ -292,7 +280,7 @@ def _add(options: argparse.Namespace) -> int:
     from localspec.runtime.kept.corpus import KEPT_SHARE, Sequence, name_of
     from localspec.types import NO_TOKENS
 
-    target, _, file = _opened(options)
+    target, file = _opened(options)
     room, size, left_out = int(KEPT_SHARE * file.budget), 0, 0
     sequences = []
     with Model.load(target, kernels="plain") as model:
@@ -319,11 +307,7 @@ def _add(options: argparse.Namespace) -> int:
 
 
 def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
-    """Every file, and its text; "" = it is none. Files of a folder in the order of their names.
-
-    Raises:
-        UsageError: something that was named is not there, or cannot be read as text.
-    """
+    """Every file and its text; "" = none. A name that is not there, or cannot be read as text, is a UsageError."""
     for name in names:
         path = typed(name)
         if os.path.isdir(path):

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from queue import SimpleQueue
 
 from localspec.chat.plain_text import plain_text
 from localspec.chat.reply.harmony import Retelling
 from localspec.chat.turn import Message
 from localspec.cli import output, streams
-from localspec.cli.answers import print_known
+from localspec.cli.shared import print_known
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
@@ -66,16 +65,6 @@ def loaded(answerer: Answerer) -> Facts:
     return news.facts
 
 
-def _offered() -> list[str]:
-    """Lines that greet who talks with the tiny pair."""
-    from localspec.runtime.offered import HEADING, TINY, offered
-
-    found = offered()
-    width = max((len(name) for name, _ in found), default=0)
-    rows = [f"{name:{width}}  {words}" for name, words in found]
-    return [TINY, *([HEADING, *rows, "localspec pull NAME fetches one."] if found else [])]
-
-
 class Conversation:
     """The messages so far, and the loop that reads the next one."""
 
@@ -103,15 +92,28 @@ class Conversation:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - line editing and history in input()
             said = f"localspec chat with {self._title}. /help lists commands, Ctrl-D ends."
-            notes = _offered() if self._facts.bundled else []
-            print(plain_text("\n".join([said, *notes])), file=sys.stderr)  # a server names its models
+            lines = [said]
+            if self._facts.bundled:
+                from localspec.runtime.offered import HEADING, TINY, offered
+
+                lines.append(TINY)
+                if found := offered():
+                    width = max(len(name) for name, _ in found)
+                    rows = (f"{name:{width}}  {words}" for name, words in found)
+                    lines += [HEADING, *rows, "localspec pull NAME fetches one."]
+            print(plain_text("\n".join(lines)), file=sys.stderr)  # a server names its models
         while (line := self._read(interactive)) is not None:
             try:
                 if line.startswith("/"):
                     if not self._command(line):
                         return
                 elif line.strip():
-                    self._say(line)
+                    self.turns.append(Message("user", line))
+                    try:
+                        self._answer()
+                    except LocalspecError:
+                        self.turns.pop()  # a message that cannot be answered is not part of the conversation
+                        raise
             except LocalspecError as error:  # the conversation goes on
                 print(f"localspec: {plain_text(str(error))}", file=sys.stderr)
 
@@ -146,7 +148,14 @@ class Conversation:
         elif name == "system":
             self.system = rest.strip() or None
         elif name == "again":
-            self._again()
+            if len(self.turns) < 2:
+                raise UsageError("There is no answer to repeat yet.")
+            old = self.turns.pop()
+            try:
+                self._answer(seed=None)
+            except LocalspecError:
+                self.turns.append(old)
+                raise
         elif name == "stats":
             self._print_stats()
         elif name == "help":
@@ -155,30 +164,35 @@ class Conversation:
             raise UsageError(f"There is no command /{name}.", "/help lists them.")
         return True
 
-    def _say(self, text: str) -> None:
-        self.turns.append(Message("user", text))
-        try:
-            self._answer()
-        except LocalspecError:
-            self.turns.pop()  # a message that cannot be answered is not part of the conversation
-            raise
-
-    def _again(self) -> None:
-        if len(self.turns) < 2:
-            raise UsageError("There is no answer to repeat yet.")
-        old = self.turns.pop()
-        try:
-            self._answer(seed=None)
-        except LocalspecError:
-            self.turns.append(old)
-            raise
-
     def _answer(self, **changes: object) -> None:
-        system = [Message("system", self.system)] if self.system else []
-        parts: list[str] = []
-        finish = None
+        """Writes the answer and keeps it as a turn; Ctrl-C ends it, and what has come stays."""
+        wanted, parts, finish = self._wanted.having(changes), list[str](), None
+        messages = [*([Message("system", self.system)] if self.system else []), *self.turns]
+        asked = Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=True)
+        inbox, retelling = _Inbox(), Retelling(self._facts.channels)
         try:
-            finish = self._hear([*system, *self.turns], self._wanted.having(changes), parts)
+            answer = self._answerer.answer(asked, inbox)
+            with output.answer_lines() as write:
+
+                def read() -> AnswerEnded:
+                    while not isinstance(news := inbox.waiting.get(), AnswerEnded):
+                        if isinstance(news, AnswerPart):
+                            parts.append(news.text)
+                            write(retelling.push(news.text))
+                    self._last = news.stats, answer.seed
+                    return news
+
+                try:
+                    end = read()
+                except KeyboardInterrupt:
+                    answer.cancel()
+                    read()
+                    raise
+                finally:
+                    write(retelling.finish())
+            if end.error is not None:
+                raise end.error
+            finish = end.finish
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
         self.turns.append(Message("assistant", "".join(parts)))
@@ -186,35 +200,6 @@ class Conversation:
             print("The context is full; /clear starts again.", file=sys.stderr)
         if self._always_stats:
             self._print_stats()
-
-    def _hear(self, messages: Sequence[Message], wanted: Options, parts: list[str]) -> FinishReason:
-        """Writes the answer and collects its text in `parts`; why it ended. Ctrl-C ends it, and raises
-        KeyboardInterrupt.
-        """
-        asked = Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=True)
-        inbox, retelling = _Inbox(), Retelling(self._facts.channels)
-        answer = self._answerer.answer(asked, inbox)
-        with output.answer_lines() as write:
-
-            def read() -> AnswerEnded:
-                while not isinstance(news := inbox.waiting.get(), AnswerEnded):
-                    if isinstance(news, AnswerPart):
-                        parts.append(news.text)
-                        write(retelling.push(news.text))
-                self._last = news.stats, answer.seed
-                return news
-
-            try:
-                end = read()
-            except KeyboardInterrupt:
-                answer.cancel()
-                read()
-                raise
-            finally:
-                write(retelling.finish())
-        if end.error is not None:
-            raise end.error
-        return end.finish
 
     def _print_stats(self) -> None:
         if self._last is None:

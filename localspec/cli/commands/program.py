@@ -10,16 +10,14 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
 from localspec.cli.output import print_rows
+from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
-
-if TYPE_CHECKING:
-    from localspec.models.installed.processes import Process
+from localspec.models.installed.processes import running, servers
 
 
 def add_options_help(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +26,6 @@ def add_options_help(parser: argparse.ArgumentParser) -> None:
 
 def run_help(options: argparse.Namespace) -> int:
     from localspec.cli import COMMANDS, build_parser
-    from localspec.cli.parser import did_you_mean
 
     if not options.words:
         build_parser().print_help()
@@ -98,7 +95,6 @@ def add_options_ps(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ps(options: argparse.Namespace) -> int:
-    from localspec.models.installed.processes import running
     from localspec.models.installed.store import Store
 
     found = running()
@@ -123,8 +119,7 @@ def run_ps(options: argparse.Namespace) -> int:
     return 0
 
 
-_LOOK_SECONDS = 0.1
-"""How often it is looked whether the server has ended."""
+_LOOK_SECONDS = 0.1  # how often it is looked whether the server has ended
 
 
 def add_options_stop(parser: argparse.ArgumentParser) -> None:
@@ -133,23 +128,8 @@ def add_options_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stop(options: argparse.Namespace) -> int:
-    from localspec.models.installed.processes import servers
 
-    server = _meant(servers(), options.server)
-    try:
-        os.kill(server.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass  # it ended by itself meanwhile
-    except PermissionError:
-        raise LocalspecError(f"{_told(server)} is another user's, who alone can end it.") from None
-    while server in servers():
-        time.sleep(_LOOK_SECONDS)
-    print(plain_text(f"{_told(server)} has ended."))
-    return 0
-
-
-def _meant(found: list[Process], word: str | None) -> Process:
-    """The server of that port, socket file or model."""
+    found, word = servers(), options.server
     if not found:
         raise LocalspecError("No server of yours runs.", "`localspec serve` starts one.")
     meant = [one for one in found if word is None or word == one.at] or [one for one in found if word == one.name]
@@ -158,8 +138,15 @@ def _meant(found: list[Process], word: str | None) -> Process:
         raise LocalspecError(f"No server of yours is at {word!r}, or has a model of that name.", f"Running: {running}.")
     if len(meant) > 1:
         raise UsageError(f"Several servers run: {running}.", "Say which one: localspec stop PORT")
-    return meant[0]
-
-
-def _told(server: Process) -> str:
-    return f"The server of {server.name} at {server.at} (process {server.pid})"
+    (server,) = meant
+    words = f"The server of {server.name} at {server.at} (process {server.pid})"
+    try:
+        os.kill(server.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it ended by itself meanwhile
+    except PermissionError:
+        raise LocalspecError(f"{words} is another user's, who alone can end it.") from None
+    while server in servers():
+        time.sleep(_LOOK_SECONDS)
+    print(plain_text(f"{words} has ended."))
+    return 0

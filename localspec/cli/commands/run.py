@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
-from localspec.cli import answers, output, streams
-from localspec.cli.options import add_model_options, add_sampling_options, load_engine, take_default, wanted_of
+from localspec.chat.turn import Message
+from localspec.cli import output, shared, streams
 from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.errors import LocalspecError, UsageError
+from localspec.options import Options
 
 if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
@@ -39,23 +40,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_whole(parser, "--log-probs", "with --json: log-probabilities, and of the N best", None, 0, 100)
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
-    answers.add_endpoint_options(parser)
-    add_model_options(parser)
-    add_sampling_options(parser)
+    shared.add_endpoint_options(parser)
+    shared.add_model_options(parser)
+    shared.add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    answers.take_listed(options)
+    shared.take_listed(options)
     prompt = _taken_words(options)
-    elsewhere = prompt is not None or options.file or options.batch or streams.is_piped()
+    elsewhere = prompt is not None or options.file or options.batch or not sys.stdin.isatty()
     alone = options.json or options.raw or options.log_probs is not None or options.slots is not None
     if not elsewhere and not alone and sys.stdout.isatty():  # a person gave nothing that the chat does not know
         from localspec.cli import build_parser
         from localspec.cli.commands import chat
 
         return chat.run(build_parser("chat").parse_args(["chat", *options.given[1:]]))
-    answers.check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
-    take_default(options)
+    shared.check_endpoint_options(options, "raw", "log_probs", "batch", "slots")
+    shared.take_default(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
     if options.batch:
@@ -67,12 +68,12 @@ def run(options: argparse.Namespace) -> int:
     if options.raw and options.system:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
     text = _prompt_text(options, prompt)
-    wanted = wanted_of(options)
+    wanted = shared.wanted_of(options)
     if options.endpoint:
-        return answers.run_prompt(options, text, wanted)
-    with load_engine(options) as engine, output.reading_progress() as heard:
-        answers.say_of_model(engine.settings.target, not engine.template.exists, options)
-        generation = answers.start_answer(engine, options, text, replace(wanted, on_prefill=heard))
+        return _run_at_server(options, text, wanted)
+    with shared.load_engine(options) as engine, output.reading_progress() as heard:
+        shared.say_of_model(engine.settings.target, not engine.template.exists, options)
+        generation = shared.start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
             try:
                 answer = output.collect(generation, engine.loaded.configuration)
@@ -91,19 +92,45 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_at_server(options: argparse.Namespace, text: str, wanted: Options) -> int:
+    """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
+    from localspec.remote.answerer import Question
+    from localspec.remote.asking import Asking, Reply
+    from localspec.remote.server import Server
+
+    asking = Asking(Server(options.endpoint, shared.key_of(options)))
+    model = options.model or asking.models()[0]
+    messages = [*([Message("system", options.system)] if options.system else []), Message("user", text)]
+    reply = Reply(asking, Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
+    base = asking.server.base
+    if options.json:
+        pieces = list[tuple[str, str]]()
+        reply.read(lambda *piece: pieces.append(piece))
+        text, thoughts = ("".join(one) for one in zip(*pieces, strict=True)) if pieces else ("", "")
+        said: dict[str, Any] = {"text": text} | ({"reasoning": thoughts} if thoughts else {})
+        said |= {"finish_reason": reply.finish.value, "seed": reply.seed, "model": model, "endpoint": base}
+        print(json.dumps(said | {"stats": shared.known(reply.stats)}, ensure_ascii=False))
+        return 0
+    try:
+        with output.answer_lines() as write:
+            reply.read(lambda text, _: write(text))
+    finally:
+        if options.stats and shared.known(reply.stats):
+            shared.print_known(reply.stats, reply.seed, f"{model} at {base}")
+    return 0
+
+
 def _taken_words(options: argparse.Namespace) -> str | None:
     """Turns the words of the command line into a target, and the prompt that is left."""
-    from localspec.cli.places import names_model
-
     words = options.words
     if len(words) > 2:
         raise UsageError(f"{words[2]!r} is one word too many.", "Put the prompt in quotes.")
-    alone = len(words) == 1 and not options.endpoint and not options.target and names_model(words[0])
+    alone = len(words) == 1 and not options.endpoint and not options.target and shared.names_model(words[0])
     if len(words) == 2 or alone:
-        answers.name_target(options, words[0])
-        answers.take_listed(options)
+        shared.name_target(options, words[0])
+        shared.take_listed(options)
         words = words[1:]
-    if words and names_model(words[0]):
+    if words and shared.names_model(words[0]):
         print(plain_text(f"localspec: {words[0]!r}, the name of a model, is the prompt."), file=sys.stderr)
     return words[0] if words else None
 
@@ -117,7 +144,7 @@ def _prompt_text(options: argparse.Namespace, prompt: str | None) -> str:
         parts.append(read_text(options.file))
     if prompt == "-" or options.file == "-":
         parts.append(streams.read_all())
-    elif not options.file and streams.is_piped():
+    elif not options.file and not sys.stdin.isatty():
         parts.append(streams.read_if_sent("-f - waits for it.") if given else streams.read_all())
     text = "\n\n".join(part for part in parts if part.strip())
     if not text.strip():
@@ -129,10 +156,8 @@ def _run_batch(options: argparse.Namespace) -> int:
     """Answers every line; exit code 1 when one failed. An error of one line is its result, not the end of the rest."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    from localspec.chat.turn import Message
-
     lines = list(_read(options.batch))
-    wanted = wanted_of(options)
+    wanted = shared.wanted_of(options)
     slots = min(options.slots or 4, max(len(lines), 1))
     failed = 0
     running: set[Generation] = set()
@@ -142,7 +167,7 @@ def _run_batch(options: argparse.Namespace) -> int:
             more: dict[str, Any] = {key: line[key] for key in ("seed", "max_tokens") if key in line}
             messages = [Message(row["role"], row["content"]) for row in line.get("messages", ())]
             prompt = line.get("prompt", messages)
-            generation = answers.start_answer(engine, options, prompt, wanted.having(more))
+            generation = shared.start_answer(engine, options, prompt, wanted.having(more))
             running.add(generation)
             try:
                 return {"id": line["id"], **output.collect(generation, engine.loaded.configuration)}
@@ -151,8 +176,8 @@ def _run_batch(options: argparse.Namespace) -> int:
         except LocalspecError as error:
             return {"id": line["id"], "error": str(error)}
 
-    with load_engine(options, slots=slots) as engine:
-        answers.say_of_model(engine.settings.target, not engine.template.exists, options)
+    with shared.load_engine(options, slots=slots) as engine:
+        shared.say_of_model(engine.settings.target, not engine.template.exists, options)
         with ThreadPoolExecutor(max_workers=slots) as workers:  # a worker waits for one slot's answer
             futures = [workers.submit(answer, line) for line in lines]
             try:

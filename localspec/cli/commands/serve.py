@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.options import add_model_options, add_process, engine_settings, fitting, take_target
+from localspec.cli.output import load_progress
 from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, add_whole, real, whole
+from localspec.cli.shared import add_model_options, add_process, engine_settings, fitting, take_target
 from localspec.errors import UsageError
+from localspec.models.installed.processes import announce_server
 from localspec.paths import typed
+from localspec.server.http.settings import MIB, ServerSettings
 
 if TYPE_CHECKING:
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
-    from localspec.server.http.settings import ServerSettings
-
-KEY_VARIABLE = "LOCALSPEC_API_KEY"
-"""Variable that holds the key of our endpoint, for `serve` and for those who ask it."""
-KINDS = ("systemd", "launchd")
-"""Units that start the endpoint with the session of the user."""
+KEY_VARIABLE = "LOCALSPEC_API_KEY"  # variable that holds the key of our endpoint, for `serve` and for those who ask it
+KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
 _LABEL = "localspec.serve"
 _LOG = "Library/Logs/localspec.log"
 
@@ -81,10 +80,21 @@ def run(options: argparse.Namespace) -> int:
     from localspec.server.front import Processes
 
     take_target(options, options.name, "NAME")
-    settings = _settings(options)
+    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
+    given = {name: getattr(options, name) for name in names}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
+    settings = ServerSettings(**given)
     settings.check_certificate()
-    if options.print_unit is not None:
-        print(_unit(options), end="")
+    if (wish := options.print_unit) is not None:
+        if os.environ.get(KEY_VARIABLE):  # others can read a unit
+            raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
+        line = options.given
+        at = next((i for i, word in enumerate(line) if word == wish and line[i - 1].startswith("--print")), None)
+        words = line[: at - 1] + line[at + 1 :] if at else [word for word in line if not word.startswith("--print")]
+        known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")  # where things are kept
+        environment = {name: os.environ[name] for name in known if os.environ.get(name)}
+        print(unit(wish, words, environment, Path.cwd()), end="")
         return 0
     engine = fitting(options, {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options))
     target, draft = engine.pop("target", None), engine.pop("draft", None)
@@ -106,54 +116,24 @@ def run(options: argparse.Namespace) -> int:
 def _serve(
     pool: Pool, slots: int, settings: ServerSettings, options: argparse.Namespace, processes: Processes | None
 ) -> None:
-    from localspec.cli.output import load_progress
-    from localspec.models.installed.processes import announce_server
     from localspec.server.http import listen, meter
 
     listening = listen.bind(settings.host, settings.port)
     with meter.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
         announce_server(pool.default, listen.place_of(listening))
-        _say(pool.default, slots, url, options, bool(settings.api_keys))
+        if options.json:
+            told = {"event": "listening", "model": pool.default, "url": url, "slots": slots}
+            print(json.dumps(told | {"api_key": bool(settings.api_keys)}), flush=True)
+        else:
+            key = "needs an API key" if settings.api_keys else "no API key"
+            count = f"{slots} slot{'s' if slots > 1 else ''}"
+            print(f"localspec serves {pool.default} at {url} ({count}, {key}). Ctrl-C ends it.", flush=True)
+            if options.slots is None and slots == 1:
+                why = "several slots would draft nothing here. --slots N serves more."
+                print(f"One request at a time: {why}", flush=True)
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress, processes)
-
-
-def _settings(options: argparse.Namespace) -> ServerSettings:
-    from localspec.server.http.settings import MIB, ServerSettings
-
-    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
-    given = {name: getattr(options, name) for name in names}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
-    return ServerSettings(**given)
-
-
-def _unit(options: argparse.Namespace) -> str:
-    """This command as a service, with the variables that say where localspec keeps things; never a key, as others can
-    read a unit.
-    """
-    if os.environ.get(KEY_VARIABLE):
-        raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
-    given, wish = options.given, options.print_unit
-    known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")
-    at = next((i for i, word in enumerate(given) if word == wish and given[i - 1].startswith("--print")), None)
-    words = given[: at - 1] + given[at + 1 :] if at else [one for one in given if not one.startswith("--print")]
-    environment = {name: os.environ[name] for name in known if os.environ.get(name)}
-    return unit(wish, words, environment, Path.cwd())
-
-
-def _say(name: str, count: int, url: str, options: argparse.Namespace, has_key: bool) -> None:
-    """The start-up line: where clients find what."""
-    if options.json:
-        told = {"event": "listening", "model": name, "url": url, "slots": count, "api_key": has_key}
-        print(json.dumps(told), flush=True)
-        return
-    key = "needs an API key" if has_key else "no API key"
-    slots = f"{count} slot{'s' if count > 1 else ''}"
-    print(f"localspec serves {name} at {url} ({slots}, {key}). Ctrl-C ends it.", flush=True)
-    if options.slots is None and count == 1:
-        print("One request at a time: several slots would draft nothing here. --slots N serves more.", flush=True)
 
 
 def api_keys(path: str | None) -> tuple[str, ...]:
@@ -167,33 +147,6 @@ def api_keys(path: str | None) -> tuple[str, ...]:
     return (*keys, given) if given else tuple(keys)
 
 
-def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    """The text of a unit, of one of `KINDS`, that starts localspec with these arguments, whose paths begin at a folder;
-    the environment is what it needs, and nothing secret.
-    """
-    command = [sys.executable, "-m", "localspec", *arguments]
-    return (_systemd if kind == "systemd" else _launchd)(command, environment, folder)
-
-
-def _systemd(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    lines = [
-        "# Save it as ~/.config/systemd/user/localspec.service, then: systemctl --user enable --now localspec",
-        "[Unit]",
-        "Description=localspec " + " ".join(map(shlex.quote, command[3:])).replace("%", "%%").replace("\n", " "),
-        "",
-        "[Service]",
-        "ExecStart=" + " ".join(_quoted(part, "$") for part in command),
-        "WorkingDirectory=" + str(folder).replace("%", "%%"),
-        *("Environment=" + _quoted(f"{name}={value}") for name, value in environment.items()),
-        "Restart=on-failure",
-        "RestartSec=5",
-        "",
-        "[Install]",
-        "WantedBy=default.target",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _quoted(text: str, doubled: str = "") -> str:
     """One word of a unit; characters that mean something there are doubled or escaped."""
     for one in ("%", *doubled):
@@ -202,17 +155,37 @@ def _quoted(text: str, doubled: str = "") -> str:
     return f'"{escaped}"'
 
 
-def _launchd(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    where = f"~/Library/LaunchAgents/{_LABEL}.plist"
-    unit = {
+def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+    """A unit, of one of `KINDS`, that starts localspec with these arguments in a folder; nothing in it is secret."""
+    command = [sys.executable, "-m", "localspec", *arguments]
+    if kind == "systemd":
+        lines = [
+            "# Save it as ~/.config/systemd/user/localspec.service, then: systemctl --user enable --now localspec",
+            "[Unit]",
+            "Description=localspec " + " ".join(map(shlex.quote, arguments)).replace("%", "%%").replace("\n", " "),
+            "",
+            "[Service]",
+            "ExecStart=" + " ".join(_quoted(part, "$") for part in command),
+            "WorkingDirectory=" + str(folder).replace("%", "%%"),
+            *("Environment=" + _quoted(f"{name}={value}") for name, value in environment.items()),
+            "Restart=on-failure",
+            "RestartSec=5",
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+        ]
+        return "\n".join(lines) + "\n"
+    log = str(paths.home() / _LOG)
+    listed = {
         "Label": _LABEL,
-        "ProgramArguments": list(command),
+        "ProgramArguments": command,
         "WorkingDirectory": str(folder),
         "EnvironmentVariables": dict(environment),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
-        "StandardOutPath": str(paths.home() / _LOG),
-        "StandardErrorPath": str(paths.home() / _LOG),
+        "StandardOutPath": log,
+        "StandardErrorPath": log,
     }
-    head, line, rest = plistlib.dumps(unit, sort_keys=False).decode().partition("\n")
+    head, line, rest = plistlib.dumps(listed, sort_keys=False).decode().partition("\n")
+    where = f"~/Library/LaunchAgents/{_LABEL}.plist"
     return f"{head}{line}<!-- Save it as {where}, then: launchctl load -w {where} -->\n{rest}"

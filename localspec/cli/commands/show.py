@@ -1,4 +1,5 @@
-"""`localspec show`: explains a model from its header, without loading it; or says how another engine serves it.
+"""`localspec show`: explains a model from its header, or says how another engine serves it; `localspec check`: whether
+a pair fits (tokenizers, memory) without loading it, or what a model alone is good for.
 
 The other engines' own documentation, read in November 2026:
 
@@ -22,25 +23,27 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.places import add_memory_options, fit_settings, places
-from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.methods import ROWS, TABLE
+from localspec.cli.output import not_used, print_plain, report
+from localspec.cli.shared import add_memory_options, fit_settings, places
+from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
+from localspec.gguf import Header, read_header
+from localspec.gguf.formats import ROLLS_BACK
+from localspec.gguf.split import read_parts
+from localspec.methods import COPYING, ROWS, TABLE
+from localspec.models.facts.heads import draft_kind, nextn_layers
+from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
-    from localspec.gguf import Header
-    from localspec.machine import Place
-    from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
-    from localspec.models.memory.fit import FitSettings
-
+    from localspec.models.facts.facts import Facts
+    from localspec.models.facts.pairing import Match
+    from localspec.models.memory.fit import MemoryPlan
 
 ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
 NAMES: dict[str, dict[str, str]] = {
@@ -54,125 +57,90 @@ _TARGET, _DRAFT = "TARGET_CHECKPOINT", "DRAFT_CHECKPOINT"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """A model, as other engines can find it."""
 
-    called: str
-    """For people: name, file or repository."""
-    file: str = ""
-    """GGUF file on this machine; "" = none."""
-    repository: str = ""
-    """`user/repo[:quant]` of the GGUF file on the hub."""
-    checkpoint: str = ""
-    """Repository of the checkpoint that the GGUF file was made from; "" = not stated."""
+    called: str  # for people: name, file or repository
+    file: str = ""  # GGUF file on this machine; "" = none
+    repository: str = ""  # `user/repo[:quant]` of the GGUF file on the hub
+    checkpoint: str = ""  # repository of the checkpoint that the GGUF file was made from; "" = not stated
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """How to serve a pair in another engine."""
-
-    command: str
-    """For a shell."""
-    notes: tuple[str, ...]
-    """What to put in place of a word of the command, a sentence each."""
+class Serving(NamedTuple):
+    command: str  # for a shell
+    notes: tuple[str, ...]  # what to put in place of a word of the command, a sentence each
 
 
-def served_by(engine: str, method: str, target: Model, draft: Model | None) -> Serving:
-    """The command that serves a target with its drafter.
+def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel | None) -> Serving:
+    """How another engine serves a target with its drafter; without `draft`, layers of the target's own file draft.
 
-    Args:
-        method: how it drafts, as the catalogue calls it.
-        draft: None = layers of the target's own file draft.
-
-    Raises:
-        UsageError: the engine's documentation has no such method.
+    A method (as the catalogue calls it) that the engine's documentation does not have is a UsageError.
     """
     name = NAMES[engine].get(method)
     if name is None:
         known = ", ".join(NAMES[engine])
         raise UsageError(f"{engine} documents no drafting by {method}.", f"Its documentation has: {known}.")
-    tokens = _BLOCK if ROWS[method].one_pass else _CHAIN
+    one_pass = ROWS[method].one_pass
+    tokens = _BLOCK if one_pass else _CHAIN
     if engine == "llama-server":
         words = ["llama-server", *(("-m", target.file) if target.file else ("-hf", target.repository))]
         if draft is not None:
             words += ("-md", draft.file) if draft.file else ("-hfd", draft.repository)
         return Serving(shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)]), ())
-    makers: dict[str, Callable[[str, str, int, str, str], str]] = {
-        "vllm": _vllm,
-        "sglang": _sglang,
-        "tensorrt-llm": _tensorrt_llm,
-    }
     notes = tuple(
         f"{engine} reads checkpoints, not GGUF files: put the one that {model.called} was made from "
         f"in place of {placeholder}."
         for model, placeholder in ((target, _TARGET), (draft, _DRAFT))
         if model is not None and not model.checkpoint
     )
-    words = [target.checkpoint or _TARGET, "" if draft is None else draft.checkpoint or _DRAFT]
-    return Serving(makers[engine](name, method, tokens, *words), notes)
-
-
-def _vllm(name: str, method: str, tokens: int, target: str, draft: str) -> str:
-    settings: dict[str, object] = {"method": name, "num_speculative_tokens": tokens}
-    settings |= {"model": draft} if draft else {}
-    settings |= {"parallel_drafting": True} if method == "pard" else {}
-    return shlex.join(["vllm", "serve", target, "--speculative-config", json.dumps(settings)])
-
-
-def _sglang(name: str, method: str, tokens: int, target: str, draft: str) -> str:
-    words = ["python", "-m", "sglang.launch_server", "--model-path", target, "--speculative-algorithm", name]
-    words += ["--speculative-draft-model-path", draft] if draft else []
-    if ROWS[method].one_pass:
-        return shlex.join([*words, "--speculative-num-draft-tokens", str(tokens + 1)])  # the token before counts
-    chain = ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
-    return shlex.join([*words, *chain, "--speculative-num-draft-tokens", str(tokens + 1)])
-
-
-def _tensorrt_llm(name: str, _: str, tokens: int, target: str, draft: str) -> str:
-    settings: dict[str, object] = {"decoding_type": name, "max_draft_len": tokens}
-    settings |= {"speculative_model": draft} if draft else {}
-    file = "speculative.yaml"
+    source, guesser = target.checkpoint or _TARGET, "" if draft is None else draft.checkpoint or _DRAFT
+    if engine == "sglang":
+        words = ["python", "-m", "sglang.launch_server", "--model-path", source, "--speculative-algorithm", name]
+        words += ["--speculative-draft-model-path", guesser] if guesser else []
+        words += [] if one_pass else ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
+        words += ["--speculative-num-draft-tokens", str(tokens + 1)]  # the token before counts
+        return Serving(shlex.join(words), notes)
+    if engine == "vllm":
+        settings: dict[str, object] = {"method": name, "num_speculative_tokens": tokens}
+        settings |= {"model": guesser} if guesser else {}
+        settings |= {"parallel_drafting": True} if method == "pard" else {}
+        return Serving(shlex.join(["vllm", "serve", source, "--speculative-config", json.dumps(settings)]), notes)
+    settings = {"decoding_type": name, "max_draft_len": tokens} | ({"speculative_model": guesser} if guesser else {})
     made = shlex.join(["echo", json.dumps({"speculative_config": settings})])  # JSON is YAML
-    return f"{made} > {file} && {shlex.join(['trtllm-serve', target, '--extra_llm_api_options', file])}"
+    served = shlex.join(["trtllm-serve", source, "--extra_llm_api_options", "speculative.yaml"])
+    return Serving(f"{made} > speculative.yaml && {served}", notes)
 
 
-def _show_serving(name: str, engine: str, as_json: bool) -> int:
+def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> int:
     """Prints the command, and on standard error what has to be put into it."""
-    from localspec.models.installed.catalog import Catalog
-
-    found = served_by(engine, *_parts(name, Catalog.load()))
-    if as_json:
-        print(json.dumps({"command": found.command, "notes": found.notes}))
-        return 0
-    print(found.command)
-    for note in found.notes:
-        print(f"note: {note}", file=sys.stderr)
-    return 0
-
-
-def _parts(name: str, catalog: Catalog) -> tuple[str, Model, Model | None]:
-    """Method, target and draft (None = the target drafts for itself)."""
-    from localspec.gguf import read_header
-    from localspec.models.facts.heads import draft_kind, nextn_layers
     from localspec.models.installed.installed import find
 
     pair = catalog.pairs.get(name)
     if pair is not None:
-        return pair.method, _listed(catalog.models[pair.target]), _listed(catalog.models[pair.draft])
-    try:
-        target, draft = find(name, catalog=catalog)
-    except ModelError as error:
-        if name not in catalog.models:
-            raise
-        raise UsageError(f"{name} is not installed, so that nothing tells what drafts for it.", error.hint) from None
-    if draft is not None:
-        return draft_kind(read_header(draft)).method, _of_file(target, name), _of_file(draft, draft.name)
-    if nextn_layers(read_header(target)):
-        return "mtp", _of_file(target, name), None
-    raise UsageError(f"Nothing is known that drafts for {name}.", "Name a pair: localspec list --catalog")
+        target, draft = _listed(catalog.models[pair.target]), _listed(catalog.models[pair.draft])
+        found = served_by(engine, pair.method, target, draft)
+    else:
+        try:
+            path, draft_path = find(name, catalog=catalog)
+        except ModelError as error:
+            if name not in catalog.models:
+                raise
+            why = "so that nothing tells what drafts for it."
+            raise UsageError(f"{name} is not installed, {why}", error.hint) from None
+        if draft_path is not None:
+            method, draft = draft_kind(read_header(draft_path)).method, _of_file(draft_path, draft_path.name)
+            found = served_by(engine, method, _of_file(path, name), draft)
+        elif nextn_layers(read_header(path)):
+            found = served_by(engine, "mtp", _of_file(path, name), None)
+        else:
+            raise UsageError(f"Nothing is known that drafts for {name}.", "Name a pair: localspec list --catalog")
+    report(as_json, {"command": found.command, "notes": found.notes}, found.command)
+    for note in () if as_json else found.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return 0
 
 
-def _listed(entry: ModelEntry) -> Model:
+def _listed(entry: ModelEntry) -> ServedModel:
     """A model of the catalogue, by its file if that is on this machine."""
     from localspec.models.hub.names import quant_of
     from localspec.models.installed.installed import find_one
@@ -181,20 +149,18 @@ def _listed(entry: ModelEntry) -> Model:
         return _of_file(find_one(entry.name), entry.repository or entry.name)
     except LocalspecError:
         quant = entry.quant or quant_of(entry.file)
-        return Model(entry.repository, "", f"{entry.repository}:{quant}" if quant else entry.repository)
+        return ServedModel(entry.repository, "", f"{entry.repository}:{quant}" if quant else entry.repository)
 
 
-def _of_file(path: Path, called: str) -> Model:
+def _of_file(path: Path, called: str) -> ServedModel:
     """A file on this machine. What `general.base_model` names may be a model it was trained from, so that it is no
     answer to which checkpoint it was made from."""
-    from localspec.gguf import read_header
-
     header = read_header(path)
     source = header.text("general.source.huggingface.repository") or header.text("general.source.repo_url")
-    return Model(called, str(path), "", source.removeprefix("https://huggingface.co/"))
+    return ServedModel(called, str(path), "", source.removeprefix("https://huggingface.co/"))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME|FILE", help="pair, model, server's model, GGUF file or head")
     parser.add_argument("--json", action="store_true", help="everything as JSON, also the chat template's marks")
     parser.add_argument(
@@ -207,17 +173,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_memory_options(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    from localspec.gguf.split import read_parts
+def run_show(options: argparse.Namespace) -> int:
+    from localspec.chat.prompt.template import ChatTemplate
     from localspec.models.facts import checkpoint
-    from localspec.models.installed.catalog import Catalog
+    from localspec.models.facts.facts import describe
     from localspec.models.installed.installed import find
     from localspec.models.memory.fit import plan
     from localspec.runtime.placement import gpu_lines, serving
 
-    if options.engine:
-        return _show_serving(options.name, options.engine, options.json)
     catalog = Catalog.load()
+    if options.engine:
+        return _show_serving(options.name, options.engine, options.json, catalog)
     if options.name in catalog.endpoints:
         return _show_endpoint(catalog.endpoints[options.name], options.json)
     pair = catalog.pairs.get(options.name)
@@ -234,67 +200,46 @@ def run(options: argparse.Namespace) -> int:
     if checkpoint.is_checkpoint(paths[0]):
         return _show_checkpoint(paths[0], options.json)
     settings, there, why = serving(fit_settings(options), paths[0], paths[1] if paths[1:] else None, places())
-    models = [read_parts(path) for path in paths]
-    found = [Explained(parts, settings, there) for parts in models]
+    data, tables = list[dict[str, Any]](), list[list[tuple[str, str]]]()
+    for parts in [read_parts(path) for path in paths]:
+        facts, fault = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault
+        exact, exact_words = _exactness(facts)
+        data.append(asdict(facts) | {"exact": exact, "template_fault": fault})
+        if not options.json:
+            tables.append(_rows(facts, fault))
+            if exact is not None:
+                where = gpu_lines(plan(parts, None, settings, there), why)
+                tables[-1] += [("" if line else "GPU", words) for line, words in enumerate(where)]
+                tables[-1].append(("exact", exact_words))
     if options.json:
-        data = [asdict(one.facts) | {"exact": one.exact, "template_fault": one.template_fault} for one in found]
         print(json.dumps(data if pair else data[0]))
-        return 0
-    for index, (parts, one) in enumerate(zip(models, found, strict=True)):
-        if index:
-            print()
-        where = [] if one.exact is None else gpu_lines(plan(parts, None, settings, there), why)
-        rows = [("" if line else "GPU", words) for line, words in enumerate(where)]
-        _print([*_rows(one), *rows, *([("exact", one.exact_words)] if one.exact is not None else [])])
+    for index, rows in enumerate(tables):
+        print("\n" * (index > 0), end="")
+        _print(rows)
     return 0
 
 
-class Explained:
-    """A model as `show` and `check` explain it."""
+def _exactness(facts: Facts) -> tuple[dict[str, Any] | None, str]:
+    """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
+    from localspec.llama.exact import exactness
+    from localspec.models.facts.facts import LANGUAGE_MODEL
 
-    def __init__(self, parts: Sequence[Header], settings: FitSettings, there: Sequence[Place]) -> None:
-        """From headers of its files, how it would run, and what memory there is."""
-        from localspec.chat.prompt.template import ChatTemplate
-        from localspec.models.facts.facts import describe
-
-        self.facts = describe(parts, settings, there)
-        self.template_fault = ChatTemplate(parts[0].chat_template).fault
-        """Why its chat template cannot be used; "" = it can, or there is none."""
-
-    @cached_property
-    def _said(self) -> tuple[dict[str, Any] | None, str]:
-        from localspec.gguf.formats import ROLLS_BACK
-        from localspec.llama.exact import exactness
-        from localspec.models.facts.facts import LANGUAGE_MODEL
-
-        if self.facts.kind != LANGUAGE_MODEL:
-            return None, "unknown"
-        try:
-            said = exactness.of_file(Path(self.facts.file), int(self.facts.architecture in ROLLS_BACK))
-        except LocalspecError as error:
-            said = exactness.Exactness(False, False, f"unknown: {error}")
-        if said is None:
-            words = "nothing is drafted, since its cache cannot be trimmed"
-            return {"widths": True, "prefill": False, "reason": words}, words
-        prompts = f"; not in prompts: {said.reason}" if said.reason else " and in prompts"
-        words = f"yes, at every width{prompts}" if said.widths else f"no: {said.reason}"
-        return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}, words
-
-    @property
-    def exact(self) -> dict[str, Any] | None:
-        """Whether drafting for it changes no bit on the CPU, as far as that follows from its graph; None = it is no
-        target."""
-        return self._said[0]
-
-    @property
-    def exact_words(self) -> str:
-        return self._said[1]
+    if facts.kind != LANGUAGE_MODEL:
+        return None, "unknown"
+    try:
+        said = exactness.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
+    except LocalspecError as error:
+        said = exactness.Exactness(False, False, f"unknown: {error}")
+    if said is None:
+        words = "nothing is drafted, since its cache cannot be trimmed"
+        return {"widths": True, "prefill": False, "reason": words}, words
+    prompts = f"; not in prompts: {said.reason}" if said.reason else " and in prompts"
+    words = f"yes, at every width{prompts}" if said.widths else f"no: {said.reason}"
+    return {"widths": said.widths, "prefill": said.prefill, "reason": said.reason}, words
 
 
 def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
     """What the catalogue says about something that is not on this machine."""
-    from localspec.cli.output import not_used
-
     pair = catalog.pairs.get(options.name)
     names = [options.name] if pair is None else [pair.target, pair.draft]
     entries = [catalog.models[name] for name in names]
@@ -368,11 +313,14 @@ def _print(rows: list[tuple[str, str]]) -> None:
         print(f"{name:{width}}  {plain_text(value)}")  # it quotes files
 
 
-def _rows(one: Explained) -> list[tuple[str, str]]:
-    facts = one.facts
+def _rows(facts: Facts, template_fault: str) -> list[tuple[str, str]]:
     types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
     parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
     trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"
+    template = "none: for completing text, not for chats"
+    if facts.template is not None:
+        marks = " ".join(facts.template["marks"][:6])
+        template = f"{facts.template['characters']:,} characters{f', marks {marks}' if marks else ''}"
     rows = [
         ("name", facts.name),
         ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
@@ -384,7 +332,7 @@ def _rows(one: Explained) -> list[tuple[str, str]]:
         *([("not packed", facts.unpacked)] if facts.unpacked else []),
         ("tokenizer", _tokenizer(facts.tokenizer)),
         *([("", facts.tokenizer["doubt"])] if facts.tokenizer["doubt"] else []),
-        ("chat template", one.template_fault or _template(facts.template)),
+        ("chat template", template_fault or template),
         ("context", f"{trained}; {facts.default_context:,} by default here"),
         ("licence", facts.licence or "not stated"),
     ]
@@ -415,15 +363,137 @@ def _tokenizer(found: dict[str, Any]) -> str:
     return ", ".join(words) + (", texts start with bos" if found["add_bos"] else "")
 
 
-def _template(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "none: for completing text, not for chats"
-    marks = " ".join(found["marks"][:6])
-    return f"{found['characters']:,} characters" + (f", marks {marks}" if marks else "")
-
-
 def _count(number: int) -> str:
     for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if number >= unit:
             return f"{number / unit:.1f} {name}"
     return str(number)
+
+
+def add_options_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", metavar="PAIR|TARGET", help="pair, or model or GGUF file; alone, it is judged by itself"
+    )
+    parser.add_argument("draft", nargs="?", metavar="DRAFT", help="model or GGUF file of the draft, or a head")
+    parser.add_argument("--fit", action="store_true", help="choose context, cache type and GPU layers that fit")
+    parser.add_argument(
+        "--cross-tokenizer", action="store_true", help="judge a draft with another tokenizer by the tokens both have"
+    )
+    parser.add_argument("--json", action="store_true", help="the verdict as JSON")
+    add_memory_options(parser)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    from localspec.drafters.heads import loading as heads
+    from localspec.models.facts import checkpoint, pairing
+    from localspec.models.installed.installed import find, find_one
+    from localspec.models.memory import fit
+    from localspec.runtime.placement import serving
+
+    target, draft = find(options.target)
+    pair = Catalog.load().pairs.get(options.target)
+    if options.draft is not None:
+        draft = find_one(options.draft)
+    elif pair is not None:
+        draft = find_one(pair.draft)  # a head, too, which `find` leaves out
+    if draft is None:
+        return _check_alone(options, target)
+    parts, drafts, shared = read_parts(target), None, None
+    if checkpoint.is_checkpoint(draft):
+        match, settings, there, why = _of_published(parts[0], draft), fit_settings(options), places(), ""
+    else:
+        drafts = read_parts(draft)
+        match = pairing.match(parts[0], drafts[0], cross_tokenizer=options.cross_tokenizer)
+        shared = match.shared if match.fits else pairing.match(parts[0], drafts[0], cross_tokenizer=True).shared
+        settings, there, why = serving(fit_settings(options), target, draft, places())
+    if drafts is None or heads.is_head(draft):
+        settings, drafts = replace(settings, heads=heads.shapes(parts[0], [draft])), None
+    plan = (fit.choose if options.fit else fit.plan)(parts, drafts, settings, there)
+    unused = not_used(match.method) if match.fits else ""
+    if options.json:
+        found = replace(match, shared=shared).as_dict()
+        print(json.dumps({"match": found, "memory": plan.as_dict(), "unused": unused}))
+    else:
+        count = ""  # the verdict or its first warning has it where it was asked for
+        if shared is not None and not options.cross_tokenizer:
+            count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
+        notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
+        print_plain(match.verdict, *notes, *_memory_lines(plan, why))
+    return 0 if match.fits and plan.fits else 1
+
+
+def _of_published(target: Header, path: Path) -> Match:
+    """Whether the own reader of the method of a head that is no GGUF file takes it for this target."""
+    from localspec.drafters.heads import loading as heads
+    from localspec.models.facts.pairing import Match
+
+    kind = heads.kind_of(path)
+    try:
+        name = heads.find(path, target).name
+    except PairError as error:
+        return Match(False, kind.method, str(error))
+    return Match(True, name, f"{path.name} can draft for {target.path.name}, as {kind.sentence}.")
+
+
+def _memory_lines(plan: MemoryPlan, unused: str) -> list[str]:
+    """A memory plan: which GPU has what, a line per model and device, and a verdict."""
+    from localspec.runtime.placement import gpu_lines
+
+    lines = [
+        f"{share.model} on {share.place}: {decimal(share.total)} (weights {decimal(share.weights)}, "
+        f"cache {decimal(share.cache)}, computing {decimal(share.compute)})"
+        for share in plan.shares
+        if share.total
+    ]
+    return [*gpu_lines(plan, unused), *lines, f"{plan.sentence()} {plan.doubt}".rstrip()]
+
+
+def _check_alone(options: argparse.Namespace, path: Path) -> int:
+    """What a model is, whether it loads and fits, what drafts for it, and whether exactly; a head is a UsageError."""
+    from localspec.chat.prompt.template import ChatTemplate
+    from localspec.drafters.heads.loading import kind_of
+    from localspec.llama.model import Model, check_text_model
+    from localspec.models.facts.facts import describe
+    from localspec.models.hub.drafters import candidates, suggest
+    from localspec.models.memory import fit
+    from localspec.runtime.placement import serving
+
+    kind = kind_of(path)
+    if kind.is_head:
+        raise UsageError(
+            f"{path.name} is {kind.sentence}, and drafts for the target it was trained for.",
+            f"Name that before it: localspec check TARGET {options.target}",
+        )
+    check_text_model(path)
+    parts = read_parts(path)
+    settings, there, why = serving(fit_settings(options), path, None, places())
+    plan = (fit.choose if options.fit else fit.plan)(parts, None, settings, there)
+    facts, fault, refusal = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault, ""
+    doubt = facts.tokenizer["doubt"]
+    try:
+        Model.load(path, kernels="plain", weights=False).close()
+    except ModelError as error:
+        refusal = str(error)
+    exact, exact_words = (None, "unknown") if refusal else _exactness(facts)
+    drafts = suggest(parts, {options.target, path.name}, Catalog.load(), candidates(path), options.target)
+    if options.json:
+        told: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
+        told |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
+        told |= {"template_fault": fault, "tokenizer_doubt": doubt}
+        told |= {"methods": [method.name for method in facts.methods if method.fits]}
+        told |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}}
+        print(json.dumps(told | {"memory": plan.as_dict()}))
+    else:
+        chats = "" if facts.template else "; it has no chat template, so it completes text"
+        copying = [method.name for method in facts.methods if method.fits and method.name in COPYING]
+        known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
+        print_plain(
+            f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
+            f"loads: {f'no: {refusal}' if refusal else 'yes'}",
+            *(f"note: {note}" for note in (fault, doubt) if note),
+            f"exact: {exact_words}",
+            f"drafted from the text alone: {', '.join(copying) or 'no'}",
+            *(f"drafted by {one}" for one in known or ["a model or head: none is known"]),
+            *_memory_lines(plan, why),
+        )
+    return 0 if plan.fits and not refusal else 1

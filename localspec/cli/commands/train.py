@@ -17,17 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.options import add_model_options, load_engine
 from localspec.cli.output import count_bar
 from localspec.cli.parser import add_whole, numbers
+from localspec.cli.shared import add_model_options, load_engine
 from localspec.errors import LocalspecError, UsageError, reason
+from localspec.gguf import read_header
+from localspec.machine import default_threads
+from localspec.models.facts.heads import draft_kind
+from localspec.models.installed.store import Store
 from localspec.paths import typed
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from localspec.checks.gain import Measured
+    from localspec.checks.gain import DraftGain
     from localspec.runtime.engine import Engine
     from localspec.training.course import Course, Reports
     from localspec.types import Tokens
@@ -43,22 +47,18 @@ GGUF file, and drafts for the target from then on. Texts stay the same, as with 
 A third of the minutes is for answers, the rest for training. Ctrl-C ends at any time; the same command goes on. What it
 takes is said before it starts. Needs PyTorch: pip install "localspec[train]".
 """
-_LINE_SECONDS = 30.0
-"""Between two lines of progress, where standard error is no terminal."""
+_LINE_SECONDS = 30.0  # between two lines of progress, where standard error is no terminal
 _REACHED = 0.45
 """What passes reach of the rate at which this machine reads memory at most: 6.3 ms for SmolLM2 on two cores."""
-_GPU_RATE = 100e9
-"""Bytes a second that any GPU reads at least."""
+_GPU_RATE = 100e9  # bytes a second that any GPU reads at least
 
 
 def add_options_train(parser: argparse.ArgumentParser) -> None:
     parser.description = _TRAIN
     parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
-    told = (
-        "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; default: a list "
-    )
-    words = f"{told}that localspec brings"
-    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=words)
+    told = "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; "
+    told += "default: a list that localspec brings"
+    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=told)
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="in all; default: 60")
     parser.add_argument("--out", metavar="NAME", help="what to call it; default: the target's name with -draft")
     add_whole(parser, "--layers", "of the target's", 2, most=8)
@@ -73,6 +73,7 @@ def add_options_train(parser: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
+    from localspec.models.installed.adopt import keep
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
@@ -90,18 +91,25 @@ def run_train(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(asdict(course.plan)))
         return 0
-    return _train(options, course)
+    try:
+        with _reports() as tell:
+            found = course.run(tell, options.fresh)
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on.", file=sys.stderr)
+        return 130
+    _print_measured(options, found)
+    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
+    if not options.json:
+        print(f"{course.name}: {sentence} How it went: {course.chart}")
+    return 0
 
 
 def _course(options: argparse.Namespace) -> Course:
     from localspec.checks import prompts
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
-    from localspec.gguf import read_header
     from localspec.llama.exact import facts
-    from localspec.machine import default_threads
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.adopt import check_name, size_of, work_folder
-    from localspec.models.installed.store import Store
     from localspec.runtime.costs import Rates, pass_seconds
     from localspec.runtime.memory import places
     from localspec.training import course
@@ -135,7 +143,6 @@ def _course(options: argparse.Namespace) -> Course:
 def _compared(name: str) -> tuple[Path, Path | None]:
     """A target, and what drafts for it where it is installed."""
     from localspec.models.installed.installed import entry_of, find
-    from localspec.models.installed.store import Store
 
     path, before = find(name)
     entry = entry_of(path, Store())
@@ -145,8 +152,6 @@ def _compared(name: str) -> tuple[Path, Path | None]:
 def _eval(options: argparse.Namespace) -> int:
     from localspec.checks import prompts
     from localspec.checks.gain import measure
-    from localspec.gguf import read_header
-    from localspec.models.facts.heads import draft_kind
     from localspec.models.installed.installed import find_one
     from localspec.training.course import LAST_TOKENS
 
@@ -163,24 +168,7 @@ def _eval(options: argparse.Namespace) -> int:
     return 0
 
 
-def _train(options: argparse.Namespace, course: Course) -> int:
-    from localspec.models.installed.adopt import keep
-    from localspec.models.installed.store import Store
-
-    try:
-        with _reports() as tell:
-            found = course.run(tell, options.fresh)
-    except KeyboardInterrupt:
-        print("Interrupted. The same command goes on.", file=sys.stderr)
-        return 130
-    _print_measured(options, found)
-    sentence = keep(course.target, course.name, course.result, Store(), found.worth_it)
-    if not options.json:
-        print(f"{course.name}: {sentence} How it went: {course.chart}")
-    return 0
-
-
-def _print_measured(options: argparse.Namespace, found: Measured) -> None:
+def _print_measured(options: argparse.Namespace, found: DraftGain) -> None:
     print(json.dumps(found.as_dict()) if options.json else found.sentence)
     if found.equal < found.prompts:
         print(f"{found.prompts - found.equal} of {found.prompts} texts differed.", file=sys.stderr)
@@ -234,8 +222,7 @@ special tokens counts as these tokens, so chats can be given as the model's temp
 @dataclass(frozen=True, slots=True)
 class _Piece:
     file: str
-    start: int
-    """Index of its first token in the text."""
+    start: int  # index of its first token in the text
     tokens: Tokens
 
 
@@ -303,24 +290,18 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
     try:
         with TemporaryFile(dir=path.parent) as raw:
             lies: dict[str, _Lies] = {}
-            for name, array in _states(engine, pieces, layers):
-                lies[name] = raw.tell(), array.dtype, array.shape
-                raw.write(np.ascontiguousarray(array).data)
+            with count_bar() as progress:
+                for number, piece in enumerate(pieces):
+                    if progress is not None:
+                        progress("Reading", number, len(pieces))
+                    states = engine.hidden_states(piece.tokens, layers)
+                    arrays: dict[str, npt.NDArray[Any]] = {f"{number}.tokens": piece.tokens}
+                    arrays |= {f"{number}.layer.{layer}": states.layers[layer] for layer in layers}
+                    for name, array in (arrays | {f"{number}.final": states.final}).items():
+                        lies[name] = raw.tell(), array.dtype, array.shape
+                        raw.write(np.ascontiguousarray(array).data)
             raw.flush()
             whole = np.memmap(raw, np.uint8, "r")
             save(path, {name: np.ndarray(shape, kind, whole, at) for name, (at, kind, shape) in lies.items()}, facts)
     except OSError as error:
         raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
-
-
-def _states(engine: Engine, pieces: list[_Piece], layers: tuple[int, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The file's arrays by name, piece after piece."""
-    with count_bar() as progress:
-        for number, piece in enumerate(pieces):
-            if progress is not None:
-                progress("Reading", number, len(pieces))
-            states = engine.hidden_states(piece.tokens, layers)
-            yield f"{number}.tokens", piece.tokens
-            for layer in layers:
-                yield f"{number}.layer.{layer}", states.layers[layer]
-            yield f"{number}.final", states.final

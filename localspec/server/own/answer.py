@@ -29,10 +29,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec import checks
 from localspec.chat.reply.harmony import apart
 from localspec.chat.reply.reply import Parser
 from localspec.chat.turn import Message
-from localspec.checks import inside
 from localspec.engine.slot import Event
 from localspec.errors import ContextOverflowError, LocalspecError, told
 from localspec.options import Options
@@ -143,8 +143,8 @@ class OwnAnswers:
 
     async def doctor(self, request: Request) -> Response:
         """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
-        use = await self._asked(partial(inside.use, int(request.query_params["context"])))
-        parts = await self._asked(inside.parts)
+        use = await self._asked(partial(checks.use, int(request.query_params["context"])))
+        parts = await self._asked(checks.parts)
         return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
 
     def end(self) -> None:

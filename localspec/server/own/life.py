@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from localspec.checks import inside
+from localspec import checks
 from localspec.errors import told
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Signs
@@ -138,4 +138,4 @@ class _Handler(logging.Handler):
 
 def facts_of(engine: Engine) -> ModelFacts:
     """What does not change."""
-    return replace(engine.facts, layers=inside.layers(engine))
+    return replace(engine.facts, layers=checks.layers(engine))

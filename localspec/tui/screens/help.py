@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.plain_text import pictured
-from localspec.checks.doctor import Finding
+from localspec.checks.doctor import Remark
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import Answerer
 from localspec.tui.screens.chat import ChatScreen, Page
@@ -114,7 +114,7 @@ class DoctorScreen(Page):
 
     def __init__(self, chats: ChatScreen) -> None:
         super().__init__(chats)
-        self.findings: list[Finding] = []
+        self.findings: list[Remark] = []
 
     def body(self) -> ComposeResult:
         yield Static("", id="verdict", markup=False)
@@ -132,15 +132,15 @@ class DoctorScreen(Page):
 
     @work(thread=True, exclusive=True, group="doctor")
     def _examine(self, answerer: Answerer, stats_of: Any, chat: int | None, use: int) -> None:
-        findings: list[Finding] = []
+        findings: list[Remark] = []
         try:
             for finding in examine(answerer, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
                 findings.append(finding)  # noqa: PERF402 - what came before an error is kept
         except LocalspecError as error:
-            findings.append(Finding("doctor", f"could not look further: {error.message}", error.hint))
+            findings.append(Remark("doctor", f"could not look further: {error.message}", error.hint))
         self.app.call_from_thread(self._show, ordered(findings))
 
-    def _show(self, findings: list[Finding]) -> None:
+    def _show(self, findings: list[Remark]) -> None:
         self.findings = findings
         options = self.query_one("#findings", OptionList)
         options.clear_options()
@@ -165,32 +165,31 @@ class DoctorScreen(Page):
         copy(self.app, "\n".join(content_of(finding).plain for finding in self.findings), "Report")
 
 
-def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Finding]:
+def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_use: int) -> Iterator[Remark]:
     """Everything there is to say: the last answers of the chat in front, which has `context_use` tokens, the models in
     use, the machine, the installation."""
-    from localspec.checks.doctor import examine_machine, examine_machine_state
-    from localspec.checks.speed import examine_answers
+    from localspec.checks.doctor import examine_answers, examine_machine, examine_machine_state
 
     yield from examine_answers(answers)
     found = answerer.look(context_use)
     if found is None:
-        yield Finding("models", "none is loaded in this process, so there is little to see")
+        yield Remark("models", "none is loaded in this process, so there is little to see")
         yield from examine_machine_state()
         return
-    yield from (Finding(**one) for one in found.use)
+    yield from (Remark(**one) for one in found.use)
     yield from examine_machine_state(sum(path.stat().st_size for path in found.files))
-    yield from (Finding(**one) for one in found.parts)
+    yield from (Remark(**one) for one in found.parts)
     if found.last_words:
         words = " | ".join(found.last_words[-_LAST_WORDS:])
-        yield Finding("last process", f"died, and the models were loaded again; it had written: {words}")
+        yield Remark("last process", f"died, and the models were loaded again; it had written: {words}")
     yield from examine_machine(found.wide)
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
+def ordered(findings: Iterable[Remark]) -> list[Remark]:
     return sorted(findings, key=lambda finding: not finding.advice)
 
 
-def verdict(findings: Sequence[Finding]) -> Content:
+def verdict(findings: Sequence[Remark]) -> Content:
     bad = [finding for finding in findings if finding.advice]
     if not bad:
         return Content(f"✓ {len(findings)} things looked at, nothing to mend.")
@@ -199,7 +198,7 @@ def verdict(findings: Sequence[Finding]) -> Content:
     return Content(pictured(f"! {len(bad)} {things} to look at: {names}"))
 
 
-def content_of(finding: Finding) -> Content:
+def content_of(finding: Remark) -> Content:
     mark, style = ("!", "$warning bold") if finding.advice else ("✓", "$success")
     parts: list[Any] = [(mark, style), " ", (pictured(finding.name), "bold"), "  ", pictured(finding.value)]
     if finding.advice:
