@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from localspec.chat.prompt.sealed import BREAK, Sealed
-from localspec.chat.reply.call_form import TaggedForm
-from localspec.chat.reply.forms import form_of
+from localspec.chat.reply.forms import TAGGED, form_of
 from localspec.chat.reply.harmony import HARMONY
 from localspec.chat.reply.reply import THOUGHTS
 from localspec.llama.special_tokens import SpecialToken, Spellings, encodable
@@ -40,7 +39,7 @@ class Marks:
         form = form_of(source)
         used = [THOUGHTS[0], *(one for one in THOUGHTS if one.opening in source or one.closing in source)]
         thoughts = {text for thought in used for text in (thought.opening, thought.closing)}
-        calls = {*TaggedForm.markers, *(form.markers if form is not None and form is not HARMONY else ())}
+        calls = {*TAGGED.markers, *(form.markers if form is not None and form is not HARMONY else ())}
         written = {*thoughts, *calls, *_RESULTS}
         control = {special.text for special in specials if special.control and len(special.text) > 1}
         defined = {special.text for special in specials if not special.control and _is_bracketed(special.text)}
