@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.archive.chats import ArchivedChats
 from localspec.chat.archive.file import storable
 from localspec.chat.archive.message import StoredMessage
-from localspec.chat.archive.messages import ArchivedMessages
 from localspec.chat.archive.passes import Recorder, encode
 from localspec.claim import Claim, is_held
 from localspec.engine.slot import PassRecord
@@ -29,7 +29,7 @@ class AnswerWriter:
 
     def __init__(
         self,
-        archive: ArchivedMessages,
+        archive: ArchivedChats,
         message_id: int,
         piece: Callable[[int], bytes] | None,
         ended: Callable[[AnswerWriter], None],
@@ -38,8 +38,7 @@ class AnswerWriter:
         self._archive = archive
         self._recorder = Recorder(piece)
         self._ended = ended
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._text = self._reasoning = ""
         self._lock = threading.Lock()  # of what is collected
         self._writing = threading.RLock()  # taken before it; of the order in which it is written
         self._finished = False
@@ -47,14 +46,11 @@ class AnswerWriter:
     def extend(self, text: str = "", *, reasoning: str = "", record: PassRecord | None = None) -> None:
         """Takes what one pass brought; after `finish` it does nothing."""
         with self._lock:
-            if self._finished:
-                return
-            if text:
-                self._text.append(text)
-            if reasoning:
-                self._reasoning.append(reasoning)
-            if record is not None:
-                self._recorder.add(record)
+            if not self._finished:
+                self._text += text
+                self._reasoning += reasoning
+                if record is not None:
+                    self._recorder.add(record)
 
     def flush(self) -> None:
         """Writes what has come since the last time. If the database is busy it stays pending.
@@ -64,15 +60,15 @@ class AnswerWriter:
         """
         with self._writing:
             with self._lock:
-                text, reasoning = list(self._text), list(self._reasoning)
+                text, reasoning = self._text, self._reasoning
                 passes, pieces = self._recorder.fresh()
                 done = self._finished
             if done or not (text or reasoning or passes):
                 return
             part = encode(passes, pieces) if passes else None
-            self._archive.add_to_answer(self.message_id, "".join(text), "".join(reasoning), part)
+            self._archive.add_to_answer(self.message_id, text, reasoning, part)
             with self._lock:
-                del self._text[: len(text)], self._reasoning[: len(reasoning)]
+                self._text, self._reasoning = self._text[len(text) :], self._reasoning[len(reasoning) :]
                 self._recorder.forget(len(passes), pieces)
 
     def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
@@ -102,7 +98,7 @@ class AnswerWriter:
 class Flusher:
     """The thread that writes streaming answers, started with the first of them."""
 
-    def __init__(self, archive: ArchivedMessages) -> None:
+    def __init__(self, archive: ArchivedChats) -> None:
         self._archive = archive
         self._writers: list[AnswerWriter] = []
         self._lock = threading.Lock()
@@ -164,7 +160,7 @@ class Presence:
         """Claims the file; where that cannot be done, others take this process for gone."""
         with self._lock, suppress(OSError):
             if self._archive is not None and self._claim is None:
-                self._claim = Claim(_place(self._archive, self.name))
+                self._claim = Claim(self._archive.with_name(f"{self._archive.name}.writer-{self.name}"))
 
     def release(self) -> None:
         """Lets go and removes the file."""
@@ -175,14 +171,9 @@ class Presence:
 
 def living(archive: Path | None) -> set[str]:
     """Names of all holders that live; removes what dead ones left."""
-    if archive is None:
-        return set()
-    start = _place(archive, "").name
     with suppress(OSError):
-        places = [path for path in archive.parent.iterdir() if path.name.startswith(start)]
-        return {path.name.removeprefix(start) for path in places if is_held(path)}
+        if archive is not None:
+            start = f"{archive.name}.writer-"
+            places = [path for path in archive.parent.iterdir() if path.name.startswith(start)]
+            return {path.name.removeprefix(start) for path in places if is_held(path)}
     return set()
-
-
-def _place(archive: Path, name: str) -> Path:
-    return archive.with_name(f"{archive.name}.writer-{name}")

@@ -14,10 +14,9 @@ from typing import Any
 
 from localspec import paths
 from localspec.chat.archive.answer import AnswerWriter, Flusher, Presence, living
-from localspec.chat.archive.chats import one_line
+from localspec.chat.archive.chats import ArchivedChats, one_line
 from localspec.chat.archive.file import clean, reads, reads_apart, writes
-from localspec.chat.archive.message import Chat, Hit, ImportReport, StoredMessage, WholeChat
-from localspec.chat.archive.messages import ArchivedMessages
+from localspec.chat.archive.message import Hit, ImportReport, StoredMessage, WholeChat
 from localspec.chat.archive.passes import encode
 from localspec.chat.archive.search import search
 from localspec.chat.export import KINDS
@@ -25,7 +24,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.types import SamplingParams
 
 
-class Archive(ArchivedMessages):
+class Archive(ArchivedChats):
     """All chats. A context manager; `close` ends answers that still stream."""
 
     def __init__(self, path: Path | None) -> None:
@@ -113,12 +112,9 @@ class Archive(ArchivedMessages):
         self._sql(statement, (self._presence.name, message_id))
 
     @property
+    @reads
     def version(self) -> int:
         """Another number whenever another process, or another window, has written into the file."""
-        return self._version()
-
-    @reads
-    def _version(self) -> int:
         return int(self._sql("PRAGMA data_version").fetchone()[0])
 
     def written_elsewhere(self, message: StoredMessage) -> bool:
@@ -178,19 +174,18 @@ class Archive(ArchivedMessages):
             if row is not None and row["deletion"] is not None:
                 self._remove(row["id"])
                 row = None
-            chat_id = self._take_in_chat(whole.chat) if row is None else int(row["id"])
+            if row is None:
+                kept = ("key", "system", "model", "params", "pinned", "unsent", "window_summary", "created", "used")
+                values = {name: getattr(whole.chat, name) for name in kept}
+                chat_id = self._insert("chat", values | {"title": one_line(whole.chat.title)})
+                self.set_tags(chat_id, whole.chat.tags)
+            else:
+                chat_id = int(row["id"])
             added = self._take_in_messages(chat_id, whole, follow=row is None)
             new_chats += row is None
             new_messages += added
             skipped += row is not None and not added
         return ImportReport(new_chats, new_messages, skipped, left_out)
-
-    def _take_in_chat(self, chat: Chat) -> int:
-        names = ("key", "system", "model", "params", "pinned", "unsent", "window_summary", "created", "used")
-        row = {name: getattr(chat, name) for name in names}
-        chat_id = self._insert("chat", row | {"title": one_line(chat.title)})
-        self.set_tags(chat_id, chat.tags)
-        return chat_id
 
     def _take_in_messages(self, chat_id: int, whole: WholeChat, follow: bool) -> int:
         """Adds what is not known by key; returns how many. follow: the file's choice of branches is taken, too."""

@@ -164,11 +164,7 @@ class ArchiveFile:
     """An SQLite database that goes on in memory if its file fails. Thread-safe."""
 
     def __init__(self, path: Path | None) -> None:
-        """Opens or creates the file; never raises for what is wrong with it, see `notice`.
-
-        Args:
-            path: the file; None = in memory from the start.
-        """
+        """Opens or creates the file, None = in memory; never raises for what is wrong with it, see `notice`."""
         self.file = path
         """Where it is, or would be."""
         self.persistent = False
@@ -320,19 +316,13 @@ class ArchiveFile:
             if not sqlite.is_damage(error):
                 self.notice = _sentence(self.file, error)
                 return self._note_changes(_in_memory(self.file))
-            return self._begin_anew(self.file, error)
-        self.persistent = True
-        return connection
-
-    def _begin_anew(self, path: Path, error: Exception) -> sqlite3.Connection:
-        """A file that cannot be read is set aside, and a new one begun."""
-        try:
-            aside = sqlite.set_aside(path)
-            connection = _open_file(path)
-        except (_Refusal, OSError, sqlite3.Error) as worse:
-            self.notice = _sentence(path, worse)
-            return _in_memory(None)
-        self.notice = f"The chat archive was damaged ({error}); it is kept as {aside}, and a new one was begun."
+            try:
+                aside = sqlite.set_aside(self.file)
+                connection = _open_file(self.file)
+            except (_Refusal, OSError, sqlite3.Error) as worse:
+                self.notice = _sentence(self.file, worse)
+                return _in_memory(None)
+            self.notice = f"The chat archive was damaged ({error}); it is kept as {aside}, and a new one was begun."
         self.persistent = True
         return connection
 
@@ -414,18 +404,14 @@ def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
     """Brings the tables up to date; a copy of what was there is made first."""
     version = sqlite.number(connection, "user_version")
     if 0 < version < len(MIGRATIONS) and path is not None:
-        _back_up(connection, sqlite.free_name(path, f"version-{version}-{os.getpid()}"))
+        backup = sqlite.free_name(path, f"version-{version}-{os.getpid()}")
+        try:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+            backup.chmod(0o600)
+        except BaseException:
+            backup.unlink(missing_ok=True)
+            raise
     sqlite.upgrade(connection, MIGRATIONS)
-
-
-def _back_up(connection: sqlite3.Connection, backup: Path) -> None:
-    """Copies a database into a new file of the owner's alone; nothing is left of a copy that fails."""
-    try:
-        connection.execute("VACUUM INTO ?", (str(backup),))
-        backup.chmod(0o600)
-    except BaseException:
-        backup.unlink(missing_ok=True)
-        raise
 
 
 def _in_memory(source: Path | None) -> sqlite3.Connection:
@@ -440,7 +426,7 @@ def _in_memory(source: Path | None) -> sqlite3.Connection:
 
 
 def _copied(source: sqlite3.Connection) -> sqlite3.Connection:
-    """A copy in memory; of a damaged database, the rows that can still be read."""
+    """A copy in memory; of a damaged database, every row of every table up to the first that cannot be read."""
     memory = _connect(":memory:")
     try:
         source.backup(memory)
@@ -450,11 +436,6 @@ def _copied(source: sqlite3.Connection) -> sqlite3.Connection:
     except sqlite3.Error:
         pass
     memory.close()
-    return _salvaged(source)
-
-
-def _salvaged(source: sqlite3.Connection) -> sqlite3.Connection:
-    """A new database in memory with every row of every table up to the first that cannot be read."""
     memory = _in_memory(None)
     memory.execute("PRAGMA foreign_keys = 0")
     for table in TABLES:

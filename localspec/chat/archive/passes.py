@@ -60,21 +60,21 @@ def decode(parts: Iterable[bytes]) -> Replay:
         try:
             if part[0] not in (_EARLIER_FORMAT, _FORMAT):
                 raise ValueError(f"format {part[0]} is not known")
-            data = _unpacked(part[1:])
-            found, named = _read(data) if part[0] == _FORMAT else _EarlierPart(data).read()
-            passes += map(_checked, found)
-            pieces |= named
+            unpacking = zlib.decompressobj()
+            data = unpacking.decompress(part[1:], _MOST_BYTES)
+            if not unpacking.eof or unpacking.unused_data:
+                raise ValueError("it is cut off or too large")
+            if part[0] == _FORMAT:
+                columns, named = json.loads(data)
+                passes += (_checked(_record(*row)) for row in zip(*columns, strict=True))
+                pieces |= {int(token): b64decode(piece, validate=True) for token, piece in named.items()}
+            else:
+                found, earlier = _EarlierPart(data).read()
+                passes += map(_checked, found)
+                pieces |= earlier
         except _DAMAGE as error:
             raise UsageError(f"The origin data of an answer is damaged: {error}.") from None
     return Replay(passes, pieces)
-
-
-def _unpacked(data: bytes) -> bytes:
-    unpacking = zlib.decompressobj()
-    found = unpacking.decompress(data, _MOST_BYTES)
-    if not unpacking.eof or unpacking.unused_data:
-        raise ValueError("it is cut off or too large")
-    return found
 
 
 def _checked(record: PassRecord) -> PassRecord:
@@ -87,12 +87,6 @@ def _checked(record: PassRecord) -> PassRecord:
     if least < 0 or not 0 <= record.seconds < math.inf:
         raise ValueError("a number is out of range")
     return record
-
-
-def _read(data: bytes) -> tuple[list[PassRecord], dict[int, bytes]]:
-    columns, pieces = json.loads(data)
-    passes = [_record(*row) for row in zip(*columns, strict=True)]
-    return passes, {int(token): b64decode(piece, validate=True) for token, piece in pieces.items()}
 
 
 def _record(*fields: Any) -> PassRecord:
@@ -132,11 +126,9 @@ class _EarlierPart:
         return passes, pieces
 
     def _pass(self) -> PassRecord:
-        flags = self._number()
-        drafter = ""
+        flags, drafter = self._number(), ""
         guesses: tuple[int, ...] = ()
-        parents: tuple[int, ...] = ()
-        accepted: tuple[int, ...] = ()
+        parents, accepted = guesses, guesses
         several: tuple[str, ...] = ()
         if not flags & _EMPTY:
             drafter = self._drafter()

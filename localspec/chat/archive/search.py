@@ -45,24 +45,14 @@ class Query:
             if not term:
                 continue
             terms.append(term)
-            if _is_literal(term):
+            kinds = [unicodedata.category(character) for character in term]
+            words_in_it = any(kind[0] in "LN" or kind == "Co" for kind in kinds) and not _UNSPACED.search(term)
+            if not words_in_it or "#" in term or any(kind[0] == "S" for kind in kinds):  # signs matter: c++, ->, emoji
                 literals.append(term)
-            if any(map(_is_letter, term)) and not _UNSPACED.search(term):
+            if words_in_it:  # that FTS5's tokenizer tells apart
                 begun = found.end() == len(text) and not found[2]
                 words.append('"' + term.replace('"', '""') + '"' + "*" * begun)
         return cls(" AND ".join(words), tuple(literals), tuple(terms))
-
-
-def _is_letter(character: str) -> bool:
-    """Whether FTS5's tokenizer takes it as part of a word."""
-    return unicodedata.category(character)[0] in "LN" or unicodedata.category(character) == "Co"
-
-
-def _is_literal(term: str) -> bool:
-    """Whether signs in it matter (c++, ->, emoji), or it has no words that FTS5 could tell apart."""
-    if _UNSPACED.search(term) or not any(map(_is_letter, term)):
-        return True
-    return any(unicodedata.category(character)[0] == "S" or character == "#" for character in term)
 
 
 def search(sql: Callable[..., sqlite3.Cursor], text: str, limit: int) -> list[Hit]:
@@ -70,21 +60,17 @@ def search(sql: Callable[..., sqlite3.Cursor], text: str, limit: int) -> list[Hi
     query = Query.parse(text)
     if not query.terms or limit < 1:
         return []
-    titles = _titles(sql, query, min(limit, _MOST_TITLES))
+    conditions = " AND ".join([r"title LIKE ? ESCAPE '\'"] * len(query.terms))
+    rows = sql(
+        f"SELECT id, title, created FROM chat WHERE deletion IS NULL AND {conditions} ORDER BY used DESC LIMIT ?",
+        (*map(_pattern, query.terms), min(limit, _MOST_TITLES)),
+    )
+    titles = [Hit(row[0], None, row[1], "", row[1], _marks(row[1], query.terms), row[2]) for row in rows]
     return [*titles, *_messages(sql, query, limit - len(titles))]
 
 
 def _pattern(literal: str) -> str:
     return "%" + re.sub(r"([\\%_])", r"\\\1", literal) + "%"
-
-
-def _titles(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> list[Hit]:
-    conditions = " AND ".join([r"title LIKE ? ESCAPE '\'"] * len(query.terms))
-    rows = sql(
-        f"SELECT id, title, created FROM chat WHERE deletion IS NULL AND {conditions} ORDER BY used DESC LIMIT ?",
-        (*map(_pattern, query.terms), limit),
-    )
-    return [Hit(row[0], None, row[1], "", row[1], _marks(row[1], query.terms), row[2]) for row in rows]
 
 
 def _messages(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> list[Hit]:
@@ -105,42 +91,33 @@ def _messages(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> l
         WHERE {" AND ".join(conditions)} ORDER BY {order} LIMIT :limit""",
         values,
     )
-    return [_hit(row, query) for row in rows]
-
-
-def _hit(row: sqlite3.Row, query: Query) -> Hit:
-    if query.match:
-        snippet, marks = _marked(row[4])
-    else:
-        snippet = _excerpt(row[4], query.literals[0])
-        marks = _marks(snippet, query.literals)
-    return Hit(row[0], row[1], row[2], row[3], snippet, marks, row[5])
+    hits = []
+    for chat, message, title, role, text, created in rows:
+        if query.match:
+            snippet, marks = _marked(text)
+        else:
+            at = max(0, text.lower().find(query.literals[0].lower()) - _CHARACTERS_AROUND)
+            end = at + 4 * _CHARACTERS_AROUND
+            snippet = "…" * (at > 0) + re.sub(r"\s", " ", text[at:end]) + "…" * (end < len(text))
+            marks = _marks(snippet, query.literals)
+        hits.append(Hit(chat, message, title, role, snippet, marks, created))
+    return hits
 
 
 def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
     """A line and the places between the marks that FTS5 put into it."""
-    line: list[str] = []
+    line, start = "", None
     marks: list[tuple[int, int]] = []
-    start = None
-    for character in text:
-        if character == _OPEN:
+    for piece in re.split(f"([{_OPEN}{_CLOSE}])", text):
+        if piece == _OPEN:
             start = len(line)
-        elif character == _CLOSE:
+        elif piece == _CLOSE:
             if start is not None and start < len(line):
                 marks.append((start, len(line)))
             start = None
         else:
-            line.append(" " if character.isspace() else character)
-    return "".join(line), tuple(marks)
-
-
-def _excerpt(text: str, literal: str) -> str:
-    at = text.lower().find(literal.lower())
-    start = max(0, at - _CHARACTERS_AROUND)
-    piece = "".join(
-        " " if character.isspace() else character for character in text[start : start + 4 * _CHARACTERS_AROUND]
-    )
-    return "…" * (start > 0) + piece + "…" * (start + 4 * _CHARACTERS_AROUND < len(text))
+            line += re.sub(r"\s", " ", piece)
+    return line, tuple(marks)
 
 
 def _marks(text: str, terms: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
