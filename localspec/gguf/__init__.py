@@ -64,7 +64,7 @@ def _opened(path: Path) -> BinaryIO:
         raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
-class _Growing:
+class _KeptBytes:
     """A range reader that keeps what came: a header is read front to back, its arrays later once more."""
 
     def __init__(self, read: Read, size: int) -> None:
@@ -73,8 +73,7 @@ class _Growing:
 
     def __call__(self, offset: int, length: int) -> bytes:
         end = min(offset + length, self._size)
-        while len(self._data) < end and len(self._data) <= _HEADER_BYTES:
-            have = len(self._data)
+        while (have := len(self._data)) < end and have <= _HEADER_BYTES:
             wanted = min(self._block, self._size - have)
             fresh = self._read(have, wanted)
             if not fresh:
@@ -84,7 +83,7 @@ class _Growing:
         return bytes(self._data[offset:end])
 
 
-class _Reader:
+class _HeaderReader:
     """Walks over the bytes forwards, refusing to go beyond their end or the size of any real header."""
 
     def __init__(self, read: Read, path: Path, size: int, offset: int = 0) -> None:
@@ -139,15 +138,8 @@ class _Reader:
     def string(self, what: str, most: int = _STRING_BYTES) -> str:
         return self.text(what, most).decode("utf-8", "replace")
 
-    def skip_string(self, what: str) -> None:
-        length = self.scalar(_U64, what)
-        if self._at + length <= len(self._data):
-            self._at += length
-        else:
-            self.skip(length, what)
-
     def skip_strings(self, count: int, what: str) -> None:
-        """`skip_string` so often, without a call for each: a vocabulary and its merges are 300,000 strings."""
+        """Skips so many strings, without a call for each: a vocabulary and its merges are 300,000 strings."""
         unpack, left = _U64.unpack_from, count
         while left:
             data, at = self._data, self._at
@@ -160,7 +152,7 @@ class _Reader:
                 left -= 1
             self._at = at
             if left:
-                self.skip_string(what)
+                self.skip(self.scalar(_U64, what), what)
                 left -= 1
 
     def elements(self, kind: int, count: int, what: str) -> list[Any]:
@@ -174,11 +166,9 @@ class _Reader:
         """A metadata value; long arrays are skipped."""
         what = f"the value of {key!r}"
         kind = self.scalar(_U32, what)
-        if kind in _SCALARS:
-            value: Value = self.scalar(_SCALARS[kind], what)
+        if kind == _STRING or kind in _SCALARS:
+            value: Value = self.elements(kind, 1, what)[0]
             return value
-        if kind == _STRING:
-            return self.string(what)
         if kind != _ARRAY:
             self.corrupt(f"{what} has the unknown type {kind}")
         inner, count = self.scalar(_U32, what), self.scalar(_U64, what)
@@ -198,10 +188,8 @@ class _Reader:
 
     def skip(self, count: int, what: str) -> None:
         self.check(count, what)
-        while count > 0:
-            step = min(count, _BLOCK)
-            self.take(step, what)
-            count -= step
+        for start in range(0, count, _BLOCK):
+            self.take(min(count - start, _BLOCK), what)
 
 
 _KEPT = 8
@@ -284,7 +272,7 @@ class Header:
         key = "tokenizer.ggml.tokens"
         value = self.metadata.get(key)
         if isinstance(value, Array) and value.type == _STRING:
-            reader = _Reader(self.read, self.path, self.file_bytes, value.offset)
+            reader = _HeaderReader(self.read, self.path, self.file_bytes, value.offset)
             return [reader.text(key) for _ in range(value.count)]
         return [token.encode("utf-8", "replace") for token in self.tokens]
 
@@ -335,14 +323,14 @@ class Header:
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return repr(value).encode("utf-8", "replace") if isinstance(value, list) else b""
-        return _Reader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
+        return _HeaderReader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
 
     def array(self, key: str) -> list[Any]:
         """All elements of an array value, empty if absent."""
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return value if isinstance(value, list) else []
-        return _Reader(self.read, self.path, self.file_bytes, value.offset).elements(value.type, value.count, key)
+        return _HeaderReader(self.read, self.path, self.file_bytes, value.offset).elements(value.type, value.count, key)
 
 
 def bytes_by_type(parts: Sequence[Header]) -> dict[str, int]:
@@ -373,7 +361,7 @@ def _read_header(path: Path, size: int, version: tuple[int, ...]) -> Header:
             except OSError as error:
                 raise ModelFileError(f"{path} cannot be read: {error.strerror or error}.") from error
 
-    return _header(_Reader(read, path, size), read)
+    return _header(_HeaderReader(read, path, size), read)
 
 
 def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
@@ -387,11 +375,11 @@ def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
     Returns:
         A header that has all its arrays in memory: `read` is not called again.
     """
-    kept = _Growing(read, file_bytes)
-    return _header(_Reader(kept, Path(name), file_bytes), kept)
+    kept = _KeptBytes(read, file_bytes)
+    return _header(_HeaderReader(kept, Path(name), file_bytes), kept)
 
 
-def _header(reader: _Reader, read: Read) -> Header:
+def _header(reader: _HeaderReader, read: Read) -> Header:
     path = reader.path
     if reader.size == 0:
         raise ModelFileError(f"{path} is empty.", DOWNLOAD_AGAIN)
@@ -423,7 +411,7 @@ def _header(reader: _Reader, read: Read) -> Header:
     return Header(path, reader.size, version, metadata, _tensors(reader, n_tensors, alignment), read)
 
 
-def _tensors(reader: _Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
+def _tensors(reader: _HeaderReader, count: int, alignment: int) -> tuple[Tensor, ...]:
     """The tensor list; every tensor must lie within the file, in order and without gaps but padding."""
     found: dict[str, tuple[tuple[int, ...], str, int, int, int]] = {}
     for index in range(count):

@@ -68,9 +68,14 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
             continue
         value = params[item.name]
         if item.name == "logit_bias":
-            given["logit_bias"] = _biases(value)
+            try:
+                given[item.name] = tuple((int(token), float(bias)) for token, bias in value)
+            except (TypeError, ValueError):
+                raise UsageError(f"logit_bias is {value!r}; it must be pairs of a token and a number.") from None
         elif item.name == "dry_sequence_breakers":
-            given[item.name] = _texts(item.name, value)
+            if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+                raise UsageError(f"{item.name} is {value!r}; it must be a list of texts.")
+            given[item.name] = tuple(value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{item.name} is {value!r}; it must be a number.")
         elif item.name in whole and value != int(value):
@@ -78,19 +83,6 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
         else:
             given[item.name] = int(value) if item.name in whole else float(value)
     return SamplingParams(**given)
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise UsageError(f"{name} is {value!r}; it must be a list of texts.")
-    return tuple(value)
-
-
-def _biases(value: Any) -> tuple[tuple[int, float], ...]:
-    try:
-        return tuple((int(token), float(bias)) for token, bias in value)
-    except (TypeError, ValueError):
-        raise UsageError(f"logit_bias is {value!r}; it must be pairs of a token and a number.") from None
 
 
 # What to do with a chat that outgrows its context. Pure functions: the face asks, and keeps what was decided.
