@@ -2,7 +2,7 @@
 
 One connection under one lock; a write is one short transaction. With a write-ahead log and `synchronous=NORMAL` a
 commit waits for no disk, and a killed process loses nothing that was committed; only a checkpoint waits, and that runs
-on a connection of its own, on whatever thread calls `checkpoint`. Other processes may use the same file.
+on a connection of its own, on the thread that calls `checkpoint`. Other processes may use the same file.
 
 While the file cannot be written, each statement that changes something in memory is noted, and repeated in the file
 once there is room, so that what another process has put there meanwhile stays. New ids begin far above the file's, so
@@ -172,7 +172,7 @@ class ArchiveFile:
         self.notice = ""
         """One sentence to show the user; "" = nothing is wrong. May come while it is used."""
         self.on_notice: Callable[[str], None] | None = None
-        """Hears of a notice that comes later, on whatever thread it happens."""
+        """Hears of a notice that comes later, on the thread where it happens."""
         self._lock = threading.RLock()
         self._apart_lock = threading.Lock()
         self._apart: sqlite3.Connection | None = None

@@ -1,4 +1,4 @@
-"""Full-text search over all chats. Whatever a person types is a query, never a syntax.
+"""Full-text search over all chats. Any text is a query, never a syntax.
 
 Words must all occur; "quoted words" in that order; the last word may be the beginning of one. FTS5 knows words only, so
 that signs, emoji and scripts written without spaces are looked for as they stand.
@@ -37,7 +37,7 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """Of what somebody typed."""
+        """Of any text."""
         text = re.sub(r"[\x00-\x1f]", " ", text.encode("utf-8", "replace").decode())
         words, literals, terms = [], [], []
         for found in _TERM.finditer(text):

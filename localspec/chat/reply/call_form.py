@@ -86,7 +86,7 @@ class CallReader:
             final: no more text comes; then there is an end.
 
         Raises:
-            NoCall: it is none, whatever comes, and no part of one has been told.
+            NoCall: it cannot become one, and no part of one has been told.
         """
         self.text, self.final, self.parts = text, final, []
         try:

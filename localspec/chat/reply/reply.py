@@ -301,7 +301,7 @@ def _lone_call(reader: CallReader, bare: bool) -> Reading:
         bare: an object without a fence counts, too.
 
     Raises:
-        NoCall: it is none, whatever comes.
+        NoCall: it cannot become one.
     """
     while (opening := (fence := _FENCED.match(reader.text)) or (_BARE.match(reader.text) if bare else None)) is None:
         if reader.final or not _BEGUN.fullmatch(reader.text):
