@@ -21,7 +21,7 @@ from rich.filesize import decimal
 
 from localspec import __version__, kept, machine, paths
 from localspec.errors import UsageError
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.llama.exact import wide
 from localspec.llama.exact.facts import read_limits
 from localspec.llama.library import bindings, lib

@@ -51,7 +51,7 @@ def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> 
     """
     from localspec.chat.prompt.prompt import continued, note
     from localspec.chat.turn import Message
-    from localspec.gguf.split import read_parts
+    from localspec.gguf import read_parts
     from localspec.models.facts.pairing import doubt_of
 
     if doubt := doubt_of(read_parts(target)[0]):

@@ -86,7 +86,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
         ModelError: nothing fits.
     """
     from localspec.drafters.heads.loading import apart, may_predict, shapes
-    from localspec.gguf.split import read_parts
+    from localspec.gguf import read_parts
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory.fit import FitSettings, choose
     from localspec.runtime.placement import alone

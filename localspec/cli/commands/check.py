@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.drafters.heads import loading as heads
-    from localspec.gguf.split import read_parts
+    from localspec.gguf import read_parts
     from localspec.models.facts import checkpoint, pairing
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, find_one
@@ -111,7 +111,7 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     """
     from localspec.cli.commands.show import Explained
     from localspec.drafters.heads.loading import kind_of
-    from localspec.gguf.split import read_parts
+    from localspec.gguf import read_parts
     from localspec.llama.model import Model, check_text_model
     from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.installed.catalog import Catalog

@@ -208,7 +208,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from localspec.gguf.split import read_parts
+    from localspec.gguf import read_parts
     from localspec.models.facts import checkpoint
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find
@@ -263,7 +263,7 @@ class Explained:
 
     @cached_property
     def _said(self) -> tuple[dict[str, Any] | None, str]:
-        from localspec.gguf.formats import ROLLS_BACK
+        from localspec.gguf import ROLLS_BACK
         from localspec.llama.exact import exactness
         from localspec.models.facts.facts import LANGUAGE_MODEL
 

@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import drafts, not_used
-    from localspec.gguf.split import read_parts
+    from localspec.gguf import read_parts
     from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.hub.names import RepositoryName, parse
     from localspec.models.installed.catalog import Catalog
