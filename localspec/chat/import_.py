@@ -34,9 +34,7 @@ _CONVERSATIONS = re.compile(r"(^|/)conversations[^/]*\.json\Z", re.DOTALL)
 
 def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple[list[WholeChat], int]:
     """The chats, and how many messages were left out.
-
-    Raises:
-        UsageError: a conversation is not what ChatGPT exports; says which.
+    Raises UsageError: a conversation is not what ChatGPT exports; says which.
     """
     chats: dict[str, WholeChat] = {}
     left_out = 0
@@ -235,9 +233,7 @@ def _bytes_of(file: IO[bytes], name: str) -> bytes:
 
 def read_own(data: Mapping[str, Any], name: str) -> list[WholeChat]:
     """The inverse of `export.to_json`.
-
-    Raises:
-        UsageError: a newer version, or something is missing or of the wrong kind; says where.
+    Raises UsageError: a newer version, or something is missing or of the wrong kind; says where.
     """
     fields = _Fields(data, name)
     version = fields.take("version", int)
@@ -318,11 +314,7 @@ def _chat(fields: _Fields) -> WholeChat:
 
 
 def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage:
-    """Message `number` of its chat.
-
-    Args:
-        ids: by key, of the messages before it; it is added.
-    """
+    """Message `number` of its chat. `ids`: by key, of the messages before it; it is added."""
     key, parent = fields.take("key", str), fields.optional("parent", str)
     if key in ids:
         raise UsageError(f"{fields.place}: the key {key[:40]!r} is there twice.")

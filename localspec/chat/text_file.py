@@ -29,10 +29,8 @@ def encoding_of(data: bytes) -> str:
 
 def decoded(data: bytes, name: str) -> str:
     """The text of a file's bytes, with lines that end in a line feed; `name`: what the message calls it.
-
-    Raises:
-        UsageError: it is not UTF-8, nor what its byte order mark says; or it holds a zero, as UTF-16 without a mark
-            and files that are no text do.
+    Raises UsageError: it is not UTF-8, nor what its byte order mark says; or it holds a zero, as UTF-16 without a mark
+    and files that are no text do.
     """
     try:
         text = data.decode(encoding_of(data))
@@ -49,9 +47,7 @@ _MOMENT = 1.0
 
 def read_text(path: str | Path) -> str:
     """A text file, or what is written to a pipe until it is closed.
-
-    Raises:
-        UsageError: it cannot be read as text; or it is a pipe that no program writes to.
+    Raises UsageError: it cannot be read as text; or it is a pipe that no program writes to.
     """
     try:
         file = paths.typed(path) if isinstance(path, str) else path
@@ -78,9 +74,7 @@ def _from_pipe(path: Path) -> bytes:
 
 def check_text(text: str, name: str) -> None:
     """Refuses a word of the command line whose bytes were no UTF-8 (Python keeps such bytes as lone surrogates).
-
-    Raises:
-        UsageError: says which.
+    Raises UsageError: says which.
     """
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UsageError(f"{name} is not UTF-8 text.", "What the shell expands there has another encoding.")

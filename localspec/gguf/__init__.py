@@ -535,11 +535,7 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def present_parts(path: Path) -> list[Path]:
-    """`parts_of`, all of which are there.
-
-    Raises:
-        ModelFileError: one is missing.
-    """
+    """`parts_of`, all of which are there. Raises ModelFileError: one is missing."""
     parts = parts_of(path)
     for part in parts:
         if len(parts) > 1 and not part.exists():
@@ -562,9 +558,7 @@ def first_part(path: Path) -> Path:
 
 def read_parts(path: Path) -> list[Header]:
     """Headers of all files of a model, the first part first; the file's own header says whether there are more.
-
-    Raises:
-        ModelFileError: a file is missing, damaged, or not called as parts are.
+    Raises ModelFileError: a file is missing, damaged, or not called as parts are.
     """
     own = read_header(path)
     count = _parts_in(own)

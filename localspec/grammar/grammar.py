@@ -161,11 +161,7 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool) -> Grammar:
-        """JSON values that a schema admits.
-
-        Raises:
-            UsageError: a mistake in the schema.
-        """
+        """JSON values that a schema admits. Raises UsageError: a mistake in the schema."""
         if not isinstance(schema, Mapping | bool):
             raise UsageError(f"A JSON schema is an object, and this is {json.dumps(schema, default=str)[:80]}.")
         try:
@@ -176,11 +172,7 @@ class Grammar:
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
-        """A grammar in llama.cpp's notation, with a rule `root`.
-
-        Raises:
-            UsageError: a mistake in the grammar.
-        """
+        """A grammar in llama.cpp's notation, with a rule `root`. Raises UsageError: a mistake in the grammar."""
         return cls("gbnf", text).read()
 
     @classmethod
@@ -195,9 +187,7 @@ class Grammar:
 
     def read(self) -> Grammar:
         """The same in llguidance's notation; of a schema what `bound` makes of it.
-
-        Raises:
-            UsageError: a mistake in the grammar.
+        Raises UsageError: a mistake in the grammar.
         """
         if self.kind == "read":
             return self

@@ -59,9 +59,7 @@ class AnswerWriter:
 
     def flush(self) -> None:
         """Writes what has come since the last time. If the database is busy it stays pending.
-
-        Raises:
-            LocalspecError: another process has held the file for too long.
+        Raises LocalspecError: another process has held the file for too long.
         """
         with self._writing:
             with self._lock:
@@ -80,12 +78,11 @@ class AnswerWriter:
         """Writes the rest and how it ended; a second call changes nothing.
 
         Args:
-            state: done, stopped or error.
             stats: of `RequestStats.as_dict`.
             note: what went wrong, in a sentence.
 
         Raises:
-            UsageError: another state, or the message was erased meanwhile.
+            UsageError: another state than done, stopped or error; or the message was erased meanwhile.
         """
         if state not in ("done", "stopped", "error"):
             raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
@@ -338,9 +335,7 @@ class Archive(ArchivedChats):
         piece: Callable[[int], bytes] | None = None,
     ) -> AnswerWriter:
         """An answer below a message, about to stream; a second one below the same message is its sibling.
-
-        Args:
-            piece: bytes of a token, kept so that the answer's origin can be shown without the model.
+        `piece`: bytes of a token, kept so that the answer's origin can be shown without the model.
         """
         settings = asdict(sampling) if isinstance(sampling, SamplingParams) else sampling or {}
         self._presence.hold()
@@ -352,11 +347,7 @@ class Archive(ArchivedChats):
         return self._add(self._chat_of(parent_id), parent_id, "assistant", "", **columns)
 
     def resume_answer(self, message_id: int, *, piece: Callable[[int], bytes] | None = None) -> AnswerWriter:
-        """Goes on with an answer that was stopped.
-
-        Raises:
-            UsageError: it is no answer, or is being written.
-        """
+        """Goes on with an answer that was stopped. Raises UsageError: it is no answer, or is being written."""
         self._presence.hold()
         self._resume(message_id)
         return self._flusher.begin(message_id, piece)
@@ -406,9 +397,7 @@ class Archive(ArchivedChats):
 
     def export(self, chat_ids: Sequence[int] | None, kind: str) -> str:
         """Chats as a text file: markdown, html or json. None = all of them.
-
-        Raises:
-            UsageError: another kind, or a chat that is not there.
+        Raises UsageError: another kind, or a chat that is not there.
         """
         if kind not in KINDS:
             raise UsageError(f"The format is {kind!r}; it must be one of {', '.join(KINDS)}.")

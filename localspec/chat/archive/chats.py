@@ -285,9 +285,7 @@ class ArchivedChats(ArchiveFile):
         self, chat_id: int, content: str, *, attachments: Sequence[Attachment] = (), parent: int | None = _LEAF
     ) -> StoredMessage:
         """A message of the user's; a chat without a title gets one, its unsent input is sent.
-
-        Args:
-            parent: the message it answers; default the end of the active path, None = it begins the chat anew.
+        `parent`: the message it answers; default the end of the active path, None = it begins the chat anew.
         """
         if parent == _LEAF:
             path = self.path(chat_id)
@@ -302,11 +300,7 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def edit(self, message_id: int, content: str, *, attachments: Sequence[Attachment] | None = None) -> StoredMessage:
-        """A new sibling with another text; the old message stays.
-
-        Args:
-            attachments: None = those of the old message.
-        """
+        """A new sibling with another text; the old message stays. `attachments`: None = those of the old message."""
         old = self.message(message_id)
         kept = old.attachments if attachments is None else attachments
         added = self._add(old.chat_id, old.parent_id, old.role, content, kept)
@@ -324,9 +318,7 @@ class ArchivedChats(ArchiveFile):
         **columns: Any,
     ) -> int:
         """A new message that the active path goes through; its id. Columns left out have their defaults.
-
-        Raises:
-            UsageError: chat or parent are not there.
+        Raises UsageError: chat or parent are not there.
         """
         self.chat(chat_id)
         if parent is not None and self._chat_of(parent) != chat_id:
@@ -487,11 +479,7 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def save_preset(self, preset: Preset) -> None:
-        """Adds a preset, or replaces the one of that name.
-
-        Raises:
-            UsageError: the name is empty or too long.
-        """
+        """Adds a preset, or replaces the one of that name. Raises UsageError: the name is empty or too long."""
         name = " ".join(clean(preset.name).split())
         if not 1 <= len(name) <= _LONGEST_NAME:
             raise UsageError(f"A preset is named {name[:80]!r}; a name has 1 to {_LONGEST_NAME} characters.")
@@ -500,11 +488,7 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def delete_preset(self, name: str) -> None:
-        """Removes a preset.
-
-        Raises:
-            UsageError: there is none of that name.
-        """
+        """Removes a preset. Raises UsageError: there is none of that name."""
         if not self._sql("DELETE FROM preset WHERE name = ?", (clean(name),)).rowcount:
             raise UsageError(f"There is no preset {name!r}.")
 

@@ -107,9 +107,7 @@ def clean(text: str) -> str:
 
 def storable(value: Any) -> Any:
     """A value as SQLite takes it: texts that can be held, mappings as JSON.
-
-    Raises:
-        UsageError: something in a mapping is no plain data.
+    Raises UsageError: something in a mapping is no plain data.
     """
     if not isinstance(value, Mapping):
         return clean(value) if isinstance(value, str) else value
@@ -327,11 +325,7 @@ class ArchiveFile:
         return connection
 
     def _give_up(self, error: sqlite3.DatabaseError) -> None:
-        """Moves to memory with everything that can still be read.
-
-        Raises:
-            LocalspecError: the file is merely busy.
-        """
+        """Moves to memory with everything that can still be read. Raises LocalspecError: the file is merely busy."""
         if not self.persistent or self.file is None:
             raise error
         if "locked" in str(error):

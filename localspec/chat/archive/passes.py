@@ -49,11 +49,7 @@ def encode(passes: Iterable[PassRecord], pieces: Mapping[int, bytes]) -> bytes:
 
 
 def decode(parts: Iterable[bytes]) -> Replay:
-    """Inverse of `encode`, over all parts of an answer.
-
-    Raises:
-        UsageError: bytes that `encode` does not make.
-    """
+    """Inverse of `encode`, over all parts of an answer. Raises UsageError: bytes that `encode` does not make."""
     passes: list[PassRecord] = []
     pieces: dict[int, bytes] = {}
     for part in parts:

@@ -32,11 +32,7 @@ class Marks:
     """The marks of one vocabulary under one chat template. Thread-safe; `marks_of` keeps the last ones."""
 
     def __init__(self, specials: Iterable[SpecialToken], source: str) -> None:
-        """
-        Args:
-            specials: of the vocabulary; those of a single character count as text.
-            source: the chat template.
-        """
+        """`specials`: of the vocabulary; those of a single character count as text. `source`: the chat template."""
         form = form_of(source)
         used = [THOUGHTS[0], *(one for one in THOUGHTS if one.opening in source or one.closing in source)]
         thoughts = {text for thought in used for text in (thought.opening, thought.closing)}
@@ -51,12 +47,7 @@ class Marks:
         self._own = re.compile(f"({'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})")
 
     def sealed(self, text: str, *, by_model: bool = False) -> Sealed:
-        """The text, its marks broken by a character each.
-
-        Args:
-            text: any string; one that is sealed stays as it is.
-            by_model: a model said it.
-        """
+        """The text, its marks broken by a character each; one that is sealed stays as it is."""
         if isinstance(text, Sealed):
             return text
         if not by_model:

@@ -57,9 +57,7 @@ def fenced(attachment: Attachment) -> str:
 
 def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
     """Sampling settings out of a chat's parameters; other keys are not looked at.
-
-    Raises:
-        UsageError: a value that cannot be; says which.
+    Raises UsageError: a value that cannot be; says which.
     """
     given: dict[str, Any] = {}
     whole = {row.name for row in settings_of(SamplingParams) if row.kind is int}
@@ -160,9 +158,7 @@ def note(name: str) -> str:
 
 def continued(messages: Sequence[Message]) -> str:
     """The text of a conversation: what was written and what was completed, one right after the other.
-
-    Raises:
-        ModelError: there is a system message, which has no place in a text that goes on.
+    Raises ModelError: there is a system message, which has no place in a text that goes on.
     """
     if any(message.role == "system" for message in messages):
         raise ModelError(

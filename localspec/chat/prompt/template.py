@@ -45,7 +45,6 @@ class ChatTemplate:
         """
         Args:
             source: Jinja text of `tokenizer.chat_template`; None = the model has none.
-            bos, eos: texts of the model's begin- and end-of-sequence tokens.
             specials: gives the special tokens of its vocabulary, when a prompt is made.
         """
         self.exists = source is not None

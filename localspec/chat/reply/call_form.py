@@ -81,10 +81,6 @@ class CallReader:
     def read(self, text: str, final: bool) -> tuple[list[CallPart], int | None]:
         """What is new of the calls, and the index after the last of them; None = more text is needed.
 
-        Args:
-            text: all text from the opening marker on.
-            final: no more text comes; then there is an end.
-
         Raises:
             NoCall: it cannot become one, and no part of one has been told.
         """
@@ -217,11 +213,7 @@ class CallForm(ABC):
 
     @abstractmethod
     def steps(self, reader: CallReader) -> Reading:
-        """How the calls after one opening marker are read.
-
-        Raises:
-            NoCall: there is none.
-        """
+        """How the calls after one opening marker are read. Raises NoCall: there is none."""
 
     @abstractmethod
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
@@ -240,9 +232,7 @@ def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
 
 def json_rule(schema: Mapping[str, Any]) -> str:
     """What stands for values of a JSON schema in a Lark grammar, with the white space that `Grammar` allows.
-
-    Raises:
-        UsageError: they cannot be held to it.
+    Raises UsageError: they cannot be held to it.
     """
     if why := fault(schema):
         raise UsageError(f"The JSON schema cannot be used: {why}.")
@@ -252,9 +242,7 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 def arguments_of(tool: Tool) -> dict[str, Any]:
     """The schema that a tool's arguments are held to: what can be kept of its own, unless it is strict.
-
-    Raises:
-        UsageError: it is strict, and nothing can be held to its own.
+    Raises UsageError: it is strict, and nothing can be held to its own.
     """
     why = fault(tool.schema)
     if tool.strict and why:

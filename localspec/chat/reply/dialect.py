@@ -240,9 +240,7 @@ class ReplyTurn:
 
     def parser(self, prompt: Tokens, lone: bool = True) -> AnswerParser:
         """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`).
-
-        Args:
-            lone: an answer that is one JSON object may be a call; not where JSON is asked for.
+        `lone`: an answer that is one JSON object may be a call; not where JSON is asked for.
         """
         if self.dialect.has_channels:
             return HarmonyParser(within=self.dialect.channel(prompt), tools=self.tools, parallel=self.parallel)

@@ -225,10 +225,8 @@ DEEPSEEK_CALL = _deepseek_mark("tool call begin")
 
 def deepseek(fenced: bool) -> NamedForm:
     """A name, a separator, and arguments, between the tokens `tool call begin` and `tool call end`.
-
-    Args:
-        fenced: as DeepSeek-V3 and R1 write it, with `function` before the name and a fence around the arguments; V3.1
-            does without them.
+    `fenced`: as DeepSeek-V3 and R1 write it, with `function` before the name and a fence around the arguments; V3.1
+    does without them.
     """
     separator = _deepseek_mark("tool sep")
     call_end = _deepseek_mark("tool call end")

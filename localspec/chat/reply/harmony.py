@@ -70,12 +70,7 @@ class HarmonyForm(CallForm):
         return "\n".join([*rules, *tool_rules("call", tools, body)])
 
     def message(self, calls: str, mark: Mark) -> str:
-        """A grammar for the header of one message, or a call.
-
-        Args:
-            calls: the rules of `lark`.
-            mark: names a marker.
-        """
+        """A grammar for the header of one message, or a call; `calls`: the rules of `lark`."""
         header = f'{mark(CHANNEL)} ("analysis" | "commentary" | "final") {mark(MESSAGE)}'
         return f"start: {self._marked(NEXT, mark)} (header | calls)\nheader: {header}\n{calls}"
 
@@ -85,7 +80,6 @@ class HarmonyForm(CallForm):
         Args:
             channel: in which the answer goes on; None = a header comes first.
             start: rules, the first of which are the alternatives for what must come.
-            mark: names a marker.
         """
         body, _, rules = start.partition("\n")
         following, end = self._marked(NEXT, mark), mark(END)
@@ -110,11 +104,7 @@ def called(header: re.Match[str]) -> str | None:
 
 
 def within(message: str) -> str | None:
-    """The channel of a message that has begun; None = its header is not there.
-
-    Args:
-        message: its beginning.
-    """
+    """The channel of a message that has begun; None = its header is not there. `message`: its beginning."""
     found = _CHANNEL.search(message)
     return None if found is None else found[1]
 
@@ -161,12 +151,7 @@ class HarmonyParser(AnswerParser):
     """
 
     def __init__(self, *, within: str | None, tools: Sequence[Tool] = (), parallel: bool = True) -> None:
-        """
-        Args:
-            within: the channel in which the answer goes on; None = a header comes first.
-            tools: what it may call.
-            parallel: as for `ReplyParser`.
-        """
+        """`within`: the channel in which the answer goes on; None = a header comes first."""
         super().__init__(tools, parallel)
         self._kind: type[Content] | type[Reasoning] | None = None
         """Of the message that is being read; None = a header comes next."""

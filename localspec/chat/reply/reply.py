@@ -99,9 +99,7 @@ class AnswerParser(ABC):
 
     def finish(self, cut: bool = False) -> list[Part]:
         """The rest, when no more text comes.
-
-        Args:
-            cut: the answer ended at a limit. Then what may be the beginning of a call, before its name, is left out.
+        `cut`: the answer ended at a limit. Then what may be the beginning of a call, before its name, is left out.
         """
         self._final, self._cut = True, cut
         return self.push("")
@@ -176,8 +174,6 @@ class ReplyParser(AnswerParser):
             thought: how the model marks what it thinks; None = it does not think.
             thinking: the prompt ends inside a thought.
             form: how the model writes calls; None = there is nothing to call.
-            tools: what it may call.
-            parallel: whether more than one call is wanted; if not, the first ends the answer (`done`).
             lone: an answer that is one JSON object may be a call; not where JSON is asked for.
         """
         super().__init__(tools, parallel)
