@@ -259,12 +259,15 @@ def alternatives(rule: str, tools: Sequence[Tool]) -> str:
     return " | ".join(f"{rule}_{index}" for index in range(len(tools)))
 
 
-def tool_rules(rule: str, tools: Sequence[Tool], body: Callable[[Tool, str], str]) -> list[str]:
-    """A rule for each tool, its `body` made of it and of the name of the rule for its arguments, and those rules."""
+def tool_rules(rule: str, tools: Sequence[Tool], body: Callable[[Tool, str], str]) -> str:
+    """A rule for one of the tools, one for each, its `body` made of it and of the name of the rule for its arguments,
+    and those for the arguments.
+    """
     names = ["any_object" if tool.open else f"arguments_{index}" for index, tool in enumerate(tools)]
     schemas = {name: arguments_of(tool) for name, tool in zip(names, tools, strict=True)}
-    rules = [f"{rule}_{index}: {body(*both)}" for index, both in enumerate(zip(tools, names, strict=True))]
-    return [*rules, *(f"{name}: {json_rule(schema)}" for name, schema in schemas.items())]
+    bodies = [body(*both) for both in zip(tools, names, strict=True)]
+    rules = [f"{rule}: {alternatives(rule, tools)}", *(f"{rule}_{index}: {one}" for index, one in enumerate(bodies))]
+    return "\n".join([*rules, *(f"{name}: {json_rule(schema)}" for name, schema in schemas.items())])
 
 
 def text_rule(rule: str, inner: str, opening: str, closing: str) -> str:
@@ -281,12 +284,9 @@ def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name", lead: 
         key: of the arguments.
         lead, tail: regular expressions of members that may stand before the name and after the arguments.
     """
-    rules = ["object: " + alternatives("object", tools)]
-    rules.append(rf'before: /\{{{_GAP}({lead})?"{name_key}":{_GAP}/')
-    rules.append(rf'between: /,{_GAP}"{key}":{_GAP}/')
-    rules.append(rf"behind: /({tail})?{_GAP}\}}/")
-
-    def body(tool: Tool, arguments: str) -> str:
-        return f"before {json.dumps(json.dumps(tool.name))} between {arguments} behind"
-
-    return "\n".join([*rules, *tool_rules("object", tools, body)])
+    objects = tool_rules(
+        "object", tools, lambda tool, rule: f"before {json.dumps(json.dumps(tool.name))} between {rule} behind"
+    )
+    before = rf'before: /\{{{_GAP}({lead})?"{name_key}":{_GAP}/'
+    between = rf'between: /,{_GAP}"{key}":{_GAP}/'
+    return "\n".join([objects, before, between, rf"behind: /({tail})?{_GAP}\}}/"])

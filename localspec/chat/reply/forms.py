@@ -137,13 +137,10 @@ class ListForm(CallForm):
             calls = 'object (", "? object)*' if many else "object"
             objects = object_rules(tools, "arguments", tail=r', ?"id": ?"[a-zA-Z0-9]+"')
             return f'calls: {opening} "[" {calls} "]"\n{objects}'
-        rules = [f"calls: {'call+' if many else 'call'}", f"call: {alternatives('call', tools)}"]
-        rules.append(f"id: {mark('[CALL_ID]')} /[a-zA-Z0-9]+/")
-
-        def body(tool: Tool, arguments: str) -> str:
-            return f"{opening} {json.dumps(tool.name)} id? {mark('[ARGS]')} {arguments}"
-
-        return "\n".join([*rules, *tool_rules("call", tools, body)])
+        calls = tool_rules(
+            "call", tools, lambda tool, rule: f"{opening} {json.dumps(tool.name)} id? {mark('[ARGS]')} {rule}"
+        )
+        return f"calls: {'call+' if many else 'call'}\n{calls}\nid: {mark('[CALL_ID]')} /[a-zA-Z0-9]+/"
 
 
 _LONGEST_HEAD = 512
@@ -196,16 +193,10 @@ class NamedForm(CallForm):
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         before, between = (marked(text, self.markers, mark) for text in (self.before, self.between))
         after = " ".join(marked(text, self.markers, mark) for text in self.after)
+        head = f"{mark(self.call)} {before}"
+        rules = tool_rules("call", tools, lambda tool, rule: f"{head} {json.dumps(tool.name)} {between} {rule} {after}")
         calls = 'call ("\\n"? call)*' if many else "call"
-        rules = [
-            f"calls: {mark(self.before_all)} {calls} {mark(self.after_all)}",
-            f"call: {alternatives('call', tools)}",
-        ]
-
-        def body(tool: Tool, arguments: str) -> str:
-            return f"{mark(self.call)} {before} {json.dumps(tool.name)} {between} {arguments} {after}"
-
-        return "\n".join([*rules, *tool_rules("call", tools, body)])
+        return f"calls: {mark(self.before_all)} {calls} {mark(self.after_all)}\n{rules}"
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model writes them."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from localspec.chat.reply.call_form import CallForm, CallReader, Mark, NoCall, Reading, alternatives, marked, tool_rules
-from localspec.chat.reply.reply import THOUGHTS, AnswerParser, Content, Part, Reasoning, Thought
+from localspec.chat.reply.call_form import CallForm, CallReader, Mark, NoCall, Reading, marked, tool_rules
+from localspec.chat.reply.reply import THOUGHTS, AnswerParser, Content, Part, Reasoning, ReplyParser, Thought
 from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.engine.slot import overlap
@@ -60,14 +60,13 @@ class HarmonyForm(CallForm):
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         """As every form's, but always one call: the model ends its turn after each."""
-        rules = [f"calls: {alternatives('call', tools)}", f'kind: " json" | " "? {mark(CONSTRAIN)} "json"']
 
         def body(tool: Tool, arguments: str) -> str:
             name = json.dumps(f" to=functions.{tool.name}")
             head = f'{mark(CHANNEL)} "commentary" {name} | {name} {mark(CHANNEL)} "commentary"'
             return f"({head}) kind? {mark(MESSAGE)} {arguments}"
 
-        return "\n".join([*rules, *tool_rules("call", tools, body)])
+        return f'calls: call\n{tool_rules("call", tools, body)}\nkind: " json" | " "? {mark(CONSTRAIN)} "json"'
 
     def message(self, calls: str, mark: Mark) -> str:
         """A grammar for the header of one message, or a call; `calls`: the rules of `lark`."""
@@ -253,16 +252,16 @@ class Retelling:
 
     def __init__(self, channels: bool) -> None:
         """`channels`: the answer has such headers; else it stays as it is."""
-        self._parser = HarmonyParser(within=None) if channels else None
+        self._parser: AnswerParser = HarmonyParser(within=None) if channels else ReplyParser()
         self._thinking = False
 
     def push(self, text: str) -> str:
-        """What is certain by now."""
-        return text if self._parser is None else self._told(self._parser.push(text))
+        """The part that is certain by now."""
+        return self._told(self._parser.push(text))
 
     def finish(self) -> str:
         """The rest, when no more text comes."""
-        return "" if self._parser is None else self._told(self._parser.finish())
+        return self._told(self._parser.finish())
 
     def _told(self, parts: Iterable[Part]) -> str:
         told = ""
