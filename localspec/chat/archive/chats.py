@@ -518,17 +518,12 @@ _MARKS = re.compile(r"^(?:[#>*+\-`~\s]|\d+[.)]\s)+|[*_`~\s]+$")
 
 def title_from(text: str) -> str:
     """The first line that says something, on one line, cut at a word; "" for a text without any."""
-    for line in plain_text(text).splitlines():
-        words = _MARKS.sub("", line).replace("**", "").replace("`", "").split()
-        if any(character.isalnum() for word in words for character in word):
-            return _cut(" ".join(words))
-    rest = " ".join(plain_text(text).split())
-    return _cut(rest)
-
-
-def _cut(line: str) -> str:
-    if len(line) <= LONGEST_TITLE:
-        return line
-    short = line[: LONGEST_TITLE - 1]
+    plain = plain_text(text)
+    lines = (_MARKS.sub("", line).replace("**", "").replace("`", "").split() for line in plain.splitlines())
+    words = next((line for line in lines if any(map(str.isalnum, "".join(line)))), plain.split())
+    title = " ".join(words)
+    if len(title) <= LONGEST_TITLE:
+        return title
+    short = title[: LONGEST_TITLE - 1]
     at = short.rfind(" ")
     return (short[:at] if at > LONGEST_TITLE // 2 else short).rstrip(" ,;:.") + "…"

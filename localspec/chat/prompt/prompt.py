@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -123,15 +124,10 @@ def drop_oldest(messages: Sequence[Message], limit: int, count: Count) -> Trimme
     def tokens(cut: int) -> int:
         return count([*system, *turns[cut:]])
 
-    low, high = 0, len(cuts) - 1  # the first cut that fits is in low..high, or none is
-    while low < high:
-        middle = (low + high) // 2
-        if tokens(cuts[middle]) <= limit:
-            high = middle
-        else:
-            low = middle + 1
-    needed = tokens(cuts[low])
-    return Trimmed([*system, *turns[cuts[low] :]], cuts[low], needed, needed <= limit)
+    # the first cut that fits, or the last one
+    cut = cuts[bisect_left(cuts, True, hi=len(cuts) - 1, key=lambda cut: tokens(cut) <= limit)]
+    needed = tokens(cut)
+    return Trimmed([*system, *turns[cut:]], cut, needed, needed <= limit)
 
 
 def summary_request(messages: Sequence[Message]) -> list[Message]:

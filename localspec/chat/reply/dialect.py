@@ -14,7 +14,7 @@ from localspec.chat.prompt.marks import Marks, marks_of
 from localspec.chat.prompt.sealed import Sealed, json_text, opened
 from localspec.chat.reply.call_form import CallForm, json_rule
 from localspec.chat.reply.forms import DEEPSEEK_CALL, TAGGED, JsonForm, ListForm, NamedForm, deepseek, form_of
-from localspec.chat.reply.harmony import ANSWER, HARMONY, NEXT, START, HarmonyParser, one_call_each, within
+from localspec.chat.reply.harmony import ANSWER, BEGUN, HARMONY, NEXT, START, HarmonyParser, one_call_each
 from localspec.chat.reply.harmony import THOUGHT as HARMONY_THOUGHT
 from localspec.chat.reply.reply import THOUGHTS, AnswerParser, ReplyParser, Thought
 from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
@@ -94,7 +94,8 @@ class Dialect:
         start = self.token_of(START)
         found = np.flatnonzero(prompt == start) if start is not None else NO_TOKENS
         at = int(found[-1]) if len(found) else max(0, len(prompt) - _HEAD_TOKENS)
-        return within(self._vocabulary.detokenize(prompt[at : at + _HEAD_TOKENS], special=True))
+        message = BEGUN.search(self._vocabulary.detokenize(prompt[at : at + _HEAD_TOKENS], special=True))
+        return None if message is None else message[1]
 
     def ends_thinking(self, prompt: Tokens) -> bool:
         """Whether the template opened a thought at the end of a prompt."""

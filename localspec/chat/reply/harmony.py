@@ -30,7 +30,7 @@ HEADER = re.compile(
 """What stands before a message: a channel, and the recipient of a call on either side of it."""
 LONGEST_HEADER = 512
 """Characters of a header; a tool's name has at most 128. A choice."""
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)[^<]*<\|message\|>")
+BEGUN = re.compile(r"<\|channel\|>\s*(\w+)[^<]*<\|message\|>")
 _CUT = re.compile(r"[^\n]*?\bto=functions\.([^\s<]+)[\s<]")
 
 
@@ -100,12 +100,6 @@ def called(header: re.Match[str]) -> str | None:
     """The name of the function that a header calls; None = it calls none."""
     recipient = header["before"] or header["after"]
     return None if recipient is None else recipient.removeprefix("functions.")
-
-
-def within(message: str) -> str | None:
-    """The channel of a message that has begun; None = its header is not there. `message`: its beginning."""
-    found = _CHANNEL.search(message)
-    return None if found is None else found[1]
 
 
 def one_call_each(messages: Sequence[Message]) -> list[Message]:

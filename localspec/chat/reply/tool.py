@@ -108,7 +108,7 @@ class Tool:
     """Whether a call must fit the schema even where the model is free to call or not."""
 
     def __post_init__(self) -> None:
-        if not is_name(self.name):
+        if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"A tool is named {self.name!r}; a name has 1 to 128 letters, digits, '_', '-', '.', ':' and '/'."
             )
@@ -157,11 +157,6 @@ class ToolChoice:
 
 
 AUTO = ToolChoice()
-
-
-def is_name(text: str) -> bool:
-    """Whether a tool may be called this."""
-    return _NAME.fullmatch(text) is not None
 
 
 def new_call_id() -> str:
