@@ -260,10 +260,34 @@ class TextForm(CallForm):
     KEY_IN_SPACE = False
     """White space around a key is not part of it."""
 
-    @staticmethod
+    TAGS: ClassVar[tuple[str, str]]
+    """Beginnings of an argument, and of what ends them."""
+    END: ClassVar[re.Pattern[str]]
+    """All that ends them."""
+
     @abstractmethod
-    def begins(text: str) -> bool:
-        """Whether a text that was cut is the beginning of an argument, or of what ends a call."""
+    def refused(self, text: str) -> int | None:
+        """Where a text stops to look like a call; None = it does not."""
+
+    def begins(self, text: str) -> bool:
+        """Whether a text is the beginning of an argument, or of what ends them."""
+        return any(text.startswith(tag) or tag.startswith(text) for tag in self.TAGS)
+
+    def steps(self, reader: CallReader) -> Reading:
+        since = 0
+        while True:
+            text = reader.text
+            if (at := self.refused(text)) is not None:
+                raise NoCall(at)
+            if (ended := self.END.search(text, since)) is not None:
+                break
+            if reader.final:
+                return self._read(reader, text, len(text), cut=True)
+            since = max(0, len(text) - len(self.TAGS[1]))
+            yield
+        tagged = text.startswith("<tool_call>") and self.TAGS[1] != "</tool_call>"
+        end = yield from reader.closed(ended.end(), *(["</tool_call>"] if tagged else []))
+        return self._read(reader, text[: ended.start()], end)
 
     def _read(self, reader: CallReader, text: str, end: int, cut: bool = False) -> int:
         """Reads the call in a text without what ends it; one that was cut has the arguments that are complete.
@@ -315,28 +339,13 @@ class XmlForm(TextForm):
     markers = ("<tool_call>", "</tool_call>")
     HEAD = re.compile(r"(<tool_call>)?\s*<function=(?P<name>[^>\s]*)>\s*")
     ARGUMENT = re.compile(r"<parameter=([^>]*)>(.*?)</parameter>\s*", re.DOTALL)
-    _BODY_END = re.compile(r"</function>\s*")
+    TAGS = ("<parameter=", "</function>")
+    END = re.compile(r"</function>\s*")
 
-    def steps(self, reader: CallReader) -> Reading:
-        since = 0
-        while True:
-            text = reader.text
-            tagged = text.startswith("<tool_call>")
-            start = skip_space(text, len("<tool_call>") if tagged else 0)
-            if not text.startswith("<function=", start) and not "<function=".startswith(text[start:]):
-                raise NoCall(start)
-            if (body := self._BODY_END.search(text, since)) is not None:
-                break
-            if reader.final:
-                return self._read(reader, text, len(text), cut=True)
-            since = max(0, len(text) - len("</function>"))
-            yield
-        end = (yield from reader.closed(body.end(), "</tool_call>")) if tagged else body.end()
-        return self._read(reader, text[: body.start()], end)
-
-    @staticmethod
-    def begins(text: str) -> bool:
-        return text.startswith("<parameter=") or any(end.startswith(text) for end in ("<parameter=", "</function>"))
+    def refused(self, text: str) -> int | None:
+        start = skip_space(text, len("<tool_call>") if text.startswith("<tool_call>") else 0)
+        begun = text.startswith("<function=", start) or "<function=".startswith(text[start:])
+        return None if begun else start
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         opening, closing = map(mark, self.markers)
@@ -366,24 +375,12 @@ class PairForm(TextForm):
     HEAD = re.compile(r"<tool_call>\s*(?P<name>[^\s<]+)\s*")
     ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
     KEY_IN_SPACE = True
+    TAGS = ("<arg_key>", "</tool_call>")
+    END = re.compile("</tool_call>")
 
-    def steps(self, reader: CallReader) -> Reading:
-        since, closing = 0, "</tool_call>"
-        while True:
-            text = reader.text
-            head = self.HEAD.match(text)
-            if head is not None and not self.begins(text[head.end() :]):
-                raise NoCall(head.start("name"))
-            if (at := text.find(closing, since)) >= 0:
-                return self._read(reader, text[:at], at + len(closing))
-            if reader.final:
-                return self._read(reader, text, len(text), cut=True)
-            since = max(0, len(text) - len(closing))
-            yield
-
-    @staticmethod
-    def begins(text: str) -> bool:
-        return any(text.startswith(tag) or tag.startswith(text) for tag in ("<arg_key>", "</tool_call>"))
+    def refused(self, text: str) -> int | None:
+        head = self.HEAD.match(text)
+        return None if head is None or self.begins(text[head.end() :]) else head.start("name")
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         opening, closing, key_opening, key_closing, value_opening, value_closing = map(mark, self.markers)
