@@ -71,7 +71,6 @@ def title(chat: Chat) -> str:
 
 
 def heading(message: StoredMessage) -> str:
-    """Who speaks, and when."""
     who = NAMES[message.role] + (f" ({message.model})" if message.model else "")
     return f"{who}, {stamp(message.created)}"
 
@@ -86,7 +85,6 @@ def remark(message: StoredMessage) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """A time as people read it."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):

@@ -156,7 +156,6 @@ class Grammar:
 
     @classmethod
     def json_object(cls) -> Grammar:
-        """Any JSON object."""
         return cls.json_schema({"type": "object"})
 
     @classmethod

@@ -223,7 +223,6 @@ def _tokenizer(model: Model) -> LLTokenizer:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """llguidance's message in other words."""
     return words(matcher.get_error())
 
 
@@ -269,7 +268,6 @@ class Lazy:
             self._held = None
 
     def _thinks(self, token: int, before: bool) -> bool:
-        """Whether a thought is open after a token."""
         opening, closing = self.trigger.thought
         return token != closing if before else token == opening
 

@@ -33,7 +33,6 @@ class Trials:
     """Reads grammars, large ones after they passed a trial. Thread-safe."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
-        """`seconds`: time for one trial."""
         self._seconds = seconds
         self._passed: OrderedDict[str, Grammar] = OrderedDict()
         self._lock = threading.Lock()

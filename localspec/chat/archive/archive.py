@@ -204,7 +204,6 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """Of any text."""
         text = re.sub(r"[\x00-\x1f]", " ", text.encode("utf-8", "replace").decode())
         words, literals, terms = [], [], []
         for found in _TERM.finditer(text):

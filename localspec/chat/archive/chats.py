@@ -49,7 +49,6 @@ def one_line(text: str) -> str:
 
 
 def _fresh_key() -> str:
-    """A name for a chat or a message that nothing else has."""
     return uuid.uuid4().hex
 
 
@@ -106,17 +105,14 @@ class ArchivedChats(ArchiveFile):
 
     @reads
     def last_chat(self) -> Chat | None:
-        """The one used last."""
         return next(iter(self._chats(f"{_LISTED} ORDER BY used DESC, id DESC LIMIT 1")), None)
 
     @reads
     def tags(self) -> list[str]:
-        """All tags in use."""
         query = "SELECT DISTINCT tag FROM tag JOIN chat ON chat.id = tag.chat WHERE deletion IS NULL ORDER BY tag"
         return [row[0] for row in self._sql(query)]
 
     def rename(self, chat_id: int, title: str) -> None:
-        """Gives a chat another title."""
         self._set(chat_id, title=one_line(title))
 
     def pin(self, chat_id: int, pinned: bool = True) -> None:
@@ -124,11 +120,9 @@ class ArchivedChats(ArchiveFile):
         self._set(chat_id, pinned=pinned)
 
     def set_system(self, chat_id: int, text: str) -> None:
-        """Sets a chat's system prompt."""
         self._set(chat_id, system=text)
 
     def set_params(self, chat_id: int, params: Mapping[str, Any]) -> None:
-        """Replaces a chat's parameters."""
         self._set(chat_id, params=params)
 
     def set_model(self, chat_id: int, name: str) -> None:
@@ -255,7 +249,6 @@ class ArchivedChats(ArchiveFile):
 
     @reads
     def message(self, message_id: int) -> StoredMessage:
-        """A message by id."""
         self._chat_of(message_id)
         return self.even_deleted(message_id)
 
@@ -473,7 +466,6 @@ class ArchivedChats(ArchiveFile):
 
     @reads
     def presets(self) -> list[Preset]:
-        """All presets by name."""
         rows = self._sql("SELECT name, system, params FROM preset ORDER BY name COLLATE NOCASE, name")
         return [Preset(row[0], row[1], json.loads(row[2])) for row in rows]
 

@@ -184,7 +184,6 @@ class Recorder:
         self._pieces: dict[int, bytes] = {}
 
     def add(self, record: PassRecord) -> None:
-        """One more pass."""
         self._passes.append(record)
         if self._piece is None:
             return

@@ -48,7 +48,6 @@ def with_attachments(content: str, attachments: Sequence[Attachment]) -> str:
 
 
 def fenced(attachment: Attachment) -> str:
-    """A file as Markdown."""
     longest = max((len(run) for run in _FENCE.findall(attachment.content)), default=2)
     fence = "`" * (longest + 1)
     name = " ".join(attachment.name.split())

@@ -68,7 +68,6 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, model: TemplateVocabulary) -> ChatTemplate:
-        """That of a model."""
         bos, eos = model.text_of(model.bos), model.text_of(model.eos)
         return cls(model.chat_template, bos, eos, lambda: model.special_tokens)
 

@@ -92,7 +92,6 @@ class CallReader:
         return self.parts, None
 
     def begins_name(self, text: str) -> bool:
-        """Whether a text is the beginning of a tool's name."""
         return any(name.startswith(text) for name in self.tools)
 
     def cut(self, name: str) -> int:

@@ -227,7 +227,6 @@ class ReplyTurn:
 
     @property
     def forced(self) -> bool:
-        """Whether the answer must be a call."""
         return self.choice.mode in ("required", "named")
 
     @property

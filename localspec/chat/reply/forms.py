@@ -84,7 +84,6 @@ class JsonForm(CallForm):
         return f"{head}\n{object_rules(tools, self.argument_key, self.name_key, lead)}"
 
     def written(self, calls: Sequence[ToolCall]) -> str:
-        """Calls as the model writes them."""
         shown = [f'{{"{self.name_key}": {json_text(c.name)}, "{self.argument_key}": {c.arguments}}}' for c in calls]
         if self.array:
             return f"{self.opening}{self.lead}[{', '.join(shown)}]{self.closing}"
@@ -199,7 +198,6 @@ class NamedForm(CallForm):
         return f"calls: {mark(self.before_all)} {calls} {mark(self.after_all)}\n{rules}"
 
     def written(self, calls: Sequence[ToolCall]) -> str:
-        """Calls as the model writes them."""
         after = "".join(self.after)
         shown = [f"{self.call}{self.before}{call.name}{self.between}{call.arguments}{after}" for call in calls]
         return self.before_all + "".join(shown) + self.after_all

@@ -250,11 +250,9 @@ class Retelling:
         self._thinking = False
 
     def push(self, text: str) -> str:
-        """The part that is certain by now."""
         return self._told(self._parser.push(text))
 
     def finish(self) -> str:
-        """The rest, when no more text comes."""
         return self._told(self._parser.finish())
 
     def _told(self, parts: Iterable[Part]) -> str:
