@@ -257,7 +257,6 @@ class TextForm(CallForm):
     """One argument: a group of its key, and one of its text."""
     KEY_IN_SPACE = False
     """White space around a key is not part of it."""
-
     TAGS: ClassVar[tuple[str, str]]
     """Beginnings of an argument, and of what ends them."""
     END: ClassVar[re.Pattern[str]]
