@@ -62,41 +62,29 @@ def decode(parts: Iterable[bytes]) -> Replay:
                 raise ValueError("it is cut off or too large")
             if part[0] == _FORMAT:
                 columns, named = json.loads(data)
-                passes += (_checked(_record(*row)) for row in zip(*columns, strict=True))
+                passes += map(_record, zip(*columns, strict=True))
                 pieces |= {int(token): b64decode(piece, validate=True) for token, piece in named.items()}
             else:
                 found, earlier = _EarlierPart(data).read()
-                passes += map(_checked, found)
+                passes += map(_record, found)
                 pieces |= earlier
         except _DAMAGE as error:
             raise UsageError(f"The origin data of an answer is damaged: {error}.") from None
     return Replay(passes, pieces)
 
 
-def _checked(record: PassRecord) -> PassRecord:
-    nodes = len(record.guesses)
-    if len(record.parents) != nodes or len(record.drafters) not in (0, nodes):
+def _record(fields: Iterable[Any]) -> PassRecord:
+    drafter, *nodes, next_token, width, seconds, drafters = fields
+    guesses, parents, accepted = (tuple(map(index, numbers)) for numbers in nodes)
+    names = tuple(map(str, drafters))
+    if len(parents) != len(guesses) or len(names) not in (0, len(guesses)):
         raise ValueError("a node is missing")
-    if not all(0 <= node < nodes for node in record.accepted):
+    if not all(0 <= node < len(guesses) for node in accepted):
         raise ValueError("a node that was not guessed is accepted")
-    least = min(*record.guesses, *(parent + 1 for parent in record.parents), record.next_token + 1, record.width)
-    if least < 0 or not 0 <= record.seconds < math.inf:
+    least = min(*guesses, *(parent + 1 for parent in parents), index(next_token) + 1, index(width))
+    if least < 0 or not 0 <= float(seconds) < math.inf:
         raise ValueError("a number is out of range")
-    return record
-
-
-def _record(*fields: Any) -> PassRecord:
-    drafter, guesses, parents, accepted, next_token, width, seconds, drafters = fields
-    return PassRecord(
-        str(drafter),
-        tuple(map(index, guesses)),
-        tuple(map(index, parents)),
-        tuple(map(index, accepted)),
-        index(next_token),
-        index(width),
-        float(seconds),
-        tuple(map(str, drafters)),
-    )
+    return PassRecord(str(drafter), guesses, parents, accepted, index(next_token), index(width), float(seconds), names)
 
 
 # The format of versions up to 0.2. Numbers are LEB128. A pass is a flags byte, then what the flags do not already say:
