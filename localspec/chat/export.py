@@ -172,9 +172,5 @@ def _safe(text: str) -> str:
     return escape(plain_text(text))
 
 
-KINDS: dict[str, Callable[[Sequence[WholeChat]], str]] = {
-    "markdown": to_markdown,
-    "json": to_json,
-    "html": to_html,
-}
+KINDS: dict[str, Callable[[Sequence[WholeChat]], str]] = {"markdown": to_markdown, "json": to_json, "html": to_html}
 """What chats can be written as, by name."""

@@ -438,8 +438,7 @@ def _header(reader: _HeaderReader, read: Read) -> Header:
     if magic != b"GGUF":
         begin = repr(magic.decode("ascii")) if magic.isascii() else f"the bytes {magic.hex(' ')}"
         raise ModelFileError(
-            f"{path} is not a GGUF file (it starts with {begin}).",
-            "localspec runs models in llama.cpp's GGUF format.",
+            f"{path} is not a GGUF file (it starts with {begin}).", "localspec runs models in llama.cpp's GGUF format."
         )
     version = reader.scalar(_U32, "the version")
     if version not in (2, 3):

@@ -113,11 +113,7 @@ class Dialect:
         return Sealed(f"{ANSWER}{sealed}") if content and self.has_channels else sealed
 
     def turn(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] = (),
-        choice: ToolChoice = AUTO,
-        parallel: bool = True,
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), choice: ToolChoice = AUTO, parallel: bool = True
     ) -> ReplyTurn:
         """Prepares an answer.
 
