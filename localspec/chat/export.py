@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.chat.archive.file import clean
 from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
 from localspec.chat.plain_text import plain_text
 from localspec.chat.prompt.prompt import window_start, with_attachments
-
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
 
 FORMAT, VERSION = "localspec chats", 1
 """What a JSON export says it is."""
@@ -39,25 +36,24 @@ _MESSAGE = (
 
 def to_markdown(exports: Sequence[WholeChat]) -> str:
     """The active paths, a chapter for each chat."""
-    return "\n\n---\n\n".join(map(_markdown, exports)) + "\n"
-
-
-def _markdown(export: WholeChat) -> str:
-    parts = [f"# {title(export.chat)}"]
-    if export.chat.system:
-        parts.append(f"**System prompt**\n\n{_quoted(export.chat.system)}")
-    path = export.path
-    summarised = _summarised(export.chat, path)
-    for at, message in enumerate(path):
-        if at == summarised:
-            parts.append(f"*{SUMMARISED}*\n\n{_quoted(export.chat.window_summary)}")
-        parts.append(f"## {heading(message)}")
-        if message.reasoning.strip():
-            parts.append(f"<details><summary>Reasoning</summary>\n\n{_quoted(message.reasoning.strip())}\n\n</details>")
-        parts.append(with_attachments(message.content, message.attachments))
-        if remark(message):
-            parts.append(f"*{remark(message)}*")
-    return "\n\n".join(part.rstrip() for part in parts if part)
+    chapters = []
+    for export in exports:
+        parts = [f"# {title(export.chat)}"]
+        if export.chat.system:
+            parts.append(f"**System prompt**\n\n{_quoted(export.chat.system)}")
+        path = export.path
+        summarised = _summarised(export.chat, path)
+        for at, message in enumerate(path):
+            if at == summarised:
+                parts.append(f"*{SUMMARISED}*\n\n{_quoted(export.chat.window_summary)}")
+            parts.append(f"## {heading(message)}")
+            if thought := message.reasoning.strip():
+                parts.append(f"<details><summary>Reasoning</summary>\n\n{_quoted(thought)}\n\n</details>")
+            parts.append(with_attachments(message.content, message.attachments))
+            if remark(message):
+                parts.append(f"*{remark(message)}*")
+        chapters.append("\n\n".join(part.rstrip() for part in parts if part))
+    return "\n\n---\n\n".join(chapters) + "\n"
 
 
 def _summarised(chat: Chat, path: Sequence[StoredMessage]) -> int | None:
@@ -75,7 +71,6 @@ def title(chat: Chat) -> str:
 
 
 def heading(message: StoredMessage) -> str:
-    """Who speaks, and when."""
     who = NAMES[message.role] + (f" ({message.model})" if message.model else "")
     return f"{who}, {stamp(message.created)}"
 
@@ -90,7 +85,6 @@ def remark(message: StoredMessage) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """A time as people read it."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
@@ -99,24 +93,20 @@ def stamp(seconds: float) -> str:
 
 def to_json(exports: Sequence[WholeChat]) -> str:
     """Everything, all branches, origin data included; `import_.read_own` is the inverse."""
-    data = {"format": FORMAT, "version": VERSION, "chats": [_plain(export) for export in exports]}
+    chats = []
+    for export in exports:
+        keys: dict[int | None, str] = {message.id: message.key for message in export.messages}
+        messages = []
+        for message in export.messages:
+            own: dict[str, Any] = {"parent": keys.get(message.parent_id), "chosen": message.id in export.chosen}
+            own["attachments"] = [asdict(item) for item in message.attachments]
+            messages.append({name: own[name] if name in own else getattr(message, name) for name in _MESSAGE})
+            if message.id in export.passes:
+                messages[-1]["passes"] = base64.b64encode(export.passes[message.id]).decode()
+        own = {"window_first": keys.get(export.chat.window_first), "messages": messages}
+        chats.append({name: own[name] if name in own else getattr(export.chat, name) for name in _CHAT})
+    data = {"format": FORMAT, "version": VERSION, "chats": chats}
     return clean(json.dumps(data, ensure_ascii=False, indent=1)) + "\n"
-
-
-def _plain(export: WholeChat) -> dict[str, Any]:
-    keys: dict[int | None, str] = {message.id: message.key for message in export.messages}
-    messages = [_plain_message(message, keys, export) for message in export.messages]
-    own = {"window_first": keys.get(export.chat.window_first), "messages": messages}
-    return {name: own[name] if name in own else getattr(export.chat, name) for name in _CHAT}
-
-
-def _plain_message(message: StoredMessage, keys: Mapping[int | None, str], export: WholeChat) -> dict[str, Any]:
-    own: dict[str, Any] = {"parent": keys.get(message.parent_id), "chosen": message.id in export.chosen}
-    own["attachments"] = [asdict(item) for item in message.attachments]
-    found = {name: own[name] if name in own else getattr(message, name) for name in _MESSAGE}
-    if message.id in export.passes:
-        found["passes"] = base64.b64encode(export.passes[message.id]).decode()
-    return found
 
 
 # One HTML file that loads nothing, runs nothing and needs nothing else.
@@ -159,23 +149,19 @@ def to_html(exports: Sequence[WholeChat]) -> str:
         for place, message in enumerate(path):
             if place == summarised:
                 parts.append(_folded(SUMMARISED, export.chat.window_summary))
-            parts.append(_section(message, markdown))
+            parts.append(f'<section class="{message.role}"><h2 class="who">{_safe(heading(message))}</h2>')
+            if thought := message.reasoning.strip():
+                parts.append(_folded("Reasoning", thought))
+            parts += [_folded(f"File {item.name}", item.content) for item in message.attachments]
+            if message.role == "assistant":
+                parts.append(markdown.render(plain_text(message.content)))
+            else:
+                parts.append(f'<pre class="said">{_safe(message.content)}</pre>')
+            if remark(message):
+                parts.append(f'<p class="remark">{_safe(remark(message))}</p>')
+            parts.append("</section>")
         parts.append("</article>")
     return "\n".join(parts) + "\n</body></html>\n"
-
-
-def _section(message: StoredMessage, markdown: MarkdownIt) -> str:
-    parts = [f'<section class="{message.role}"><h2 class="who">{_safe(heading(message))}</h2>']
-    if message.reasoning.strip():
-        parts.append(_folded("Reasoning", message.reasoning.strip()))
-    parts += [_folded(f"File {item.name}", item.content) for item in message.attachments]
-    if message.role == "assistant":
-        parts.append(markdown.render(plain_text(message.content)))
-    else:
-        parts.append(f'<pre class="said">{_safe(message.content)}</pre>')
-    if remark(message):
-        parts.append(f'<p class="remark">{_safe(remark(message))}</p>')
-    return "\n".join([*parts, "</section>"])
 
 
 def _folded(name: str, text: str) -> str:
@@ -186,9 +172,5 @@ def _safe(text: str) -> str:
     return escape(plain_text(text))
 
 
-KINDS: dict[str, Callable[[Sequence[WholeChat]], str]] = {
-    "markdown": to_markdown,
-    "json": to_json,
-    "html": to_html,
-}
+KINDS: dict[str, Callable[[Sequence[WholeChat]], str]] = {"markdown": to_markdown, "json": to_json, "html": to_html}
 """What chats can be written as, by name."""

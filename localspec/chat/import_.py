@@ -9,16 +9,17 @@ them moves up. Answers that the export cuts into several nodes in a row become o
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import json
 import math
+import re
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from localspec import paths
 from localspec.chat.archive.chats import title_from
@@ -28,23 +29,12 @@ from localspec.chat.export import FORMAT, VERSION
 from localspec.errors import UsageError
 
 _LONGEST_NAME = 200
-
-
-@dataclass
-class _Node:
-    """A node of the mapping."""
-
-    key: str
-    parent: str | None
-    children: list[str] = field(default_factory=list)
-    data: Mapping[str, Any] = field(default_factory=dict)
+_CONVERSATIONS = re.compile(r"(^|/)conversations[^/]*\.json\Z", re.DOTALL)
 
 
 def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple[list[WholeChat], int]:
     """The chats, and how many messages were left out.
-
-    Raises:
-        UsageError: a conversation is not what ChatGPT exports; says which.
+    Raises UsageError: a conversation is not what ChatGPT exports; says which.
     """
     chats: dict[str, WholeChat] = {}
     left_out = 0
@@ -52,13 +42,12 @@ def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple
         mapping = conversation.get("mapping")
         if not isinstance(mapping, dict):
             raise UsageError(f"{name}: the mapping of conversation {number} is no object.")
-        nodes = _nodes(mapping)
-        reader = _Reader(nodes, _time(conversation.get("create_time"), 0.0))
-        open_branch = _above(nodes, conversation.get("current_node"))
-        messages = reader.messages()
-        left_out += reader.left_out
+        tree = _Tree(mapping)
+        messages, without = tree.messages(_time(conversation.get("create_time"), 0.0))
+        left_out += without
         if messages:
-            key = _key(conversation, mapping)
+            names = (conversation.get("conversation_id"), conversation.get("id"), next(iter(mapping), ""))
+            key = next((one for one in names if isinstance(one, str) and one), "nameless")
             created = _time(conversation.get("create_time"), messages[0].created)
             chat = Chat(
                 id=0,
@@ -67,17 +56,10 @@ def read_chatgpt(conversations: Sequence[Mapping[str, Any]], name: str) -> tuple
                 created=created,
                 used=_time(conversation.get("update_time"), created),
             )
+            open_branch = tree.above(conversation.get("current_node"))
             chosen = frozenset(message.id for message in messages if message.key in open_branch)
             chats[key] = WholeChat(chat, messages, chosen)
     return list(chats.values()), left_out
-
-
-def _key(conversation: Mapping[str, Any], mapping: Mapping[str, Any]) -> str:
-    """The conversation's own name, or else that of its first node."""
-    for candidate in (conversation.get("conversation_id"), conversation.get("id"), next(iter(mapping), "")):
-        if isinstance(candidate, str) and candidate:
-            return candidate
-    return "nameless"
 
 
 def _text(value: Any) -> str:
@@ -85,99 +67,81 @@ def _text(value: Any) -> str:
 
 
 def _time(value: Any, otherwise: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**40:
-        return otherwise
-    return float(value) if math.isfinite(value) else otherwise
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**40
+    return float(value) if known else otherwise
 
 
-def _nodes(mapping: Mapping[str, Any]) -> dict[str, _Node]:
-    """Nodes by key, children in the order of the file; a parent that is not there is none."""
-    nodes: dict[str, _Node] = {}
-    for key, data in mapping.items():
-        given = data if isinstance(data, dict) else {}
-        parent = given.get("parent")
-        known = isinstance(parent, str) and parent in mapping and parent != key
-        message = given.get("message")
-        nodes[key] = _Node(key, parent if known else None, [], message if isinstance(message, dict) else {})
-    for node in nodes.values():
-        if node.parent is not None:
-            nodes[node.parent].children.append(node.key)
-    return nodes
+def _joined(*texts: str) -> str:
+    """Those that say something, as paragraphs."""
+    return "\n\n".join(text for text in texts if text.strip())
 
 
-def _above(nodes: Mapping[str, _Node], key: Any) -> set[str]:
-    """Keys from a node up to its root: the branch that was open."""
-    found: set[str] = set()
-    while isinstance(key, str) and key in nodes and key not in found:
-        found.add(key)
-        key = nodes[key].parent
-    return found
+class _Tree:
+    """The nodes of one conversation, walked from its roots; those in a circle hang from none and are not met."""
 
+    def __init__(self, mapping: Mapping[str, Any]) -> None:
+        self._parents: dict[str, str | None] = {}  # one that is not there is none
+        self._children: dict[str | None, list[str]] = defaultdict(list)  # in the order of the file
+        self._data: dict[str, Mapping[str, Any]] = {}
+        for key, given in mapping.items():
+            node = given if isinstance(given, dict) else {}
+            parent, message = node.get("parent"), node.get("message")
+            known = isinstance(parent, str) and parent in mapping and parent != key
+            self._parents[key] = parent if known else None
+            self._children[self._parents[key]].append(key)
+            self._data[key] = message if isinstance(message, dict) else {}
 
-class _Reader:
-    """Walks one conversation from its roots; nodes in a circle hang from none and are not met."""
+    def above(self, key: Any) -> set[str]:
+        """Keys from a node up to its root: the branch that was open."""
+        found: set[str] = set()
+        while isinstance(key, str) and key in self._parents and key not in found:
+            found.add(key)
+            key = self._parents[key]
+        return found
 
-    def __init__(self, nodes: Mapping[str, _Node], created: float) -> None:
-        self._nodes = nodes
-        self._created = created
-        self.left_out = 0
-
-    def messages(self) -> list[StoredMessage]:
-        """Parents before children."""
+    def messages(self, created: float) -> tuple[list[StoredMessage], int]:
+        """The messages, parents before children, and how many were left out; `created`: of those that do not say it."""
         found: dict[int, StoredMessage] = {}
-        roots = [key for key, node in self._nodes.items() if node.parent is None]
-        waiting: list[tuple[str, int | None, str]] = [(key, None, "") for key in reversed(roots)]
+        left_out = 0
+        waiting: list[tuple[str, int | None, str]] = [(key, None, "") for key in reversed(self._children[None])]
         while waiting:
             key, parent, thoughts = waiting.pop()
-            node = self._nodes[key]
-            role, content, thought = _said(node.data)
-            thoughts = "\n\n".join(part for part in (thoughts, thought) if part)
+            data = self._data[key]
+            role, content, thought = _said(data)
+            thoughts = _joined(thoughts, thought)
             if content:
+                at = _time(data.get("create_time"), created)
+                metadata = data.get("metadata")
                 message = StoredMessage(
                     id=len(found),
                     key=key,
                     parent_id=parent,
                     role=role,
                     content=content,
-                    created=_time(node.data.get("create_time"), self._created),
-                    updated=_time(node.data.get("create_time"), self._created),
+                    created=at,
+                    updated=at,
                     reasoning=thoughts if role == "assistant" else "",
-                    model=_model(node.data),
+                    model=_text(metadata.get("model_slug"))[:_LONGEST_NAME] if isinstance(metadata, dict) else "",
                 )
-                parent, thoughts = self._put(found, message), ""
-            elif node.data and not thought:
-                self.left_out += 1
-            waiting += [(child, parent, thoughts) for child in reversed(node.children)]
-        return list(found.values())
-
-    def _put(self, found: dict[int, StoredMessage], message: StoredMessage) -> int:
-        """Adds a message, or its text to the answer it goes on; the id it is found by."""
-        above = found.get(message.parent_id) if message.parent_id is not None else None
-        if above is not None and above.role == message.role == "assistant" and self._alone(message.key):
-            message = replace(
-                above,
-                content=f"{above.content}\n\n{message.content}",
-                reasoning="\n\n".join(part for part in (above.reasoning, message.reasoning) if part),
-            )
-        found[message.id] = message
-        return message.id
+                above = None if parent is None else found[parent]
+                if above is not None and above.role == role == "assistant" and self._alone(key):  # it goes on
+                    reasoning = _joined(above.reasoning, message.reasoning)
+                    message = replace(above, content=f"{above.content}\n\n{content}", reasoning=reasoning)
+                found[message.id] = message
+                parent, thoughts = message.id, ""
+            elif data and not thought:
+                left_out += 1
+            waiting += [(child, parent, thoughts) for child in reversed(self._children[key])]
+        return list(found.values()), left_out
 
     def _alone(self, key: str) -> bool:
         """Whether a node and all above it up to the next text have no siblings."""
-        node = self._nodes.get(key)
-        while node is not None and node.parent is not None:
-            above = self._nodes[node.parent]
-            if len(above.children) > 1:
-                return False
-            if _said(above.data)[1]:
+        above = self._parents[key]
+        while above is not None and len(self._children[above]) == 1:
+            if _said(self._data[above])[1]:
                 return True
-            node = above
+            above = self._parents[above]
         return False
-
-
-def _model(data: Mapping[str, Any]) -> str:
-    metadata = data.get("metadata")
-    return _text(metadata.get("model_slug"))[:_LONGEST_NAME] if isinstance(metadata, dict) else ""
 
 
 def _said(data: Mapping[str, Any]) -> tuple[Role, str, str]:
@@ -189,31 +153,19 @@ def _said(data: Mapping[str, Any]) -> tuple[Role, str, str]:
     role: Role = "user" if said == "user" else "assistant"
     kind = content.get("content_type")
     if kind == "thoughts":
-        return role, "", _thoughts(content.get("thoughts"))
+        thoughts = content.get("thoughts")
+        items = [item for item in thoughts if isinstance(item, dict)] if isinstance(thoughts, list) else []
+        return role, "", _joined(*(_text(item.get("content")) or _text(item.get("summary")) for item in items))
     if kind == "code":
         code = _text(content.get("text"))
         language = _text(content.get("language"))
         named = language if language.isalnum() and language != "unknown" else ""
         return role, f"```{named}\n{code}\n```" if code.strip() else "", ""
-    if kind in ("text", "multimodal_text"):
-        parts = content.get("parts")
-        texts = [_part(part) for part in parts] if isinstance(parts, list) else []
-        return role, "\n\n".join(text for text in texts if text.strip()), ""
+    parts = content.get("parts")
+    if kind in ("text", "multimodal_text") and isinstance(parts, list):  # of a spoken part its transcript
+        texts = (_text(part.get("text") if isinstance(part, dict) else part) for part in parts)
+        return role, _joined(*texts), ""
     return role, "", ""
-
-
-def _part(part: Any) -> str:
-    """A part of a message: text, or of a spoken one its transcript."""
-    if isinstance(part, dict):
-        return _text(part.get("text"))
-    return _text(part)
-
-
-def _thoughts(thoughts: Any) -> str:
-    if not isinstance(thoughts, list):
-        return ""
-    texts = [_text(item.get("content")) or _text(item.get("summary")) for item in thoughts if isinstance(item, dict)]
-    return "\n\n".join(text for text in texts if text.strip())
 
 
 MOST_BYTES = 1 << 30
@@ -227,7 +179,22 @@ def read_file(path: Path) -> tuple[list[WholeChat], int]:
     chats: list[WholeChat] = []
     left_out = 0
     for name, data in _documents(path):
-        found, without = _read(_parsed(data, name), name)
+        try:
+            read = json.loads(data)
+        except UnicodeDecodeError:
+            raise UsageError(f"{name} is not UTF-8 text.") from None
+        except RecursionError:
+            raise UsageError(f"{name} is nested too deeply.") from None
+        except ValueError as error:
+            raise UsageError(f"{name} is not JSON: {error}.") from None
+        if isinstance(read, dict) and read.get("format") == FORMAT:
+            chats += read_own(read, name)
+            continue
+        if isinstance(read, dict) and "mapping" in read:
+            read = [read]
+        if not (isinstance(read, list) and all(isinstance(item, dict) and "mapping" in item for item in read)):
+            raise UsageError(f"{name} is neither localspec's own export nor ChatGPT's.")
+        found, without = read_chatgpt(read, name)
         chats += found
         left_out += without
     return chats, left_out
@@ -240,72 +207,33 @@ def _documents(path: Path) -> list[tuple[str, bytes]]:
             found = sorted(path.glob("conversations*.json"))
             if not found:
                 raise UsageError(f"{path} has no conversations.json.", "Give the folder of an unpacked ChatGPT export.")
-            return [(str(file), _bytes_of(file)) for file in found]
+            return [(str(file), _bytes_of(open(file, "rb"), str(file))) for file in found]
         if paths.is_pipe(path):
             raise UsageError(f"{path} is a pipe, not a file.", "Write what comes out of it to a file first.")
         if zipfile.is_zipfile(path):
-            return _zipped(path)
-        return [(str(path), _bytes_of(path))]
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if _CONVERSATIONS.search(name)]
+                if not names:
+                    hint = "Give the zip that ChatGPT's export sends."
+                    raise UsageError(f"{path} has no conversations.json in it.", hint)
+                return [(f"{name} in {path}", _bytes_of(archive.open(name), name)) for name in sorted(names)]
+        return [(str(path), _bytes_of(open(path, "rb"), str(path)))]
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"Cannot read {path}: {reason}.") from None
 
 
-def _bytes_of(path: Path) -> bytes:
-    with open(path, "rb") as file:
+def _bytes_of(file: IO[bytes], name: str) -> bytes:
+    with file:
         data = file.read(MOST_BYTES + 1)
-    return _small_enough(data, str(path))
-
-
-def _zipped(path: Path) -> list[tuple[str, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if _is_conversations(name)]
-        if not names:
-            raise UsageError(f"{path} has no conversations.json in it.", "Give the zip that ChatGPT's export sends.")
-        found = []
-        for name in sorted(names):
-            with archive.open(name) as file:
-                found.append((f"{name} in {path}", _small_enough(file.read(MOST_BYTES + 1), name)))
-        return found
-
-
-def _is_conversations(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return last.startswith("conversations") and last.endswith(".json")
-
-
-def _small_enough(data: bytes, name: str) -> bytes:
     if len(data) > MOST_BYTES:
         raise UsageError(f"{name} has more than {MOST_BYTES >> 30} GiB; it is not imported.")
     return data
 
 
-def _parsed(data: bytes, name: str) -> Any:
-    try:
-        return json.loads(data)
-    except UnicodeDecodeError:
-        raise UsageError(f"{name} is not UTF-8 text.") from None
-    except RecursionError:
-        raise UsageError(f"{name} is nested too deeply.") from None
-    except ValueError as error:
-        raise UsageError(f"{name} is not JSON: {error}.") from None
-
-
-def _read(data: Any, name: str) -> tuple[list[WholeChat], int]:
-    if isinstance(data, dict) and data.get("format") == FORMAT:
-        return read_own(data, name), 0
-    if isinstance(data, dict) and "mapping" in data:
-        data = [data]
-    if isinstance(data, list) and all(isinstance(item, dict) and "mapping" in item for item in data):
-        return read_chatgpt(data, name)
-    raise UsageError(f"{name} is neither localspec's own export nor ChatGPT's.")
-
-
 def read_own(data: Mapping[str, Any], name: str) -> list[WholeChat]:
     """The inverse of `export.to_json`.
-
-    Raises:
-        UsageError: a newer version, or something is missing or of the wrong kind; says where.
+    Raises UsageError: a newer version, or something is missing or of the wrong kind; says where.
     """
     fields = _Fields(data, name)
     version = fields.take("version", int)
@@ -373,21 +301,20 @@ def _chat(fields: _Fields) -> WholeChat:
         messages.append(_message(inner, number, ids))
         if inner.take("chosen", bool, False):
             chosen.add(number)
-        if (found := _passes(inner)) is not None:
-            passes[number] = found
+        if (text := inner.optional("passes", str)) is not None:
+            passes[number] = _passes(text, inner.place)
     created = fields.take("created", float)
-    own: dict[str, Any] = {"id": 0, "messages": len(messages), "created": created, "tags": _texts(fields, "tags")}
+    tags = fields.take("tags", list, [])
+    if not all(isinstance(tag, str) for tag in tags):
+        raise UsageError(f"{fields.place}: tags must be a list of texts.")
+    own: dict[str, Any] = {"id": 0, "messages": len(messages), "created": created, "tags": tuple(tags)}
     own |= {"used": fields.take("used", float, created)}
     own |= {"window_first": ids.get(fields.optional("window_first", str) or "")}
     return WholeChat(_filled(Chat, fields, own), messages, frozenset(chosen), passes)
 
 
 def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage:
-    """Message `number` of its chat.
-
-    Args:
-        ids: by key, of the messages before it; it is added.
-    """
+    """Message `number` of its chat. `ids`: by key, of the messages before it; it is added."""
     key, parent = fields.take("key", str), fields.optional("parent", str)
     if key in ids:
         raise UsageError(f"{fields.place}: the key {key[:40]!r} is there twice.")
@@ -402,7 +329,11 @@ def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage
     own: dict[str, Any] = {"id": number, "chat_id": 0, "parent_id": None if parent is None else ids[parent]}
     own |= {"created": created, "updated": fields.take("updated", float, created), "seed": seed, "siblings": ()}
     own |= {"state": "stopped" if state == "streaming" else state, "role": _one_of(fields, "role", ROLES)}
-    return _filled(StoredMessage, fields, own | {"attachments": _attachments(fields)})
+    attachments = []
+    for at, item in enumerate(fields.take("attachments", list, []), 1):
+        inner = _Fields(item, f"{fields.place}, attachment {at}")
+        attachments.append(Attachment(inner.take("name", str), inner.take("content", str)))
+    return _filled(StoredMessage, fields, own | {"attachments": tuple(attachments)})
 
 
 def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | None = None) -> str:
@@ -412,31 +343,12 @@ def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | N
     return value
 
 
-def _texts(fields: _Fields, name: str) -> tuple[str, ...]:
-    values = fields.take(name, list, [])
-    if not all(isinstance(value, str) for value in values):
-        raise UsageError(f"{fields.place}: {name} must be a list of texts.")
-    return tuple(values)
-
-
-def _attachments(fields: _Fields) -> tuple[Attachment, ...]:
-    found = []
-    for number, item in enumerate(fields.take("attachments", list, []), 1):
-        inner = _Fields(item, f"{fields.place}, attachment {number}")
-        found.append(Attachment(inner.take("name", str), inner.take("content", str)))
-    return tuple(found)
-
-
-def _passes(fields: _Fields) -> bytes | None:
-    text = fields.optional("passes", str)
-    if text is None:
-        return None
+def _passes(text: str, place: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise UsageError(f"{fields.place}: passes is not base64.") from None
-    try:
         decode([data])
+    except ValueError:
+        raise UsageError(f"{place}: passes is not base64.") from None
     except UsageError as error:
-        raise UsageError(f"{fields.place}: {error}") from None
+        raise UsageError(f"{place}: {error}") from None
     return data

@@ -12,100 +12,36 @@ import re
 _BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb{_BIDI}]")
 _PICTURED = re.compile(f"{_UNSAFE.pattern[:-1]}\u200e\u200f\u061c\ud800-\udfff]")
-_STRING_STARTS = "]P_^X"
-"""After an escape: OSC, DCS, APC, PM, SOS, each of which takes a string."""
-_C1_STRINGS = "\x90\x98\x9d\x9e\x9f"
 _LONGEST = 4096
 """A sequence longer than that is none: its rest is shown."""
+_CONTROL = f"[ -?]{{0,{_LONGEST}}}[@-~]?"
+_STRING = f"[^\x07\x9c\x1b\r\n]{{0,{_LONGEST}}}[\x07\x9c]?"
+"""After an escape and one of `]P_^X`: OSC, DCS, APC, PM, SOS; cut off by another escape, or by the end of a line."""
+_HIDDEN = re.compile(
+    rf"\x1b[ -/]{{0,{_LONGEST}}}(?:\[{_CONTROL}|[\]P_^X]{_STRING}|[0-~]?)"
+    rf"|\x9b{_CONTROL}|[\x90\x98\x9d\x9e\x9f]{_STRING}|\r\n?|{_UNSAFE.pattern}"
+)
+"""An escape sequence, or its beginning; or a sign that is not shown. Of line ends a newline is left."""
 
 
 class PlainText:
     """A stream of text made safe, piece by piece; sequences may be cut anywhere between pieces."""
 
     def __init__(self) -> None:
-        self._within = ""
-        """"" text, "escape", "control" (CSI), "string" (OSC and the like), "return" (after a carriage return)."""
-        self._length = 0
+        self._held = ""  # what was hidden at the end of the last piece, and may go on
 
     def push(self, piece: str) -> str:
         """The part of a piece that may be shown."""
-        if not self._within and not _UNSAFE.search(piece):
+        if not self._held and not _UNSAFE.search(piece):
             return piece
-        return "".join(map(self._take, piece))
-
-    def _take(self, character: str) -> str:
-        if self._within == "escape":
-            return self._behind_escape(character)
-        if self._within == "control":
-            return self._in_control(character)
-        if self._within == "string":
-            return self._in_string(character)
-        return self._in_text(character)
-
-    def _in_text(self, character: str) -> str:
-        behind_return, self._within = self._within == "return", ""
-        if character == "\r":
-            self._within = "return"
-            return "\n"
-        if character == "\n":
-            return "" if behind_return else "\n"
-        if character == "\x1b":
-            self._enter("escape")
-        elif character == "\x9b":
-            self._enter("control")
-        elif character in _C1_STRINGS:
-            self._enter("string")
-        elif character in "\u2028\u2029":
-            return "\n"
-        elif not _UNSAFE.match(character):
-            return character
-        return ""
-
-    def _enter(self, within: str) -> None:
-        self._within, self._length = within, 0
-
-    def _behind_escape(self, character: str) -> str:
-        if character == "[":
-            self._enter("control")
-        elif character in _STRING_STARTS:
-            self._enter("string")
-        elif " " <= character <= "/":
-            return self._count(character)  # intermediate bytes, such as of a choice of character set
-        else:
-            self._within = ""
-            if not "0" <= character <= "~":
-                return self._in_text(character)
-        return ""
-
-    def _in_control(self, character: str) -> str:
-        if " " <= character <= "?":
-            return self._count(character)
-        self._within = ""
-        return "" if "@" <= character <= "~" else self._in_text(character)
-
-    def _in_string(self, character: str) -> str:
-        if character in "\x07\x9c":
-            self._within = ""
-            return ""
-        if character == "\x1b":  # of its end, or of another sequence
-            self._enter("escape")
-            return ""
-        if character in "\r\n":
-            self._within = ""
-            return self._in_text(character)
-        return self._count(character)
-
-    def _count(self, character: str) -> str:
-        self._length += 1
-        if self._length > _LONGEST:
-            self._within = ""
-            return self._in_text(character)
-        return ""
+        text, shown_before = self._held + piece, len(plain_text(self._held))
+        self._held = next((found[0] for found in _HIDDEN.finditer(text) if found.end() == len(text)), "")
+        return plain_text(text)[shown_before:]
 
 
 def plain_text(text: str) -> str:
     """A whole text made safe."""
-    return PlainText().push(text)
+    return _HIDDEN.sub(lambda found: "\n" if found[0][0] in "\r\u2028\u2029" else "", text)
 
 
 def pictured(text: str) -> str:

@@ -28,15 +28,9 @@ def encoding_of(data: bytes) -> str:
 
 
 def decoded(data: bytes, name: str) -> str:
-    """The text of these bytes, with lines that end in a line feed.
-
-    Args:
-        data: all of a file.
-        name: what the message calls it.
-
-    Raises:
-        UsageError: it is not UTF-8, nor what its byte order mark says; or it holds a zero, as UTF-16 without a mark
-            and files that are no text do.
+    """The text of a file's bytes, with lines that end in a line feed; `name`: what the message calls it.
+    Raises UsageError: it is not UTF-8, nor what its byte order mark says; or it holds a zero, as UTF-16 without a mark
+    and files that are no text do.
     """
     try:
         text = data.decode(encoding_of(data))
@@ -48,14 +42,12 @@ def decoded(data: bytes, name: str) -> str:
 
 
 _MOMENT = 1.0
-"""Seconds in which somebody must write to a pipe: programs that start together take less."""
+"""Seconds in which a program must write to a pipe: those that start together take less."""
 
 
 def read_text(path: str | Path) -> str:
     """A text file, or what is written to a pipe until it is closed.
-
-    Raises:
-        UsageError: it cannot be read as text; or it is a pipe that nobody writes to.
+    Raises UsageError: it cannot be read as text; or it is a pipe that no program writes to.
     """
     try:
         file = paths.typed(path) if isinstance(path, str) else path
@@ -66,11 +58,11 @@ def read_text(path: str | Path) -> str:
 
 
 def _from_pipe(path: Path) -> bytes:
-    """All that is written to a pipe. Opening it for reading alone would wait for whoever opens it for writing."""
+    """All that is written to a pipe. Opening it for reading alone would wait for its writer."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(number, "rb", buffering=0) as pipe:
         begun, end = b"", monotonic() + _MOMENT
-        with suppress(BlockingIOError):  # somebody has it open who has not written yet
+        with suppress(BlockingIOError):  # a program has it open that has not written yet
             while not begun and monotonic() < end:
                 begun = os.read(number, 1)
                 sleep(0 if begun else 0.02)
@@ -82,9 +74,7 @@ def _from_pipe(path: Path) -> bytes:
 
 def check_text(text: str, name: str) -> None:
     """Refuses a word of the command line whose bytes were no UTF-8 (Python keeps such bytes as lone surrogates).
-
-    Raises:
-        UsageError: says which.
+    Raises UsageError: says which.
     """
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UsageError(f"{name} is not UTF-8 text.", "What the shell expands there has another encoding.")

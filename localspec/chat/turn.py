@@ -36,17 +36,13 @@ class Message:
     def as_dict(self) -> dict[str, Any]:
         """As chat templates expect it; what is not said is left out."""
         found: dict[str, Any] = {"role": self.role, "content": self.content}
-        if self.tool_calls:
-            found["tool_calls"] = [_call_as_dict(call) for call in self.tool_calls]
+        for call in self.tool_calls:
+            arguments: Any = call.arguments  # as data, which templates write as JSON; none goes in as the text it is
+            with contextlib.suppress(ValueError, RecursionError):
+                arguments = json.loads(call.arguments)
+            function = {"name": call.name, "arguments": arguments}
+            found.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": function})
         more = {"tool_call_id": self.tool_call_id, "name": self.name, "reasoning_content": self.reasoning}
         more["thinking"] = self.reasoning  # gpt-oss's word for it
         found.update({key: value for key, value in more.items() if value})
         return found
-
-
-def _call_as_dict(call: ToolCall) -> dict[str, Any]:
-    """The arguments as data, which templates write as JSON; what is none goes in as the text it is."""
-    arguments: Any = call.arguments
-    with contextlib.suppress(ValueError, RecursionError):
-        arguments = json.loads(call.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -27,7 +27,7 @@ from rich.filesize import decimal
 from localspec import __version__, kept, machine, paths
 from localspec.engine.stats import kept_comparison
 from localspec.errors import UsageError
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.llama.exact import wide
 from localspec.llama.exact.facts import read_limits
 from localspec.llama.library import bindings, lib

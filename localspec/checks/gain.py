@@ -24,7 +24,7 @@ from localspec.checks import ASPECTS, compare
 from localspec.checks.compare import Answering, Apart, Heat, Loading, Ratio, Side, Task
 from localspec.checks.prompts import BenchPrompt
 from localspec.errors import LocalspecError
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.llama.exact import wide
 from localspec.machine import allowed, available_bytes, default_threads
 from localspec.models.installed.installed import NO_DRAFT

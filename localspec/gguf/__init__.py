@@ -10,15 +10,66 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NoReturn, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, NoReturn, TypeAlias
 
 from localspec.errors import ModelFileError
-from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES
+
+# ggml's numbers of tensor types and file types, and what they mean.
+
+TENSOR_TYPES: Final[dict[int, tuple[str, int, int]]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
+}  # fmt: skip
+"""ggml tensor type -> (name, elements per block, bytes per block)."""
+TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
+"""Name -> ggml tensor type."""
+
+PACKED: Final = (
+    "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4",
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "TQ2_0",
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S",
+)  # fmt: skip
+"""Types of weights that our own kernels pack (native/wide/weights.c): a pass of a few rows costs little more than one.
+Of other types each row costs almost a pass."""
+_TILE: Final = 16
+"""Rows of a matrix that are packed together."""
+
+
+def packs(kind: str, columns: int, rows: int) -> bool:
+    """Whether our own kernels pack a matrix of this type and shape, where they serve at all."""
+    values = max(TENSOR_TYPES[TYPE_NUMBERS[kind]][1], 2)
+    return kind in PACKED and columns > 0 and columns % values == 0 and rows > 0 and rows % _TILE == 0
+
+
+ROLLS_BACK: Final = frozenset(
+    {
+        "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen4exp",
+    }
+)  # fmt: skip
+"""Architectures with recurrent layers of which llama.cpp keeps snapshots (`n_rs_seq`): the last few tokens of such a
+cache can be dropped."""
+
+FILE_TYPES: Final[dict[int, str]] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+    12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
+    20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M",
+    28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+    39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
+}  # fmt: skip
+"""`general.file_type` -> the name people use."""
 
 Value: TypeAlias = "int | float | bool | str | list[Any] | Array"
 
@@ -64,7 +115,7 @@ def _opened(path: Path) -> BinaryIO:
         raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
-class _Growing:
+class _KeptBytes:
     """A range reader that keeps what came: a header is read front to back, its arrays later once more."""
 
     def __init__(self, read: Read, size: int) -> None:
@@ -73,8 +124,7 @@ class _Growing:
 
     def __call__(self, offset: int, length: int) -> bytes:
         end = min(offset + length, self._size)
-        while len(self._data) < end and len(self._data) <= _HEADER_BYTES:
-            have = len(self._data)
+        while (have := len(self._data)) < end and have <= _HEADER_BYTES:
             wanted = min(self._block, self._size - have)
             fresh = self._read(have, wanted)
             if not fresh:
@@ -84,7 +134,7 @@ class _Growing:
         return bytes(self._data[offset:end])
 
 
-class _Reader:
+class _HeaderReader:
     """Walks over the bytes forwards, refusing to go beyond their end or the size of any real header."""
 
     def __init__(self, read: Read, path: Path, size: int, offset: int = 0) -> None:
@@ -139,15 +189,8 @@ class _Reader:
     def string(self, what: str, most: int = _STRING_BYTES) -> str:
         return self.text(what, most).decode("utf-8", "replace")
 
-    def skip_string(self, what: str) -> None:
-        length = self.scalar(_U64, what)
-        if self._at + length <= len(self._data):
-            self._at += length
-        else:
-            self.skip(length, what)
-
     def skip_strings(self, count: int, what: str) -> None:
-        """`skip_string` so often, without a call for each: a vocabulary and its merges are 300,000 strings."""
+        """Skips so many strings, without a call for each: a vocabulary and its merges are 300,000 strings."""
         unpack, left = _U64.unpack_from, count
         while left:
             data, at = self._data, self._at
@@ -160,7 +203,7 @@ class _Reader:
                 left -= 1
             self._at = at
             if left:
-                self.skip_string(what)
+                self.skip(self.scalar(_U64, what), what)
                 left -= 1
 
     def elements(self, kind: int, count: int, what: str) -> list[Any]:
@@ -174,11 +217,9 @@ class _Reader:
         """A metadata value; long arrays are skipped."""
         what = f"the value of {key!r}"
         kind = self.scalar(_U32, what)
-        if kind in _SCALARS:
-            value: Value = self.scalar(_SCALARS[kind], what)
+        if kind == _STRING or kind in _SCALARS:
+            value: Value = self.elements(kind, 1, what)[0]
             return value
-        if kind == _STRING:
-            return self.string(what)
         if kind != _ARRAY:
             self.corrupt(f"{what} has the unknown type {kind}")
         inner, count = self.scalar(_U32, what), self.scalar(_U64, what)
@@ -198,10 +239,8 @@ class _Reader:
 
     def skip(self, count: int, what: str) -> None:
         self.check(count, what)
-        while count > 0:
-            step = min(count, _BLOCK)
-            self.take(step, what)
-            count -= step
+        for start in range(0, count, _BLOCK):
+            self.take(min(count - start, _BLOCK), what)
 
 
 _KEPT = 8
@@ -284,7 +323,7 @@ class Header:
         key = "tokenizer.ggml.tokens"
         value = self.metadata.get(key)
         if isinstance(value, Array) and value.type == _STRING:
-            reader = _Reader(self.read, self.path, self.file_bytes, value.offset)
+            reader = _HeaderReader(self.read, self.path, self.file_bytes, value.offset)
             return [reader.text(key) for _ in range(value.count)]
         return [token.encode("utf-8", "replace") for token in self.tokens]
 
@@ -335,14 +374,14 @@ class Header:
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return repr(value).encode("utf-8", "replace") if isinstance(value, list) else b""
-        return _Reader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
+        return _HeaderReader(self.read, self.path, self.file_bytes, value.offset).take(value.size, key)
 
     def array(self, key: str) -> list[Any]:
         """All elements of an array value, empty if absent."""
         value = self.metadata.get(key)
         if not isinstance(value, Array):
             return value if isinstance(value, list) else []
-        return _Reader(self.read, self.path, self.file_bytes, value.offset).elements(value.type, value.count, key)
+        return _HeaderReader(self.read, self.path, self.file_bytes, value.offset).elements(value.type, value.count, key)
 
 
 def bytes_by_type(parts: Sequence[Header]) -> dict[str, int]:
@@ -373,7 +412,7 @@ def _read_header(path: Path, size: int, version: tuple[int, ...]) -> Header:
             except OSError as error:
                 raise ModelFileError(f"{path} cannot be read: {error.strerror or error}.") from error
 
-    return _header(_Reader(read, path, size), read)
+    return _header(_HeaderReader(read, path, size), read)
 
 
 def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
@@ -387,11 +426,11 @@ def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
     Returns:
         A header that has all its arrays in memory: `read` is not called again.
     """
-    kept = _Growing(read, file_bytes)
-    return _header(_Reader(kept, Path(name), file_bytes), kept)
+    kept = _KeptBytes(read, file_bytes)
+    return _header(_HeaderReader(kept, Path(name), file_bytes), kept)
 
 
-def _header(reader: _Reader, read: Read) -> Header:
+def _header(reader: _HeaderReader, read: Read) -> Header:
     path = reader.path
     if reader.size == 0:
         raise ModelFileError(f"{path} is empty.", DOWNLOAD_AGAIN)
@@ -399,8 +438,7 @@ def _header(reader: _Reader, read: Read) -> Header:
     if magic != b"GGUF":
         begin = repr(magic.decode("ascii")) if magic.isascii() else f"the bytes {magic.hex(' ')}"
         raise ModelFileError(
-            f"{path} is not a GGUF file (it starts with {begin}).",
-            "localspec runs models in llama.cpp's GGUF format.",
+            f"{path} is not a GGUF file (it starts with {begin}).", "localspec runs models in llama.cpp's GGUF format."
         )
     version = reader.scalar(_U32, "the version")
     if version not in (2, 3):
@@ -423,7 +461,7 @@ def _header(reader: _Reader, read: Read) -> Header:
     return Header(path, reader.size, version, metadata, _tensors(reader, n_tensors, alignment), read)
 
 
-def _tensors(reader: _Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
+def _tensors(reader: _HeaderReader, count: int, alignment: int) -> tuple[Tensor, ...]:
     """The tensor list; every tensor must lie within the file, in order and without gaps but padding."""
     found: dict[str, tuple[tuple[int, ...], str, int, int, int]] = {}
     for index in range(count):
@@ -462,3 +500,79 @@ def _tensors(reader: _Reader, count: int, alignment: int) -> tuple[Tensor, ...]:
         tensors.append(Tensor(name, shape, label, start + offset, size))
         expected = -(-(offset + size) // alignment) * alignment
     return tuple(tensors)
+
+
+# Models in several files: NAME-00001-of-00003.gguf, the first of which describes the model.
+
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})", re.DOTALL)
+
+
+class Split(NamedTuple):
+    """What the name of a part says."""
+
+    stem: str
+    """Name of the model, without part and .gguf."""
+    part: int
+    """From 1."""
+    total: int
+
+
+def split_of(name: str) -> Split:
+    """A file's name taken apart; a model in one file is part 1 of 1."""
+    stem = name.removesuffix(".gguf")
+    found = _PART.fullmatch(stem)
+    return Split(found[1], int(found[2]), int(found[3])) if found else Split(stem, 1, 1)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Where all files of a model should be, the first part first, by the name of any of them."""
+    split = split_of(path.name)
+    if split.total < 2:
+        return [path]
+    names = (f"{split.stem}-{part:05d}-of-{split.total:05d}.gguf" for part in range(1, split.total + 1))
+    return [path.with_name(name) for name in names]
+
+
+def present_parts(path: Path) -> list[Path]:
+    """`parts_of`, all of which are there. Raises ModelFileError: one is missing."""
+    parts = parts_of(path)
+    for part in parts:
+        if len(parts) > 1 and not part.exists():
+            raise ModelFileError(
+                f"{part} is missing; {path.name} is one of {len(parts)} parts.", "All parts belong in one folder."
+            )
+    return parts
+
+
+def first_part(path: Path) -> Path:
+    """The file that describes a model, by the name of any of its files. A whole or damaged file is its own."""
+    if split_of(path.name).part == 1:
+        return path
+    try:
+        own = read_header(path)
+    except ModelFileError:
+        return path  # opening it says what is wrong with it
+    return present_parts(path)[0] if _parts_in(own) > 1 else path
+
+
+def read_parts(path: Path) -> list[Header]:
+    """Headers of all files of a model, the first part first; the file's own header says whether there are more.
+    Raises ModelFileError: a file is missing, damaged, or not called as parts are.
+    """
+    own = read_header(path)
+    count = _parts_in(own)
+    if count < 2:
+        return [own]
+    named = split_of(path.name).total
+    if named != count:
+        raise ModelFileError(
+            f"{path} is one of {count} parts, and its name does not say so.",
+            f"All parts belong in one folder, as NAME-00001-of-{count:05d}.gguf and so on.",
+        )
+    return [own if part == path else read_header(part) for part in present_parts(path)]
+
+
+def _parts_in(header: Header) -> int:
+    """Files of the model that a header belongs to."""
+    count = header.metadata.get("split.count")
+    return count if isinstance(count, int) and count > 0 else 1

@@ -42,19 +42,17 @@ def spread_of(mode: str, overrides: str | None, cpu_moe: int) -> Spread:
         overrides: REGEX=DEVICE, several with commas; None = none.
         cpu_moe: layers, from the first, whose experts stay on the CPU; -1 = all.
     """
-    found = [_override(word) for word in overrides.split(",")] if overrides else []
+    found: list[tuple[str, str]] = []
+    for word in overrides.split(",") if overrides else []:
+        pattern, _, device = word.strip().rpartition("=")
+        if not pattern or not device:
+            raise UsageError(f"override_tensor has {word!r}; it must look like REGEX=DEVICE, such as ffn_.*_exps=CPU.")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"override_tensor has {pattern!r}, which is no regular expression: {error}.") from None
+        found.append((pattern, device))
     if cpu_moe < 0:
         found.append((EXPERTS, CPU))
     found += [(rf"blk\.{layer}{EXPERTS}", CPU) for layer in range(cpu_moe)]
     return Spread(mode, tuple(found))
-
-
-def _override(word: str) -> tuple[str, str]:
-    pattern, _, device = word.strip().rpartition("=")
-    if not pattern or not device:
-        raise UsageError(f"override_tensor has {word!r}; it must look like REGEX=DEVICE, such as ffn_.*_exps=CPU.")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"override_tensor has {pattern!r}, which is no regular expression: {error}.") from None
-    return pattern, device

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from llguidance import LLMatcher
     from llguidance._lib import JsonCompileOptions
 
 
@@ -42,9 +43,17 @@ def bound(schema: Any) -> Any:
     root = json.loads(json.dumps(schema))
     every = list(_within(root))
     parts: set[int] = set()
-    for one in every:
-        if id(one) not in parts:
-            _mark(one, root, parts)
+    for one in every:  # a schema and those beside it are parts, if several of them may name members of an object
+        beside = _beside(one, root)
+        ways = [key for key in ("allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas") if key in one]
+        alternatives = ways in (["anyOf"], ["oneOf"], ["$ref"]) or (ways == ["allOf"] and len(beside) < 2)
+        naming = any(key in part for part in beside for key in _SHAPES)
+        todo = [one] if naming and ("properties" in one or not alternatives) else []
+        while todo:
+            part = todo.pop()
+            if id(part) not in parts:
+                parts.add(id(part))
+                todo += _beside(part, root)
     for one in every:
         form, properties, required = one.get("format"), one.get("properties"), one.get("required")
         if isinstance(form, str) and form not in FORMATS:
@@ -90,22 +99,6 @@ def _beside(one: Mapping[str, Any], root: Any) -> list[dict[str, Any]]:
     if isinstance(one.get("$ref"), str):
         found.append(_target(root, one["$ref"]))
     return [part for part in found if isinstance(part, dict)]
-
-
-def _mark(one: dict[str, Any], root: Any, parts: set[int]) -> None:
-    """Adds a schema and those beside it, if several of them may name members of an object."""
-    beside = _beside(one, root)
-    naming = [part for part in beside if any(key in part for key in _SHAPES)]
-    ways = [key for key in ("allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas") if key in one]
-    alternatives = ways in (["anyOf"], ["oneOf"], ["$ref"]) or (ways == ["allOf"] and len(beside) < 2)
-    if not naming or (alternatives and "properties" not in one):
-        return
-    todo = [one]
-    while todo:
-        part = todo.pop()
-        if id(part) not in parts:
-            parts.add(id(part))
-            todo += _beside(part, root)
 
 
 def _target(root: Any, reference: str) -> Any:
@@ -157,22 +150,17 @@ class Grammar:
     source: str
     """As it was written; a schema is the text of a JSON object."""
     name: str = ""
-    """What whoever wrote it knows it as, for messages: "JSON schema", "GBNF grammar", ...; "" = by its kind."""
+    """Its author's name for it, for messages: "JSON schema", "GBNF grammar", ...; "" = by its kind."""
     trigger: Trigger | None = None
     """Where it begins to hold; None = at once."""
 
     @classmethod
     def json_object(cls) -> Grammar:
-        """Any JSON object."""
         return cls.json_schema({"type": "object"})
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool) -> Grammar:
-        """JSON values that a schema admits.
-
-        Raises:
-            UsageError: a mistake in the schema.
-        """
+        """JSON values that a schema admits. Raises UsageError: a mistake in the schema."""
         if not isinstance(schema, Mapping | bool):
             raise UsageError(f"A JSON schema is an object, and this is {json.dumps(schema, default=str)[:80]}.")
         try:
@@ -183,11 +171,7 @@ class Grammar:
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
-        """A grammar in llama.cpp's notation, with a rule `root`.
-
-        Raises:
-            UsageError: a mistake in the grammar.
-        """
+        """A grammar in llama.cpp's notation, with a rule `root`. Raises UsageError: a mistake in the grammar."""
         return cls("gbnf", text).read()
 
     @classmethod
@@ -202,9 +186,7 @@ class Grammar:
 
     def read(self) -> Grammar:
         """The same in llguidance's notation; of a schema what `bound` makes of it.
-
-        Raises:
-            UsageError: a mistake in the grammar.
+        Raises UsageError: a mistake in the grammar.
         """
         if self.kind == "read":
             return self
@@ -275,8 +257,8 @@ def admits(schema: Mapping[str, Any], value: Any) -> bool:
     """Whether a schema admits a JSON value; False for a schema that is large or cannot be read."""
     try:
         text = json.dumps(schema)
-        said = json.dumps(_ordered(value, schema), ensure_ascii=False)
-        return len(text) <= LARGE and deeply(lambda: _matches(Grammar("schema", text).read(), said))
+        said = json.dumps(_ordered(value, schema), ensure_ascii=False).encode("utf-8", "replace")
+        return len(text) <= LARGE and deeply(lambda: _matches(Grammar("schema", text).read(), list(said)))
     except (UsageError, ValueError, TypeError, RecursionError):
         return False
 
@@ -291,21 +273,23 @@ def fault(schema: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=256)  # a program sends the same tools with every request
 def _fault(text: str) -> str:
-    from llguidance import LLMatcher, LLTokenizer
-
     try:
-        source = Grammar("schema", text).read().source
+        grammar = Grammar("schema", text).read()
     except UsageError as error:
         return error.message.partition(": ")[2].rstrip(".")
-    matcher = deeply(lambda: LLMatcher(LLTokenizer("byte"), source, log_level=0))
+    matcher = deeply(lambda: byte_matcher(grammar))
     return words(matcher.get_error()) if matcher.is_error() else ""
 
 
-def _matches(grammar: Grammar, text: str) -> bool:
+def byte_matcher(grammar: Grammar) -> LLMatcher:
+    """llguidance's matcher with a vocabulary of bytes."""
     from llguidance import LLMatcher, LLTokenizer
 
-    matcher = LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
-    said = list(text.encode("utf-8", "replace"))
+    return LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
+
+
+def _matches(grammar: Grammar, said: list[int]) -> bool:
+    matcher = byte_matcher(grammar)
     if matcher.is_error() or matcher.validate_tokens(said) != len(said) or not matcher.consume_tokens(said):
         return False
     return bool(matcher.is_stopped() or matcher.is_accepting())

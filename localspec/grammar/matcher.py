@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,8 +43,7 @@ class Compiler:
 
     def compile(self, grammar: Grammar) -> Matcher:
         """A matcher at the beginning of an answer. The first one takes a second with a large vocabulary."""
-        found = self._known(grammar)
-        if found is not None:
+        if (found := self._known(grammar)) is not None:
             return found
         with self._compiling:
             found = self._known(grammar)
@@ -110,10 +110,8 @@ class Matcher:
         """
         Args:
             matcher: llguidance's, in the state of the answer so far.
-            end: the only end token that llguidance knows.
-            end_tokens: all of them; each stands for `end`.
+            end: the only end token that llguidance knows; each of `end_tokens` stands for it.
             n_vocab: entries of a logits row.
-            grammar: what was compiled.
             first: the same at the beginning of an answer, which is not advanced; None = `matcher` is.
         """
         self.grammar = grammar
@@ -168,7 +166,7 @@ class Matcher:
         return mask
 
     def _behind(self, path: tuple[int, ...]) -> GrammarError:
-        """What happened after a path; an answer that does not take it goes on, though llguidance leaves no error."""
+        """The error after a path; an answer that does not take it goes on, though llguidance leaves no error."""
         error = self._too_complex()
         if path and self._first is not None:
             self._matcher = self._first.deep_copy()
@@ -225,7 +223,6 @@ def _tokenizer(model: Model) -> LLTokenizer:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """llguidance's message in other words."""
     return words(matcher.get_error())
 
 
@@ -233,12 +230,7 @@ class Lazy:
     """A grammar that holds only from a mark on: what comes before the mark is free, and costs nothing."""
 
     def __init__(self, grammar: Constraint, trigger: Trigger, n_vocab: int) -> None:
-        """
-        Args:
-            grammar: what must follow the mark, the mark included.
-            trigger: where it holds.
-            n_vocab: entries of a logits row.
-        """
+        """`grammar`: what must follow the mark, the mark included; `n_vocab`: entries of a logits row."""
         self.grammar, self.trigger = grammar, trigger
         self._free = np.ones(n_vocab, dtype=np.bool_)
         self._free.flags.writeable = False
@@ -276,7 +268,6 @@ class Lazy:
             self._held = None
 
     def _thinks(self, token: int, before: bool) -> bool:
-        """Whether a thought is open after a token."""
         opening, closing = self.trigger.thought
         return token != closing if before else token == opening
 
@@ -295,14 +286,9 @@ class Lazy:
                     return at, None, []
             rest = list(path[at:])
             taken = rest[: held.fits(rest)]
-            if not self.trigger.again or not _over(held, taken):
+            complete = False
+            with suppress(KernelError):  # asking for the mask raises it again
+                complete = self.trigger.again and held.mask(taken) is None
+            if not complete:
                 return at + len(taken), held, taken
             at, held = at + len(taken), None
-
-
-def _over(grammar: Constraint, path: list[int]) -> bool:
-    """Whether a grammar is complete after a path that it takes."""
-    try:
-        return grammar.mask(path) is None
-    except KernelError:  # asking for the mask raises it again
-        return False

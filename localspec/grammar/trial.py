@@ -11,11 +11,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from localspec.errors import Cancelled, LocalspecError, UsageError
-from localspec.grammar.grammar import LARGE, TRYING, Grammar, deeply
+from localspec.grammar.grammar import LARGE, TRYING, Grammar, byte_matcher, deeply
 
 SECONDS = 8.0
 """Time for a trial, the start of its process included: 4,000 rules of GBNF take 8 s, 1,000 take 0.6 s."""
@@ -32,7 +33,6 @@ class Trials:
     """Reads grammars, large ones after they passed a trial. Thread-safe."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
-        """`seconds`: time for one trial."""
         self._seconds = seconds
         self._passed: OrderedDict[str, Grammar] = OrderedDict()
         self._lock = threading.Lock()
@@ -44,9 +44,8 @@ class Trials:
             return grammar.read()
         key = hashlib.sha256(f"{grammar.kind}:{grammar.source}".encode("utf-8", "replace")).hexdigest()
         with self._lock:
-            found = self._passed.get(key)
-        if found is None:
-            found = self._try(grammar, cancel)
+            passed = self._passed.get(key)
+        found = passed or self._try(grammar, cancel)
         with self._lock:
             self._passed[key] = found
             self._passed.move_to_end(key)
@@ -90,7 +89,13 @@ def _child(sender: Connection, grammar: Grammar, seconds: float) -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    _limit(seconds)
+    with suppress(ImportError):  # Windows has no limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        cpu = math.ceil(seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         sender.send(deeply(lambda: _compiled(grammar.read()), TRYING))
     except LocalspecError as error:
@@ -105,21 +110,7 @@ def _end_with_the_server() -> None:
 
 
 def _compiled(grammar: Grammar) -> Grammar:
-    from llguidance import LLMatcher, LLTokenizer
-
-    matcher = LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
-    if not matcher.is_error():  # what is wrong with it is found again, and told, where it is used
+    matcher = byte_matcher(grammar)
+    if not matcher.is_error():  # what is wrong with it is found again, and reported, where it is used
         matcher.compute_bitmask()
     return grammar
-
-
-def _limit(seconds: float) -> None:
-    """Bounds this process where the system can."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    cpu = math.ceil(seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

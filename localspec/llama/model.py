@@ -16,8 +16,7 @@ import numpy as np
 
 from localspec import paths
 from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
-from localspec.gguf import Header, Value, read_header
-from localspec.gguf.split import parts_of, read_parts
+from localspec.gguf import Header, Value, parts_of, read_header, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import Kernels

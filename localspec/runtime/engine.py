@@ -14,7 +14,7 @@ import numpy as np
 
 from localspec.chat.prompt.prompt import MOST_TOKENS, continued
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.reply.reply import Parser, Verbatim
+from localspec.chat.reply.reply import AnswerParser, ReplyParser
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters.heads.loading import apart
@@ -375,7 +375,7 @@ class Asked:
         else:
             prompt = engine.chat_tokens(turn.messages, **turn.variables, **wanted)
         self.prompt, reply = turn.resume(prompt, reasoning, prefix, thought_out)
-        self.reply: Parser = Verbatim() if raw else reply  # reads what the model says
+        self.reply: AnswerParser = ReplyParser() if raw else reply  # reads what the model says
         self.preserved = frozenset[int]() if raw else turn.preserved  # control tokens that `reply` must see
         self.most = MOST_TOKENS if completes else None
         """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""

@@ -22,8 +22,7 @@ from localspec.drafters.setup import Setup, made
 from localspec.engine.interfaces import Drafter, Plan
 from localspec.engine.loop import Loop
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, read_parts
 from localspec.llama.cache import saved_cache
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context

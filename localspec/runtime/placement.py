@@ -19,8 +19,7 @@ from localspec import kept
 from localspec.config import PLANNED, EngineSettings, GpuLayers
 from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, read_parts
 from localspec.gguf.spread import Spread, spread_of
 from localspec.llama.exact.facts import of_file
 from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE

@@ -14,8 +14,7 @@ from localspec import paths
 from localspec.config import PLANNED, EngineSettings
 from localspec.drafters.heads.loading import apart, may_predict, shapes
 from localspec.errors import Cancelled, NoRoomError, UsageError
-from localspec.gguf.formats import ROLLS_BACK
-from localspec.gguf.split import read_parts
+from localspec.gguf import ROLLS_BACK, read_parts
 from localspec.llama.exact.choice import Progress
 from localspec.machine import Place
 from localspec.models.installed import installed

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from localspec.gguf.formats import PACKED
+from localspec.gguf import PACKED
 from localspec.llama.exact import wide
 
 ISAS = {1: "scalar", 2: "neon", 3: "avx2", 4: "avx512", 5: "i8mm"}

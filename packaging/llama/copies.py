@@ -10,7 +10,7 @@ from pathlib import Path
 
 from layout import Headers, declared_constants, declared_structs, offset_of, size_of, size_of_field
 
-from localspec.gguf.formats import FILE_TYPES, TENSOR_TYPES
+from localspec.gguf import FILE_TYPES, TENSOR_TYPES
 from localspec.llama.library import bindings, lib
 from localspec.runtime import readings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.chat.reply.dialect import Dialect
-from localspec.chat.reply.dialect import Vocabulary as Known
+from localspec.chat.reply.dialect import MarkedVocabulary as Known
 from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.chat.turn import Message
 

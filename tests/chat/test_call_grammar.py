@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.reply.dialect import Dialect, Turn
+from localspec.chat.reply.dialect import Dialect, ReplyTurn
 from localspec.chat.reply.tool import AUTO, CallArguments, CallBegun, CallEnded, Tool, ToolChoice
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
@@ -71,11 +71,11 @@ def turn_of(
     choice: ToolChoice = ToolChoice("required"),  # noqa: B008 - frozen
     parallel: bool = True,
     tools: Sequence[Tool] = TOOLS,
-) -> Turn:
+) -> ReplyTurn:
     return Dialect(Disguised(model, template)).turn([Message("user", "?")], tools, choice, parallel)
 
 
-def share(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> tuple[int, int]:
+def share(turn: ReplyTurn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> tuple[int, int]:
     """How many of a text's tokens (and an end token) the turn's grammar takes, and how many there are."""
     lark = turn.lark(prompt)
     assert lark is not None
@@ -83,7 +83,7 @@ def share(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Token
     return compiler.compile(Grammar.lark(lark)).fresh().fits(tokens), len(tokens)
 
 
-def fits(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> bool:
+def fits(turn: ReplyTurn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> bool:
     taken, there = share(turn, text, model, compiler, prompt)
     return taken == there
 
@@ -160,7 +160,7 @@ def test_parameters_that_say_nothing_are_those_of_an_object(model: Model, compil
     assert not fits(turn, '<tool_call>{"name": "go", "arguments": [1]}</tool_call>', model, compiler)
 
 
-def lazily(turn: Turn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> bool:
+def lazily(turn: ReplyTurn, text: str, model: Model, compiler: Compiler, prompt: Tokens = PROMPT) -> bool:
     """Whether a text fits where calls are the model's to make."""
     found = turn.lazily(prompt)
     assert found is not None

@@ -11,12 +11,22 @@ import numpy as np
 import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
+from localspec.chat.reply.call_form import CallForm
 from localspec.chat.reply.dialect import Dialect
-from localspec.chat.reply.forms import ArrayForm, GemmaForm, NamedForm
+from localspec.chat.reply.forms import (
+    COMMAND_R7B,
+    FUNCTION_GEMMA,
+    GEMMA,
+    GRANITE,
+    KIMI,
+    LLAMA,
+    TAGGED,
+    ListForm,
+    PairForm,
+    XmlForm,
+)
 from localspec.chat.reply.reply import Content, Part, Reasoning, Thought
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice, new_call_id
-from localspec.chat.reply.xml_form import PairForm, XmlForm
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.llama.model import Model
@@ -95,24 +105,24 @@ def test_the_bundled_model_is_told_of_tools_as_it_has_learned(model: Model) -> N
 @pytest.mark.parametrize(
     ("source", "form"),
     [
-        ("{% if tools %}<tool_call>{{ tools }}", TaggedForm),
-        ("{{ tools }}<tool_call><function=x><parameter=y>", XmlForm),
-        ("{{ tools }}<tool_call>f<arg_key>k</arg_key><arg_value>", PairForm),
-        ("{{ tools }}<|tool_call>call:", GemmaForm),
-        ("{{ tools }}<start_function_call>", GemmaForm),
-        ("{{ tools }}<|tool_call|>", ArrayForm),
-        ("{{ tools }}<|START_ACTION|>", ArrayForm),
-        ("{{ tools }}<|tool_call_begin|>", NamedForm),
-        (MISTRAL, ListForm),
-        ("{{ tools }}[TOOL_CALLS]name[ARGS]", ListForm),
-        ("{{ tools }}<|python_tag|>", BareForm),
-        ('{{ tools }}<|start_header_id|>{"name": x, "parameters": y}', BareForm),
+        ("{% if tools %}<tool_call>{{ tools }}", TAGGED),
+        ("{{ tools }}<tool_call><function=x><parameter=y>", XmlForm()),
+        ("{{ tools }}<tool_call>f<arg_key>k</arg_key><arg_value>", PairForm()),
+        ("{{ tools }}<|tool_call>call:", GEMMA),
+        ("{{ tools }}<start_function_call>", FUNCTION_GEMMA),
+        ("{{ tools }}<|tool_call|>", GRANITE),
+        ("{{ tools }}<|START_ACTION|>", COMMAND_R7B),
+        ("{{ tools }}<|tool_call_begin|>", KIMI),
+        (MISTRAL, ListForm(named=False)),
+        ("{{ tools }}[TOOL_CALLS]name[ARGS]", ListForm(named=True)),
+        ("{{ tools }}<|python_tag|>", LLAMA),
+        ('{{ tools }}<|start_header_id|>{"name": x, "parameters": y}', LLAMA),
     ],
 )
-def test_a_form_is_recognised_from_the_template(source: str, form: type[CallForm]) -> None:
+def test_a_form_is_recognised_from_the_template(source: str, form: CallForm) -> None:
     dialect = Dialect(Spelled(source))
     assert dialect.renders_tools
-    assert type(dialect.form) is form
+    assert dialect.form == form
     turn = dialect.turn([Message("system", "s"), *HI], [WEATHER])
     assert turn.messages == (Message("system", "s"), *HI)
     assert turn.variables == {"tools": [WEATHER.as_function()]}

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.reply.dialect import Dialect
-from localspec.chat.reply.forms import ArrayForm, NamedForm
+from localspec.chat.reply.forms import JsonForm, NamedForm
 from localspec.chat.reply.harmony import HarmonyForm
 from localspec.chat.reply.reply import Content, Part
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice
@@ -170,7 +170,7 @@ GRANITE_3 = "ibm-granite-granite-3.3-2B-Instruct"
 def spelled(family: str) -> str:
     """A simple call with no more white space than the family's form needs."""
     form = Dialect(Spelled(source_of(family))).form
-    if isinstance(form, ArrayForm | NamedForm):
+    if isinstance(form, NamedForm) or (isinstance(form, JsonForm) and form.array):
         lead = "\n```json\n" if family == "Command-R+" else ""
         return form.written([SIMPLE]).replace("```json", lead, 1) if lead else form.written([SIMPLE])
     text = re.sub(r"^\s*<think>\s*</think>\s*", "", written(family, call=SIMPLE))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from localspec.chat.prompt.template import ChatTemplate
-from localspec.chat.reply.dialect import Dialect, Turn
+from localspec.chat.reply.dialect import Dialect, ReplyTurn
 from localspec.chat.reply.harmony import HarmonyParser
-from localspec.chat.reply.reply import Content, Parser, Part
+from localspec.chat.reply.reply import AnswerParser, Content, Part
 from localspec.chat.reply.tool import AUTO, CallArguments, CallBegun, CallEnded, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
@@ -48,7 +48,7 @@ def shown(parts: list[Part]) -> list[Shown]:
     return found
 
 
-def read(parser: Parser, text: str, size: int) -> list[Shown]:
+def read(parser: AnswerParser, text: str, size: int) -> list[Shown]:
     parts = [part for at in range(0, len(text), size) for part in parser.push(text[at : at + size])]
     return shown([*parts, *parser.finish()])
 
@@ -108,7 +108,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield loaded
 
 
-def prompt_of(model: Model, turn: Turn) -> Tokens:
+def prompt_of(model: Model, turn: ReplyTurn) -> Tokens:
     text = ChatTemplate(HARMONY.read_text("utf-8")).render(turn.messages, **turn.variables)
     return model.tokenize(text, special=True, add_bos=False)
 

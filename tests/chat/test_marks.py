@@ -273,7 +273,7 @@ def test_what_dialects_write_counts_and_what_they_were_given_does_not() -> None:
 def test_the_beginning_of_an_answer_is_text(folder: Path) -> None:
     with marked(folder, "openai-gpt-oss-120b", CONTROL) as model:
         dialect = Dialect(model)
-        prompt = ChatTemplate.of(model).prompt([Message("user", "x")], beginning=dialect.turn([]).begun("a<|end|>"))
+        prompt = ChatTemplate.of(model).prompt([Message("user", "x")], beginning=dialect.begun("a<|end|>"))
         assert prompt.text.endswith("<|start|>assistant<|channel|>final<|message|>a<|end|>")
         assert spans(prompt, "<|channel|>")[-1]
         assert not spans(prompt, "<|end|>")[-1]

@@ -11,11 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.reply import tool
-from localspec.chat.reply.call_form import BareForm, CallForm, ListForm, TaggedForm
-from localspec.chat.reply.forms import COMMAND_R, GEMMA, GRANITE, KIMI, deepseek
+from localspec.chat.reply.call_form import CallForm
+from localspec.chat.reply.forms import (
+    COMMAND_R,
+    GEMMA,
+    GRANITE,
+    KIMI,
+    LLAMA,
+    TAGGED,
+    ListForm,
+    PairForm,
+    XmlForm,
+    deepseek,
+)
 from localspec.chat.reply.reply import Content, Part, Reasoning, ReplyParser, Thought
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded, Tool
-from localspec.chat.reply.xml_form import PairForm, XmlForm
 
 THINK = Thought("<think>", "</think>")
 TOOLS = (
@@ -23,8 +33,8 @@ TOOLS = (
     Tool("get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}}),
 )
 FORMS: dict[str, CallForm] = {
-    "tagged": TaggedForm(),
-    "bare": BareForm(),
+    "tagged": TAGGED,
+    "bare": LLAMA,
     "list": ListForm(named=False),
     "named list": ListForm(named=True),
     "xml": XmlForm(),

@@ -5,27 +5,280 @@ It always opens. If its file cannot be used, chats are kept in memory, `persiste
 
 from __future__ import annotations
 
+import re
+import secrets
+import sqlite3
+import threading
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from localspec import paths
-from localspec.chat.archive.answer import AnswerWriter, Flusher, Presence, living
-from localspec.chat.archive.chats import one_line
-from localspec.chat.archive.file import clean, reads, reads_apart, writes
-from localspec.chat.archive.message import Chat, Hit, ImportReport, StoredMessage, WholeChat
-from localspec.chat.archive.messages import ArchivedMessages
-from localspec.chat.archive.passes import encode
-from localspec.chat.archive.search import search
+from localspec.chat.archive.chats import ArchivedChats, one_line
+from localspec.chat.archive.file import clean, reads, reads_apart, storable, writes
+from localspec.chat.archive.message import Hit, ImportReport, StoredMessage, WholeChat
+from localspec.chat.archive.passes import Recorder, encode
 from localspec.chat.export import KINDS
+from localspec.claim import Claim, is_held
+from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
 from localspec.types import SamplingParams
 
+FLUSH_SECONDS = 0.5
+"""Between two writings of a streaming answer."""
 
-class Archive(ArchivedMessages):
+
+class AnswerWriter:
+    """An answer on its way to disk, made by `Archive.begin_answer`; thread-safe.
+
+    `extend` never waits for a disk: a thread writes twice a second. What was not yet written when the process is killed
+    is at most half a second's worth.
+    """
+
+    def __init__(self, archive: ArchivedChats, message_id: int, piece: Callable[[int], bytes] | None) -> None:
+        self.message_id = message_id
+        self._archive = archive
+        self._recorder = Recorder(piece)
+        self._text = self._reasoning = ""
+        self._lock = threading.Lock()  # of what is collected
+        self._writing = threading.RLock()  # taken before it; of the order in which it is written
+        self.finished = False
+
+    def extend(self, text: str = "", *, reasoning: str = "", record: PassRecord | None = None) -> None:
+        """Takes what one pass brought; after `finish` it does nothing."""
+        with self._lock:
+            if not self.finished:
+                self._text += text
+                self._reasoning += reasoning
+                if record is not None:
+                    self._recorder.add(record)
+
+    def flush(self) -> None:
+        """Writes what has come since the last time. If the database is busy it stays pending.
+        Raises LocalspecError: another process has held the file for too long.
+        """
+        with self._writing:
+            with self._lock:
+                text, reasoning = self._text, self._reasoning
+                passes, pieces = self._recorder.fresh()
+                done = self.finished
+            if done or not (text or reasoning or passes):
+                return
+            part = encode(passes, pieces) if passes else None
+            self._archive.add_to_answer(self.message_id, text, reasoning, part)
+            with self._lock:
+                self._text, self._reasoning = self._text[len(text) :], self._reasoning[len(reasoning) :]
+                self._recorder.forget(len(passes), pieces)
+
+    def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
+        """Writes the rest and how it ended; a second call changes nothing.
+
+        Args:
+            stats: of `RequestStats.as_dict`.
+            note: what went wrong, in a sentence.
+
+        Raises:
+            UsageError: another state than done, stopped or error; or the message was erased meanwhile.
+        """
+        if state not in ("done", "stopped", "error"):
+            raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
+        storable(stats or {})  # raises before anything is written
+        with self._writing:
+            if not self.finished:
+                self.flush()
+                self._archive.end_answer(self.message_id, state, stats or {}, note)
+                with self._lock:
+                    self.finished = True
+        return self._archive.even_deleted(self.message_id)
+
+
+class Flusher:
+    """The thread that writes streaming answers, started with the first of them."""
+
+    def __init__(self, archive: ArchivedChats) -> None:
+        self._archive = archive
+        self._writers: list[AnswerWriter] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def begin(self, message_id: int, piece: Callable[[int], bytes] | None) -> AnswerWriter:
+        """A writer whose text is written twice a second from now on, until it has ended."""
+        writer = AnswerWriter(self._archive, message_id, piece)
+        with self._lock:
+            self._writers.append(writer)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="localspec-archive", daemon=True)
+                self._thread.start()
+        self._wake.set()
+        return writer
+
+    def close(self) -> None:
+        """Ends what runs as stopped, and the thread."""
+        for writer in self._writers:
+            with suppress(LocalspecError):  # it was erased, or the file is busy: the next start ends it
+                writer.finish("stopped", note="localspec was closed before the answer ended.")
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.clear()
+            with self._lock:
+                writers = self._writers = [writer for writer in self._writers if not writer.finished]
+            if not writers and not self._closing:
+                self._wake.wait()
+                continue
+            for writer in writers:
+                with suppress(LocalspecError):  # busy; it stays pending, and the next round tries again
+                    writer.flush()
+            self._archive.checkpoint()
+            if not self._closing:
+                self._wake.wait(FLUSH_SECONDS)
+
+
+class Presence:
+    """Says that the process which writes an answer is still there: a claimed file beside the archive."""
+
+    def __init__(self, archive: Path | None) -> None:
+        """archive: the database's file; None = it is in memory, and has no other reader."""
+        self._archive = archive
+        self._claim: Claim | None = None
+        self._lock = threading.Lock()
+        self.name = secrets.token_hex(8)
+
+    def hold(self) -> None:
+        """Claims the file; where that cannot be done, others take this process for gone."""
+        with self._lock, suppress(OSError):
+            if self._archive is not None and self._claim is None:
+                self._claim = Claim(self._archive.with_name(f"{self._archive.name}.writer-{self.name}"))
+
+    def release(self) -> None:
+        """Lets go and removes the file."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+
+def living(archive: Path | None) -> set[str]:
+    """Names of all holders that live; removes what dead ones left."""
+    with suppress(OSError):
+        if archive is not None:
+            start = f"{archive.name}.writer-"
+            places = [path for path in archive.parent.iterdir() if path.name.startswith(start)]
+            return {path.name.removeprefix(start) for path in places if is_held(path)}
+    return set()
+
+
+_TERM = re.compile(r'"([^"]*)("?)|([^\s"]+)')
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+"""Thai, Lao, Burmese, Khmer, Kana and Han."""
+_OPEN, _CLOSE = "\x02", "\x03"
+_MOST_TITLES = 10
+_CHARACTERS_AROUND = 40
+"""Characters before a match in a snippet."""
+_LIVE = "message.deletion IS NULL AND chat.deletion IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The words that are looked for: all must occur, "quoted ones" in that order; the last may be the beginning of one.
+
+    Any text is a query, never a syntax. FTS5 knows words only, so that signs, emoji and scripts written without spaces
+    are looked for as they stand.
+    """
+
+    match: str
+    """FTS5's expression; "" = no words."""
+    literals: tuple[str, ...]
+    """Texts that must occur as they stand, letter case aside."""
+    terms: tuple[str, ...]
+    """All of it, for titles."""
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        text = re.sub(r"[\x00-\x1f]", " ", text.encode("utf-8", "replace").decode())
+        words, literals, terms = [], [], []
+        for found in _TERM.finditer(text):
+            term = (found[1] if found[3] is None else found[3]).strip()
+            if not term:
+                continue
+            terms.append(term)
+            kinds = [unicodedata.category(character) for character in term]
+            words_in_it = any(kind[0] in "LN" or kind == "Co" for kind in kinds) and not _UNSPACED.search(term)
+            if not words_in_it or "#" in term or any(kind[0] == "S" for kind in kinds):  # signs matter: c++, ->, emoji
+                literals.append(term)
+            if words_in_it:  # that FTS5's tokenizer tells apart
+                begun = found.end() == len(text) and not found[2]
+                words.append('"' + term.replace('"', '""') + '"' + "*" * begun)
+        return cls(" AND ".join(words), tuple(literals), tuple(terms))
+
+
+def _pattern(literal: str) -> str:
+    return "%" + re.sub(r"([\\%_])", r"\\\1", literal) + "%"
+
+
+def _messages(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> list[Hit]:
+    values: dict[str, str | int] = {"match": query.match, "limit": limit}
+    conditions = [_LIVE, "message.state <> 'streaming'"]
+    for at, literal in enumerate(query.literals):
+        conditions.append(rf"message.content LIKE :literal{at} ESCAPE '\'")
+        values[f"literal{at}"] = _pattern(literal)
+    if query.match:
+        found = "message_words CROSS JOIN message ON message.id = message_words.rowid"
+        conditions.append("message_words MATCH :match")
+        excerpt, order = "snippet(message_words, 0, char(2), char(3), '…', 16)", "rank"
+    else:
+        found, excerpt, order = "message", "message.content", "message.id DESC"
+    rows = sql(
+        f"""SELECT message.chat, message.id, chat.title, role, {excerpt}, message.created
+        FROM {found} CROSS JOIN chat ON chat.id = message.chat
+        WHERE {" AND ".join(conditions)} ORDER BY {order} LIMIT :limit""",
+        values,
+    )
+    hits = []
+    for chat, message, title, role, text, created in rows:
+        if query.match:
+            snippet, marks = _marked(text)
+        else:
+            at = max(0, text.lower().find(query.literals[0].lower()) - _CHARACTERS_AROUND)
+            end = at + 4 * _CHARACTERS_AROUND
+            snippet = "…" * (at > 0) + re.sub(r"\s", " ", text[at:end]) + "…" * (end < len(text))
+            marks = _marks(snippet, query.literals)
+        hits.append(Hit(chat, message, title, role, snippet, marks, created))
+    return hits
+
+
+def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """A line and the places between the marks that FTS5 put into it."""
+    line, start = "", None
+    marks: list[tuple[int, int]] = []
+    for piece in re.split(f"([{_OPEN}{_CLOSE}])", text):
+        if piece == _OPEN:
+            start = len(line)
+        elif piece == _CLOSE:
+            if start is not None and start < len(line):
+                marks.append((start, len(line)))
+            start = None
+        else:
+            line += re.sub(r"\s", " ", piece)
+    return line, tuple(marks)
+
+
+def _marks(text: str, terms: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """Where terms stand in a text, letter case aside, without overlaps."""
+    pattern = "|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True))
+    return tuple(found.span() for found in re.finditer(pattern, text, re.IGNORECASE))
+
+
+class Archive(ArchivedChats):
     """All chats. A context manager; `close` ends answers that still stream."""
 
     def __init__(self, path: Path | None) -> None:
@@ -81,9 +334,7 @@ class Archive(ArchivedMessages):
         piece: Callable[[int], bytes] | None = None,
     ) -> AnswerWriter:
         """An answer below a message, about to stream; a second one below the same message is its sibling.
-
-        Args:
-            piece: bytes of a token, kept so that the answer's origin can be shown without the model.
+        `piece`: bytes of a token, kept so that the answer's origin can be shown without the model.
         """
         settings = asdict(sampling) if isinstance(sampling, SamplingParams) else sampling or {}
         self._presence.hold()
@@ -95,11 +346,7 @@ class Archive(ArchivedMessages):
         return self._add(self._chat_of(parent_id), parent_id, "assistant", "", **columns)
 
     def resume_answer(self, message_id: int, *, piece: Callable[[int], bytes] | None = None) -> AnswerWriter:
-        """Goes on with an answer that was stopped.
-
-        Raises:
-            UsageError: it is no answer, or is being written.
-        """
+        """Goes on with an answer that was stopped. Raises UsageError: it is no answer, or is being written."""
         self._presence.hold()
         self._resume(message_id)
         return self._flusher.begin(message_id, piece)
@@ -113,12 +360,9 @@ class Archive(ArchivedMessages):
         self._sql(statement, (self._presence.name, message_id))
 
     @property
+    @reads
     def version(self) -> int:
         """Another number whenever another process, or another window, has written into the file."""
-        return self._version()
-
-    @reads
-    def _version(self) -> int:
         return int(self._sql("PRAGMA data_version").fetchone()[0])
 
     def written_elsewhere(self, message: StoredMessage) -> bool:
@@ -138,14 +382,21 @@ class Archive(ArchivedMessages):
 
     @reads_apart
     def search(self, query: str, *, limit: int = 50) -> list[Hit]:
-        """Messages, and titles, with all words of a query; any text is a query, see `search.Query`."""
-        return search(self._sql, query, limit)
+        """Chats whose title has all words of a query, then messages that do, the best first; see `Query`."""
+        wanted = Query.parse(query)
+        if not wanted.terms or limit < 1:
+            return []
+        conditions = " AND ".join([r"title LIKE ? ESCAPE '\'"] * len(wanted.terms))
+        rows = self._sql(
+            f"SELECT id, title, created FROM chat WHERE deletion IS NULL AND {conditions} ORDER BY used DESC LIMIT ?",
+            (*map(_pattern, wanted.terms), min(limit, _MOST_TITLES)),
+        )
+        titles = [Hit(row[0], None, row[1], "", row[1], _marks(row[1], wanted.terms), row[2]) for row in rows]
+        return [*titles, *_messages(self._sql, wanted, limit - len(titles))]
 
     def export(self, chat_ids: Sequence[int] | None, kind: str) -> str:
         """Chats as a text file: markdown, html or json. None = all of them.
-
-        Raises:
-            UsageError: another kind, or a chat that is not there.
+        Raises UsageError: another kind, or a chat that is not there.
         """
         if kind not in KINDS:
             raise UsageError(f"The format is {kind!r}; it must be one of {', '.join(KINDS)}.")
@@ -178,19 +429,18 @@ class Archive(ArchivedMessages):
             if row is not None and row["deletion"] is not None:
                 self._remove(row["id"])
                 row = None
-            chat_id = self._take_in_chat(whole.chat) if row is None else int(row["id"])
+            if row is None:
+                kept = ("key", "system", "model", "params", "pinned", "unsent", "window_summary", "created", "used")
+                values = {name: getattr(whole.chat, name) for name in kept}
+                chat_id = self._insert("chat", values | {"title": one_line(whole.chat.title)})
+                self.set_tags(chat_id, whole.chat.tags)
+            else:
+                chat_id = int(row["id"])
             added = self._take_in_messages(chat_id, whole, follow=row is None)
             new_chats += row is None
             new_messages += added
             skipped += row is not None and not added
         return ImportReport(new_chats, new_messages, skipped, left_out)
-
-    def _take_in_chat(self, chat: Chat) -> int:
-        names = ("key", "system", "model", "params", "pinned", "unsent", "window_summary", "created", "used")
-        row = {name: getattr(chat, name) for name in names}
-        chat_id = self._insert("chat", row | {"title": one_line(chat.title)})
-        self.set_tags(chat_id, chat.tags)
-        return chat_id
 
     def _take_in_messages(self, chat_id: int, whole: WholeChat, follow: bool) -> int:
         """Adds what is not known by key; returns how many. follow: the file's choice of branches is taken, too."""

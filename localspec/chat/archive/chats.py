@@ -1,4 +1,8 @@
-"""The archive's rows of chats, deletions, presets and prompts; and a chat's title, made from its first message."""
+"""The archive's rows: chats, messages, deletions, presets and prompts; and a chat's title, from its first message.
+
+Messages are a tree for each chat, in which every message has a chosen child. The chosen children make the active path.
+A message without a chosen child that is still there is followed by its newest one.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ import re
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
-from localspec.chat.archive.file import ArchiveFile, clean, reads, storable, writes
-from localspec.chat.archive.message import Chat, Deletion, Preset
+from localspec.chat.archive.file import ArchiveFile, clean, reads, reads_apart, storable, writes
+from localspec.chat.archive.message import Attachment, Chat, Deletion, Preset, StoredMessage, WholeChat
+from localspec.chat.archive.passes import Replay, decode
 from localspec.chat.plain_text import plain_text
 from localspec.errors import UsageError
 
@@ -22,11 +30,16 @@ _EMPTY_SECONDS = 86400.0
 """How long a chat without messages, title or unsent input is kept."""
 _MOST_PROMPTS = 5000
 _LONGEST_NAME = 60
+_LEAF = -1
+"""Stands for the end of the active path where the id of a parent is wanted."""
+_APART = {"chat_id", "parent_id", "attachments", "siblings"}
+_SAME = [field.name for field in fields(StoredMessage) if field.name not in _APART]
+"""Fields that are columns of the same name."""
 _COLUMNS = """chat.*, (SELECT count(*) FROM message WHERE chat = chat.id AND deletion IS NULL) AS messages,
 (SELECT group_concat(tag, char(31)) FROM (SELECT tag FROM tag WHERE chat = chat.id ORDER BY tag)) AS tags"""
 _LISTED = """(pinned OR unsent <> '' OR EXISTS (
 SELECT 1 FROM message WHERE chat = chat.id AND deletion IS NULL))"""
-BELOW = """WITH RECURSIVE below(id) AS (SELECT id FROM message WHERE id = :message
+_BELOW = """WITH RECURSIVE below(id) AS (SELECT id FROM message WHERE id = :message
 UNION SELECT message.id FROM message JOIN below ON message.parent = below.id)"""
 
 
@@ -35,19 +48,20 @@ def one_line(text: str) -> str:
     return " ".join(plain_text(clean(text)).split())
 
 
-def fresh_key() -> str:
-    """A name for a chat or a message that nothing else has."""
+def _fresh_key() -> str:
     return uuid.uuid4().hex
 
 
-def _chat(row: sqlite3.Row) -> Chat:
-    same = {field.name: row[field.name] for field in fields(Chat)}
-    tags = tuple(row["tags"].split("\x1f")) if row["tags"] else ()
-    return Chat(**same | {"params": json.loads(row["params"]), "pinned": bool(row["pinned"]), "tags": tags})
+def _message(row: sqlite3.Row, attachments: Sequence[Attachment], siblings: Sequence[int]) -> StoredMessage:
+    same: dict[str, Any] = {name: row[name] for name in _SAME}
+    same |= {name: json.loads(row[name]) for name in ("sampling", "stats")}
+    same |= {"chat_id": row["chat"], "parent_id": row["parent"]}
+    same["seed"] = None if row["seed"] is None else int(row["seed"])
+    return StoredMessage(**same, attachments=tuple(attachments), siblings=tuple(siblings))
 
 
 class ArchivedChats(ArchiveFile):
-    """Chats without their messages, and what lies beside them."""
+    """Chats with their messages, and what lies beside them."""
 
     @writes
     def new_chat(
@@ -55,13 +69,19 @@ class ArchivedChats(ArchiveFile):
     ) -> Chat:
         """A chat without messages; it is listed once it has some."""
         now = time.time()
-        row = {"key": fresh_key(), "title": one_line(title), "system": system, "model": model, "params": params or {}}
+        row = {"key": _fresh_key(), "title": one_line(title), "system": system, "model": model, "params": params or {}}
         return self.chat(self._insert("chat", row | {"created": now, "used": now}))
 
     def _chats(self, rest: str, values: Mapping[str, Any] | None = None) -> list[Chat]:
         """Chats that are not deleted."""
-        rows = self._sql(f"SELECT {_COLUMNS} FROM chat WHERE chat.deletion IS NULL AND {rest}", values or {})
-        return [_chat(row) for row in rows]
+        found = []
+        for row in self._sql(f"SELECT {_COLUMNS} FROM chat WHERE chat.deletion IS NULL AND {rest}", values or {}):
+            same = {field.name: row[field.name] for field in fields(Chat)}
+            tags = tuple(row["tags"].split("\x1f")) if row["tags"] else ()
+            found.append(
+                Chat(**same | {"params": json.loads(row["params"]), "pinned": bool(row["pinned"]), "tags": tags})
+            )
+        return found
 
     @reads
     def chat(self, chat_id: int) -> Chat:
@@ -85,17 +105,14 @@ class ArchivedChats(ArchiveFile):
 
     @reads
     def last_chat(self) -> Chat | None:
-        """The one used last."""
         return next(iter(self._chats(f"{_LISTED} ORDER BY used DESC, id DESC LIMIT 1")), None)
 
     @reads
     def tags(self) -> list[str]:
-        """All tags in use."""
         query = "SELECT DISTINCT tag FROM tag JOIN chat ON chat.id = tag.chat WHERE deletion IS NULL ORDER BY tag"
         return [row[0] for row in self._sql(query)]
 
     def rename(self, chat_id: int, title: str) -> None:
-        """Gives a chat another title."""
         self._set(chat_id, title=one_line(title))
 
     def pin(self, chat_id: int, pinned: bool = True) -> None:
@@ -103,11 +120,9 @@ class ArchivedChats(ArchiveFile):
         self._set(chat_id, pinned=pinned)
 
     def set_system(self, chat_id: int, text: str) -> None:
-        """Sets a chat's system prompt."""
         self._set(chat_id, system=text)
 
     def set_params(self, chat_id: int, params: Mapping[str, Any]) -> None:
-        """Replaces a chat's parameters."""
         self._set(chat_id, params=params)
 
     def set_model(self, chat_id: int, name: str) -> None:
@@ -170,7 +185,7 @@ class ArchivedChats(ArchiveFile):
             self._remove(deletion.chat_id)
             return
         values = {"chat": deletion.chat_id, "message": deletion.message_id}
-        self._sql(f"{BELOW} DELETE FROM message WHERE id IN (SELECT id FROM below)", values)
+        self._sql(f"{_BELOW} DELETE FROM message WHERE id IN (SELECT id FROM below)", values)
         self._sql(
             """DELETE FROM deletion WHERE chat = :chat AND message IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM message WHERE id = deletion.message)""",
@@ -193,21 +208,270 @@ class ArchivedChats(ArchiveFile):
         for (chat,) in self._sql(query, (time.time() - _EMPTY_SECONDS,)).fetchall():
             self._remove(chat)
 
+    # Messages
+
+    @reads
+    def whole(self, chat_id: int) -> WholeChat:
+        """A chat with the messages that are not deleted and hang together with a root."""
+        chat = self.chat(chat_id)
+        query = "SELECT * FROM message WHERE chat = ? AND deletion IS NULL ORDER BY id"
+        rows = {row["id"]: row for row in self._sql(query, (chat_id,))}
+        below: dict[int | None, list[int]] = defaultdict(list)
+        for number, row in rows.items():
+            below[row["parent"]].append(number)
+        attachments: dict[int, list[Attachment]] = defaultdict(list)
+        query = """SELECT message, name, attachment.content FROM attachment JOIN message ON message.id = message
+            WHERE chat = ? ORDER BY message, position"""
+        for message, name, content in self._sql(query, (chat_id,)):
+            attachments[message].append(Attachment(name, content))
+        wanted: dict[int | None, int | None] = {number: row["chosen"] for number, row in rows.items()}
+        wanted[None] = self._sql("SELECT chosen FROM chat WHERE id = ?", (chat_id,)).fetchone()[0]
+        chosen: set[int] = set()
+        messages: list[StoredMessage] = []
+        waiting: list[int | None] = [None]
+        while waiting:
+            at = waiting.pop()
+            if at is not None:
+                messages.append(_message(rows[at], attachments[at], below[rows[at]["parent"]]))
+            if children := below[at]:
+                child = wanted[at]
+                chosen.add(child if child is not None and child in children else children[-1])
+                waiting += reversed(children)
+        return WholeChat(chat, messages, frozenset(chosen))
+
+    def path(self, chat_id: int) -> list[StoredMessage]:
+        """The active path, from its first message to its last."""
+        return self.whole(chat_id).path
+
+    def tree(self, chat_id: int) -> list[StoredMessage]:
+        """All messages of a chat, parents before children."""
+        return list(self.whole(chat_id).messages)
+
+    @reads
+    def message(self, message_id: int) -> StoredMessage:
+        self._chat_of(message_id)
+        return self.even_deleted(message_id)
+
+    @reads
+    def even_deleted(self, message_id: int) -> StoredMessage:
+        """A message by id, even if it can only be brought back."""
+        row = self._sql("SELECT * FROM message WHERE id = ?", (message_id,)).fetchone()
+        if row is None:
+            raise UsageError(f"There is no message {message_id}.")
+        query = "SELECT name, content FROM attachment WHERE message = ? ORDER BY position"
+        attachments = [Attachment(*found) for found in self._sql(query, (message_id,))]
+        query = "SELECT id FROM message WHERE chat = ? AND parent IS ? AND (deletion IS NULL OR id = ?) ORDER BY id"
+        siblings = self._sql(query, (row["chat"], row["parent"], message_id))
+        return _message(row, attachments, [found[0] for found in siblings])
+
+    def _chat_of(self, message_id: int) -> int:
+        """The chat of a message that is not deleted."""
+        query = """SELECT chat FROM message JOIN chat ON chat.id = message.chat
+            WHERE message.id = ? AND message.deletion IS NULL AND chat.deletion IS NULL"""
+        row = self._sql(query, (message_id,)).fetchone() if abs(message_id) < 2**63 else None
+        if row is None:
+            raise UsageError(f"There is no message {message_id}.")
+        return int(row[0])
+
+    @writes
+    def append_user(
+        self, chat_id: int, content: str, *, attachments: Sequence[Attachment] = (), parent: int | None = _LEAF
+    ) -> StoredMessage:
+        """A message of the user's; a chat without a title gets one, its unsent input is sent.
+        `parent`: the message it answers; default the end of the active path, None = it begins the chat anew.
+        """
+        if parent == _LEAF:
+            path = self.path(chat_id)
+            parent = path[-1].id if path else None
+        added = self._add(chat_id, parent, "user", content, attachments)
+        columns = {"unsent": ""}
+        if not self.chat(chat_id).title:
+            columns["title"] = title_from(content) or title_from(" ".join(item.name for item in attachments))
+        self._set(chat_id, **columns)
+        self.add_prompt(content)
+        return self.even_deleted(added)
+
+    @writes
+    def edit(self, message_id: int, content: str, *, attachments: Sequence[Attachment] | None = None) -> StoredMessage:
+        """A new sibling with another text; the old message stays. `attachments`: None = those of the old message."""
+        old = self.message(message_id)
+        kept = old.attachments if attachments is None else attachments
+        added = self._add(old.chat_id, old.parent_id, old.role, content, kept)
+        if old.role == "user":
+            self.add_prompt(content)
+        return self.even_deleted(added)
+
+    def _add(
+        self,
+        chat_id: int,
+        parent: int | None,
+        role: str,
+        content: str,
+        attachments: Sequence[Attachment] = (),
+        **columns: Any,
+    ) -> int:
+        """A new message that the active path goes through; its id. Columns left out have their defaults.
+        Raises UsageError: chat or parent are not there.
+        """
+        self.chat(chat_id)
+        if parent is not None and self._chat_of(parent) != chat_id:
+            raise UsageError(f"Message {parent} is not in chat {chat_id}.")
+        now = time.time()
+        row = {
+            "key": _fresh_key(),
+            "chat": chat_id,
+            "parent": parent,
+            "role": role,
+            "content": content,
+            "state": "done",
+        }
+        added = self._write(row | {"created": now, "updated": now} | columns, attachments)
+        self._lead_through(chat_id, added)
+        self._sql("UPDATE chat SET used = ? WHERE id = ?", (now, chat_id))
+        return added
+
+    def _write(self, row: Mapping[str, Any], attachments: Sequence[Attachment]) -> int:
+        """Puts a message into its table; its id."""
+        seed = row.get("seed")
+        added = self._insert("message", {**row, "seed": None if seed is None else str(seed)})  # numbers end at 2^63
+        for at, item in enumerate(attachments):
+            values = (added, at, clean(item.name), clean(item.content))
+            self._sql("INSERT INTO attachment (message, position, name, content) VALUES (?, ?, ?, ?)", values)
+        return added
+
+    def _copy(self, message: StoredMessage, **others: Any) -> int:
+        """Writes a message with other values in some columns; its id."""
+        same = {name: getattr(message, name) for name in _SAME if name != "id"}
+        return self._write(same | others, message.attachments)
+
+    def _lead_through(self, chat_id: int, message_id: int) -> None:
+        """Makes a message and all above it the chosen children of their parents."""
+        rows = self._sql(
+            """WITH RECURSIVE above(id, parent, chosen) AS (
+                SELECT id, parent, chosen FROM message WHERE id = ?
+                UNION ALL SELECT message.id, message.parent, message.chosen
+                FROM message JOIN above ON message.id = above.parent
+            ) SELECT id, chosen FROM above""",
+            (message_id,),
+        ).fetchall()
+        for child, parent in pairwise(rows):
+            if parent["chosen"] != child["id"]:
+                self._sql("UPDATE message SET chosen = ? WHERE id = ?", (child["id"], parent["id"]))
+        self._sql("UPDATE chat SET chosen = ? WHERE id = ?", (rows[-1]["id"], chat_id))
+
+    @writes
+    def choose(self, message_id: int) -> list[StoredMessage]:
+        """Leads the active path through a message; the new path. Below it, what was chosen there before holds."""
+        chat_id = self._chat_of(message_id)
+        self._lead_through(chat_id, message_id)
+        return self.path(chat_id)
+
+    @writes
+    def sibling(self, message_id: int, step: int) -> list[StoredMessage]:
+        """Chooses the sibling so many places further (negative: back), at most to the ends; the new path."""
+        siblings = self.message(message_id).siblings
+        return self.choose(siblings[min(max(siblings.index(message_id) + step, 0), len(siblings) - 1)])
+
+    @writes
+    def branch(self, message_id: int) -> Chat:
+        """A new chat with copies of a message and of all before it. An answer under way is copied as it is now."""
+        whole = self.whole(self._chat_of(message_id))
+        above = {one.id: one for one in whole.messages}
+        line: list[StoredMessage] = []
+        at: int | None = message_id
+        while at is not None:
+            line.append(above[at])
+            at = above[at].parent_id
+        old = whole.chat
+        fresh = self.new_chat(title=old.title, system=old.system, model=old.model, params=old.params).id
+        parent: int | None = None
+        for one in reversed(line):
+            state, now = "stopped" if one.state == "streaming" else one.state, time.time()
+            own = {"chat": fresh, "parent": parent, "created": now, "updated": now, "state": state}
+            parent = self._copy(one, key=_fresh_key(), **own)
+        if parent is not None:
+            self._lead_through(fresh, parent)
+        return self.chat(fresh)
+
+    @writes
+    def delete_message(self, message_id: int) -> Deletion:
+        """Hides a message and everything below it; it can be brought back for a week."""
+        deletion = self._deleted(self._chat_of(message_id), message_id)
+        self._sql(
+            f"{_BELOW} UPDATE message SET deletion = :deletion WHERE id IN (SELECT id FROM below) AND deletion IS NULL",
+            {"deletion": deletion.id, "message": message_id},
+        )
+        return deletion
+
+    @writes
+    def undo(self, deletion_id: int) -> None:
+        """Brings back what was deleted, and leads the active path through it. What lies below something that is still
+        deleted comes back with that.
+        """
+        message_id = self._deletion(deletion_id).message_id
+        self._sql("UPDATE chat SET deletion = NULL WHERE deletion = ?", (deletion_id,))
+        if message_id is not None:
+            query = "SELECT deletion FROM message WHERE id = (SELECT parent FROM message WHERE id = ?)"
+            row = self._sql(query, (message_id,)).fetchone()
+            above = None if row is None else row[0]
+            self._sql("UPDATE message SET deletion = ? WHERE deletion = ?", (above, deletion_id))
+        self._sql("DELETE FROM deletion WHERE id = ?", (deletion_id,))
+        if message_id is not None:
+            with suppress(UsageError):  # it, or its chat, is still deleted
+                self.choose(message_id)
+
+    # Answers
+
+    @writes
+    def add_to_answer(self, message_id: int, text: str, reasoning: str, part: bytes | None) -> None:
+        """Writes what has come of an answer that streams; its passes as `passes.encode` makes them."""
+        cursor = self._sql(
+            "UPDATE message SET content = content || ?, reasoning = reasoning || ?, updated = ? WHERE id = ?",
+            (clean(text), clean(reasoning), time.time(), message_id),
+        )
+        if part is not None and cursor.rowcount:  # else it was erased while it streamed
+            self._sql(
+                """INSERT INTO passes (message, part, data)
+                VALUES (:message, (SELECT ifnull(max(part), -1) + 1 FROM passes WHERE message = :message), :data)""",
+                {"message": message_id, "data": part},
+            )
+
+    @writes
+    def end_answer(self, message_id: int, state: str, stats: Mapping[str, Any], note: str) -> None:
+        """Writes how an answer that streamed has ended."""
+        values = {"id": message_id, "state": state, "stats": storable(stats), "note": clean(note), "now": time.time()}
+        self._sql(
+            """UPDATE message SET state = :state, stats = :stats, note = :note, updated = :now, writer = NULL
+            WHERE id = :id""",
+            values,
+        )
+        self._sql("UPDATE chat SET used = :now WHERE id = (SELECT chat FROM message WHERE id = :id)", values)
+
+    @reads
+    def replay(self, message_id: int) -> Replay:
+        """How an answer came about, pass by pass."""
+        self._chat_of(message_id)
+        query = "SELECT data FROM passes WHERE message = ? ORDER BY part"
+        return decode(row[0] for row in self._sql(query, (message_id,)))
+
+    @reads_apart
+    def stats(self, chat_id: int | None = None) -> list[Mapping[str, Any]]:
+        """Figures of the answers of a chat, or of all, oldest first."""
+        one = "" if chat_id is None else "AND message.chat = :chat"
+        query = f"""SELECT stats FROM message JOIN chat ON chat.id = message.chat WHERE stats <> '{{}}'
+            AND message.deletion IS NULL AND chat.deletion IS NULL {one} ORDER BY message.id"""
+        return [json.loads(row[0]) for row in self._sql(query, {"chat": chat_id})]
+
     # Presets are kept in the database, so that they share its backup, its mode and its safety when two programs write.
 
     @reads
     def presets(self) -> list[Preset]:
-        """All presets by name."""
         rows = self._sql("SELECT name, system, params FROM preset ORDER BY name COLLATE NOCASE, name")
         return [Preset(row[0], row[1], json.loads(row[2])) for row in rows]
 
     @writes
     def save_preset(self, preset: Preset) -> None:
-        """Adds a preset, or replaces the one of that name.
-
-        Raises:
-            UsageError: the name is empty or too long.
-        """
+        """Adds a preset, or replaces the one of that name. Raises UsageError: the name is empty or too long."""
         name = " ".join(clean(preset.name).split())
         if not 1 <= len(name) <= _LONGEST_NAME:
             raise UsageError(f"A preset is named {name[:80]!r}; a name has 1 to {_LONGEST_NAME} characters.")
@@ -216,11 +480,7 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def delete_preset(self, name: str) -> None:
-        """Removes a preset.
-
-        Raises:
-            UsageError: there is none of that name.
-        """
+        """Removes a preset. Raises UsageError: there is none of that name."""
         if not self._sql("DELETE FROM preset WHERE name = ?", (clean(name),)).rowcount:
             raise UsageError(f"There is no preset {name!r}.")
 
@@ -250,17 +510,12 @@ _MARKS = re.compile(r"^(?:[#>*+\-`~\s]|\d+[.)]\s)+|[*_`~\s]+$")
 
 def title_from(text: str) -> str:
     """The first line that says something, on one line, cut at a word; "" for a text without any."""
-    for line in plain_text(text).splitlines():
-        words = _MARKS.sub("", line).replace("**", "").replace("`", "").split()
-        if any(character.isalnum() for word in words for character in word):
-            return _cut(" ".join(words))
-    rest = " ".join(plain_text(text).split())
-    return _cut(rest)
-
-
-def _cut(line: str) -> str:
-    if len(line) <= LONGEST_TITLE:
-        return line
-    short = line[: LONGEST_TITLE - 1]
+    plain = plain_text(text)
+    lines = (_MARKS.sub("", line).replace("**", "").replace("`", "").split() for line in plain.splitlines())
+    words = next((line for line in lines if any(map(str.isalnum, "".join(line)))), plain.split())
+    title = " ".join(words)
+    if len(title) <= LONGEST_TITLE:
+        return title
+    short = title[: LONGEST_TITLE - 1]
     at = short.rfind(" ")
     return (short[:at] if at > LONGEST_TITLE // 2 else short).rstrip(" ,;:.") + "…"

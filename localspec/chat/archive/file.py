@@ -2,7 +2,7 @@
 
 One connection under one lock; a write is one short transaction. With a write-ahead log and `synchronous=NORMAL` a
 commit waits for no disk, and a killed process loses nothing that was committed; only a checkpoint waits, and that runs
-on a connection of its own, on whatever thread calls `checkpoint`. Other processes may use the same file.
+on a connection of its own, on the thread that calls `checkpoint`. Other processes may use the same file.
 
 While the file cannot be written, each statement that changes something in memory is noted, and repeated in the file
 once there is room, so that what another process has put there meanwhile stays. New ids begin far above the file's, so
@@ -107,9 +107,7 @@ def clean(text: str) -> str:
 
 def storable(value: Any) -> Any:
     """A value as SQLite takes it: texts that can be held, mappings as JSON.
-
-    Raises:
-        UsageError: something in a mapping is no plain data.
+    Raises UsageError: something in a mapping is no plain data.
     """
     if not isinstance(value, Mapping):
         return clean(value) if isinstance(value, str) else value
@@ -164,11 +162,7 @@ class ArchiveFile:
     """An SQLite database that goes on in memory if its file fails. Thread-safe."""
 
     def __init__(self, path: Path | None) -> None:
-        """Opens or creates the file; never raises for what is wrong with it, see `notice`.
-
-        Args:
-            path: the file; None = in memory from the start.
-        """
+        """Opens or creates the file, None = in memory; never raises for what is wrong with it, see `notice`."""
         self.file = path
         """Where it is, or would be."""
         self.persistent = False
@@ -176,7 +170,7 @@ class ArchiveFile:
         self.notice = ""
         """One sentence to show the user; "" = nothing is wrong. May come while it is used."""
         self.on_notice: Callable[[str], None] | None = None
-        """Hears of a notice that comes later, on whatever thread it happens."""
+        """Hears of a notice that comes later, on the thread where it happens."""
         self._lock = threading.RLock()
         self._apart_lock = threading.Lock()
         self._apart: sqlite3.Connection | None = None
@@ -320,28 +314,18 @@ class ArchiveFile:
             if not sqlite.is_damage(error):
                 self.notice = _sentence(self.file, error)
                 return self._note_changes(_in_memory(self.file))
-            return self._begin_anew(self.file, error)
-        self.persistent = True
-        return connection
-
-    def _begin_anew(self, path: Path, error: Exception) -> sqlite3.Connection:
-        """A file that cannot be read is set aside, and a new one begun."""
-        try:
-            aside = sqlite.set_aside(path)
-            connection = _open_file(path)
-        except (_Refusal, OSError, sqlite3.Error) as worse:
-            self.notice = _sentence(path, worse)
-            return _in_memory(None)
-        self.notice = f"The chat archive was damaged ({error}); it is kept as {aside}, and a new one was begun."
+            try:
+                aside = sqlite.set_aside(self.file)
+                connection = _open_file(self.file)
+            except (_Refusal, OSError, sqlite3.Error) as worse:
+                self.notice = _sentence(self.file, worse)
+                return _in_memory(None)
+            self.notice = f"The chat archive was damaged ({error}); it is kept as {aside}, and a new one was begun."
         self.persistent = True
         return connection
 
     def _give_up(self, error: sqlite3.DatabaseError) -> None:
-        """Moves to memory with everything that can still be read.
-
-        Raises:
-            LocalspecError: the file is merely busy.
-        """
+        """Moves to memory with everything that can still be read. Raises LocalspecError: the file is merely busy."""
         if not self.persistent or self.file is None:
             raise error
         if "locked" in str(error):
@@ -414,18 +398,14 @@ def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
     """Brings the tables up to date; a copy of what was there is made first."""
     version = sqlite.number(connection, "user_version")
     if 0 < version < len(MIGRATIONS) and path is not None:
-        _back_up(connection, sqlite.free_name(path, f"version-{version}-{os.getpid()}"))
+        backup = sqlite.free_name(path, f"version-{version}-{os.getpid()}")
+        try:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+            backup.chmod(0o600)
+        except BaseException:
+            backup.unlink(missing_ok=True)
+            raise
     sqlite.upgrade(connection, MIGRATIONS)
-
-
-def _back_up(connection: sqlite3.Connection, backup: Path) -> None:
-    """Copies a database into a new file of the owner's alone; nothing is left of a copy that fails."""
-    try:
-        connection.execute("VACUUM INTO ?", (str(backup),))
-        backup.chmod(0o600)
-    except BaseException:
-        backup.unlink(missing_ok=True)
-        raise
 
 
 def _in_memory(source: Path | None) -> sqlite3.Connection:
@@ -440,7 +420,7 @@ def _in_memory(source: Path | None) -> sqlite3.Connection:
 
 
 def _copied(source: sqlite3.Connection) -> sqlite3.Connection:
-    """A copy in memory; of a damaged database, the rows that can still be read."""
+    """A copy in memory; of a damaged database, every row of every table up to the first that cannot be read."""
     memory = _connect(":memory:")
     try:
         source.backup(memory)
@@ -450,11 +430,6 @@ def _copied(source: sqlite3.Connection) -> sqlite3.Connection:
     except sqlite3.Error:
         pass
     memory.close()
-    return _salvaged(source)
-
-
-def _salvaged(source: sqlite3.Connection) -> sqlite3.Connection:
-    """A new database in memory with every row of every table up to the first that cannot be read."""
     memory = _in_memory(None)
     memory.execute("PRAGMA foreign_keys = 0")
     for table in TABLES:

@@ -161,7 +161,6 @@ class ImportReport:
     """Things that have no place in a chat, such as a tool's raw output."""
 
     def sentence(self) -> str:
-        """For a person."""
         parts = [f"{_count(self.chats, 'chat')} and {_count(self.messages, 'message')} imported"]
         if self.skipped:
             parts.append(f"{_count(self.skipped, 'chat')} already there")

@@ -49,64 +49,42 @@ def encode(passes: Iterable[PassRecord], pieces: Mapping[int, bytes]) -> bytes:
 
 
 def decode(parts: Iterable[bytes]) -> Replay:
-    """Inverse of `encode`, over all parts of an answer.
-
-    Raises:
-        UsageError: bytes that `encode` does not make.
-    """
+    """Inverse of `encode`, over all parts of an answer. Raises UsageError: bytes that `encode` does not make."""
     passes: list[PassRecord] = []
     pieces: dict[int, bytes] = {}
     for part in parts:
         try:
             if part[0] not in (_EARLIER_FORMAT, _FORMAT):
                 raise ValueError(f"format {part[0]} is not known")
-            data = _unpacked(part[1:])
-            found, named = _read(data) if part[0] == _FORMAT else _EarlierPart(data).read()
-            passes += map(_checked, found)
-            pieces |= named
+            unpacking = zlib.decompressobj()
+            data = unpacking.decompress(part[1:], _MOST_BYTES)
+            if not unpacking.eof or unpacking.unused_data:
+                raise ValueError("it is cut off or too large")
+            if part[0] == _FORMAT:
+                columns, named = json.loads(data)
+                passes += map(_record, zip(*columns, strict=True))
+                pieces |= {int(token): b64decode(piece, validate=True) for token, piece in named.items()}
+            else:
+                found, earlier = _EarlierPart(data).read()
+                passes += map(_record, found)
+                pieces |= earlier
         except _DAMAGE as error:
             raise UsageError(f"The origin data of an answer is damaged: {error}.") from None
     return Replay(passes, pieces)
 
 
-def _unpacked(data: bytes) -> bytes:
-    unpacking = zlib.decompressobj()
-    found = unpacking.decompress(data, _MOST_BYTES)
-    if not unpacking.eof or unpacking.unused_data:
-        raise ValueError("it is cut off or too large")
-    return found
-
-
-def _checked(record: PassRecord) -> PassRecord:
-    nodes = len(record.guesses)
-    if len(record.parents) != nodes or len(record.drafters) not in (0, nodes):
+def _record(fields: Iterable[Any]) -> PassRecord:
+    drafter, *nodes, next_token, width, seconds, drafters = fields
+    guesses, parents, accepted = (tuple(map(index, numbers)) for numbers in nodes)
+    names = tuple(map(str, drafters))
+    if len(parents) != len(guesses) or len(names) not in (0, len(guesses)):
         raise ValueError("a node is missing")
-    if not all(0 <= node < nodes for node in record.accepted):
+    if not all(0 <= node < len(guesses) for node in accepted):
         raise ValueError("a node that was not guessed is accepted")
-    least = min(*record.guesses, *(parent + 1 for parent in record.parents), record.next_token + 1, record.width)
-    if least < 0 or not 0 <= record.seconds < math.inf:
+    least = min(*guesses, *(parent + 1 for parent in parents), index(next_token) + 1, index(width))
+    if least < 0 or not 0 <= float(seconds) < math.inf:
         raise ValueError("a number is out of range")
-    return record
-
-
-def _read(data: bytes) -> tuple[list[PassRecord], dict[int, bytes]]:
-    columns, pieces = json.loads(data)
-    passes = [_record(*row) for row in zip(*columns, strict=True)]
-    return passes, {int(token): b64decode(piece, validate=True) for token, piece in pieces.items()}
-
-
-def _record(*fields: Any) -> PassRecord:
-    drafter, guesses, parents, accepted, next_token, width, seconds, drafters = fields
-    return PassRecord(
-        str(drafter),
-        tuple(map(index, guesses)),
-        tuple(map(index, parents)),
-        tuple(map(index, accepted)),
-        index(next_token),
-        index(width),
-        float(seconds),
-        tuple(map(str, drafters)),
-    )
+    return PassRecord(str(drafter), guesses, parents, accepted, index(next_token), index(width), float(seconds), names)
 
 
 # The format of versions up to 0.2. Numbers are LEB128. A pass is a flags byte, then what the flags do not already say:
@@ -132,11 +110,9 @@ class _EarlierPart:
         return passes, pieces
 
     def _pass(self) -> PassRecord:
-        flags = self._number()
-        drafter = ""
+        flags, drafter = self._number(), ""
         guesses: tuple[int, ...] = ()
-        parents: tuple[int, ...] = ()
-        accepted: tuple[int, ...] = ()
+        parents, accepted = guesses, guesses
         several: tuple[str, ...] = ()
         if not flags & _EMPTY:
             drafter = self._drafter()
@@ -196,7 +172,6 @@ class Recorder:
         self._pieces: dict[int, bytes] = {}
 
     def add(self, record: PassRecord) -> None:
-        """One more pass."""
         self._passes.append(record)
         if self._piece is None:
             return

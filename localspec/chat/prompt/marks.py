@@ -14,14 +14,14 @@ from functools import lru_cache
 from typing import Any
 
 from localspec.chat.prompt.sealed import BREAK, Sealed
-from localspec.chat.reply.call_form import TaggedForm
-from localspec.chat.reply.forms import form_of
+from localspec.chat.reply.forms import TAGGED, form_of
 from localspec.chat.reply.harmony import HARMONY
 from localspec.chat.reply.reply import THOUGHTS
 from localspec.llama.special_tokens import SpecialToken, Spellings, encodable
 
 _RESULTS = ("<tool_response>", "</tool_response>", "<tool_result>", "</tool_result>")
 """Marks that localspec writes where a template does not know tools, besides those of calls."""
+_BRACKETED = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 _OPENS = re.compile(r"['\"]|\s*\{[{%]")
 """After what a template writes before something it is given."""
 _NAMED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"|\.\s*(\w+)")
@@ -32,18 +32,14 @@ class Marks:
     """The marks of one vocabulary under one chat template. Thread-safe; `marks_of` keeps the last ones."""
 
     def __init__(self, specials: Iterable[SpecialToken], source: str) -> None:
-        """
-        Args:
-            specials: of the vocabulary; those of a single character count as text.
-            source: the chat template.
-        """
+        """`specials`: of the vocabulary; those of a single character count as text. `source`: the chat template."""
         form = form_of(source)
         used = [THOUGHTS[0], *(one for one in THOUGHTS if one.opening in source or one.closing in source)]
         thoughts = {text for thought in used for text in (thought.opening, thought.closing)}
-        calls = {*TaggedForm.markers, *(form.markers if form is not None and form is not HARMONY else ())}
+        calls = {*TAGGED.markers, *(form.markers if form is not None and form is not HARMONY else ())}
         written = {*thoughts, *calls, *_RESULTS}
         control = {special.text for special in specials if special.control and len(special.text) > 1}
-        defined = {special.text for special in specials if not special.control and _is_bracketed(special.text)}
+        defined = {special.text for special in specials if not special.control and _BRACKETED.fullmatch(special.text)}
         defined = {text for text in defined if "|" in text or text in source or text in written}
         own = thoughts | (calls & defined)
         self._all = _Seal(control | defined, source)
@@ -51,12 +47,7 @@ class Marks:
         self._own = re.compile(f"({'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})")
 
     def sealed(self, text: str, *, by_model: bool = False) -> Sealed:
-        """The text, its marks broken by a character each.
-
-        Args:
-            text: any string; one that is sealed stays as it is.
-            by_model: a model said it.
-        """
+        """The text, its marks broken by a character each; one that is sealed stays as it is."""
         if isinstance(text, Sealed):
             return text
         if not by_model:
@@ -68,13 +59,11 @@ class Marks:
         """The same in all texts of lists and mappings, keys included."""
         if isinstance(value, str):
             return self.sealed(value, by_model=by_model)
-        if isinstance(value, Mapping):
-            return {
-                self.sealed_in(key, by_model=by_model): self.sealed_in(one, by_model=by_model)
-                for key, one in value.items()
-            }
         if isinstance(value, list | tuple):
             return [self.sealed_in(one, by_model=by_model) for one in value]
+        if isinstance(value, Mapping):
+            sealed = [self.sealed_in(pair, by_model=by_model) for pair in value.items()]
+            return dict(sealed)
         return value
 
 
@@ -85,19 +74,14 @@ class _Seal:
         self._spellings = Spellings(marks)
         self._longest = max(map(len, marks), default=0)
         self._begun = frozenset(mark[:end] for mark in marks for end in range(1, len(mark)))
-        left_open = self._left_open(source)
+        left_open = set()  # beginnings of marks that the template writes before what it is given
+        for match in _OPENS.finditer(source):
+            tail = source[max(0, match.start() - self._longest) : match.start()]
+            left_open |= {tail[at:] for at in range(len(tail)) if tail[at:] in self._begun}
         rests = {mark[len(start) :] for start in left_open for mark in marks if mark.startswith(start)}
         self._rests = frozenset(rests)
         self._rests_begun = frozenset(rest[:end] for rest in rests for end in range(1, len(rest) + 1))
         self._named = frozenset(text for found in _NAMED.findall(source) for text in found) if rests else frozenset()
-
-    def _left_open(self, source: str) -> set[str]:
-        """Beginnings of marks that the template writes before what it is given."""
-        found = set()
-        for match in _OPENS.finditer(source):
-            tail = source[max(0, match.start() - self._longest) : match.start()]
-            found |= {tail[at:] for at in range(len(tail)) if tail[at:] in self._begun}
-        return found
 
     def put(self, text: str) -> str:
         """The text with the character at its places, and doubled where it stood."""
@@ -106,7 +90,9 @@ class _Seal:
         body = shown.rstrip()
         if any(body[-length:] in self._begun for length in range(1, min(len(body), self._longest) + 1)):
             places.add(len(body))
-        if self._rests and self._goes_on(shown.strip()):
+        bare = shown.strip()
+        may_go_on = bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest))
+        if may_go_on and bare not in self._named:  # it may be the rest of a mark that the template has begun
             places.add(len(shown) - len(shown.lstrip()))
         parts, at = [], 0
         for place in sorted(places):
@@ -115,18 +101,8 @@ class _Seal:
         parts.append(text[at:].replace(BREAK, 2 * BREAK))
         return "".join(parts)
 
-    def _goes_on(self, text: str) -> bool:
-        """Whether the text may be the rest of a mark that the template has begun."""
-        if text in self._named:
-            return False
-        return text in self._rests_begun or any(text[:end] in self._rests for end in range(1, self._longest))
-
 
 @lru_cache(maxsize=4)
 def marks_of(specials: Sequence[SpecialToken], source: str) -> Marks:
     """The marks of a model's vocabulary under its template; `specials` is a tuple."""
     return Marks(specials, source)
-
-
-def _is_bracketed(text: str) -> bool:
-    return len(text) > 2 and text[0] in "<[" and text[-1] in ">]"

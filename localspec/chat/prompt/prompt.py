@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -47,7 +48,6 @@ def with_attachments(content: str, attachments: Sequence[Attachment]) -> str:
 
 
 def fenced(attachment: Attachment) -> str:
-    """A file as Markdown."""
     longest = max((len(run) for run in _FENCE.findall(attachment.content)), default=2)
     fence = "`" * (longest + 1)
     name = " ".join(attachment.name.split())
@@ -57,9 +57,7 @@ def fenced(attachment: Attachment) -> str:
 
 def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
     """Sampling settings out of a chat's parameters; other keys are not looked at.
-
-    Raises:
-        UsageError: a value that cannot be; says which.
+    Raises UsageError: a value that cannot be; says which.
     """
     given: dict[str, Any] = {}
     whole = {row.name for row in settings_of(SamplingParams) if row.kind is int}
@@ -68,9 +66,14 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
             continue
         value = params[item.name]
         if item.name == "logit_bias":
-            given["logit_bias"] = _biases(value)
+            try:
+                given[item.name] = tuple((int(token), float(bias)) for token, bias in value)
+            except (TypeError, ValueError):
+                raise UsageError(f"logit_bias is {value!r}; it must be pairs of a token and a number.") from None
         elif item.name == "dry_sequence_breakers":
-            given[item.name] = _texts(item.name, value)
+            if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+                raise UsageError(f"{item.name} is {value!r}; it must be a list of texts.")
+            given[item.name] = tuple(value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{item.name} is {value!r}; it must be a number.")
         elif item.name in whole and value != int(value):
@@ -78,19 +81,6 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
         else:
             given[item.name] = int(value) if item.name in whole else float(value)
     return SamplingParams(**given)
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise UsageError(f"{name} is {value!r}; it must be a list of texts.")
-    return tuple(value)
-
-
-def _biases(value: Any) -> tuple[tuple[int, float], ...]:
-    try:
-        return tuple((int(token), float(bias)) for token, bias in value)
-    except (TypeError, ValueError):
-        raise UsageError(f"logit_bias is {value!r}; it must be pairs of a token and a number.") from None
 
 
 # What to do with a chat that outgrows its context. Pure functions: the face asks, and keeps what was decided.
@@ -133,15 +123,10 @@ def drop_oldest(messages: Sequence[Message], limit: int, count: Count) -> Trimme
     def tokens(cut: int) -> int:
         return count([*system, *turns[cut:]])
 
-    low, high = 0, len(cuts) - 1  # the first cut that fits is in low..high, or none is
-    while low < high:
-        middle = (low + high) // 2
-        if tokens(cuts[middle]) <= limit:
-            high = middle
-        else:
-            low = middle + 1
-    needed = tokens(cuts[low])
-    return Trimmed([*system, *turns[cuts[low] :]], cuts[low], needed, needed <= limit)
+    # the first cut that fits, or the last one
+    cut = cuts[bisect_left(cuts, True, hi=len(cuts) - 1, key=lambda cut: tokens(cut) <= limit)]
+    needed = tokens(cut)
+    return Trimmed([*system, *turns[cut:]], cut, needed, needed <= limit)
 
 
 def summary_request(messages: Sequence[Message]) -> list[Message]:
@@ -168,9 +153,7 @@ def note(name: str) -> str:
 
 def continued(messages: Sequence[Message]) -> str:
     """The text of a conversation: what was written and what was completed, one right after the other.
-
-    Raises:
-        ModelError: there is a system message, which has no place in a text that goes on.
+    Raises ModelError: there is a system message, which has no place in a text that goes on.
     """
     if any(message.role == "system" for message in messages):
         raise ModelError(

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from localspec.chat.prompt.marks import Marks, marks_of
+from localspec.chat.prompt.marks import marks_of
 from localspec.chat.prompt.sealed import BREAK, json_text, opened
 from localspec.chat.turn import Message
 from localspec.errors import ModelError, UsageError, reason
@@ -16,7 +16,6 @@ from localspec.types import Prompt
 
 if TYPE_CHECKING:
     from jinja2 import nodes
-    from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -24,7 +23,7 @@ _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 """What an expression in a template may raise besides Jinja's own errors."""
 
 
-class Vocabulary(Protocol):
+class TemplateVocabulary(Protocol):
     """What must be known of a model (`llama.model.Model` is one)."""
 
     chat_template: str | None
@@ -46,7 +45,6 @@ class ChatTemplate:
         """
         Args:
             source: Jinja text of `tokenizer.chat_template`; None = the model has none.
-            bos, eos: texts of the model's begin- and end-of-sequence tokens.
             specials: gives the special tokens of its vocabulary, when a prompt is made.
         """
         self.exists = source is not None
@@ -69,8 +67,7 @@ class ChatTemplate:
             self.fault = f"The model's chat template is broken: {reason(error)}."
 
     @classmethod
-    def of(cls, model: Vocabulary) -> ChatTemplate:
-        """That of a model."""
+    def of(cls, model: TemplateVocabulary) -> ChatTemplate:
         bos, eos = model.text_of(model.bos), model.text_of(model.eos)
         return cls(model.chat_template, bos, eos, lambda: model.special_tokens)
 
@@ -84,7 +81,6 @@ class ChatTemplate:
         Only what the template writes may be special tokens: a mark in messages and variables has a break in it.
 
         Args:
-            messages: the conversation.
             beginning: of the answer.
             variables: more for the template.
 
@@ -102,11 +98,19 @@ class ChatTemplate:
             from localspec.chat.reply.harmony import unheaded  # only gpt-oss needs it
 
             messages = [unheaded(message) for message in messages]
-        marks = marks_of(self._specials(), self.source)
+        marks, now = marks_of(self._specials(), self.source), datetime.now()
+        # The date under the names that llama.cpp gives templates: those of Llama 3 and firefunction ask for them.
+        today = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
+        shown: list[dict[str, Any]] = []
         try:
-            given = {name: marks.sealed_in(value) for name, value in (_today() | variables).items()}
+            for message in messages:
+                said = ("content", "reasoning_content", "thinking") if message.role == "assistant" else ()
+                parts = message.as_dict().items()
+                sealed = {key: marks.sealed_in(value, by_model=key in said) for key, value in parts if key != "role"}
+                shown.append({"role": message.role, **sealed})
+            given = {name: marks.sealed_in(value) for name, value in (today | variables).items()}
             text = self._template.render(
-                messages=[_sealed(message, marks) for message in messages],
+                messages=shown,
                 bos_token=self._bos,
                 eos_token=self._eos,
                 **{"add_generation_prompt": True, "tools": None, **given},
@@ -121,23 +125,15 @@ class ChatTemplate:
 @cache
 def environment() -> ImmutableSandboxedEnvironment:
     """In which templates run; takes 30 ms, so only when a model is loaded."""
+    from jinja2 import TemplateError
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation()]
-    )
-    made.filters["tojson"] = _to_json
-    made.globals["raise_exception"] = _refuse
-    made.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    return made
+    class GenerationTag(Extension):
+        """`{% generation %}`: templates mark with it, for trainers, what the model says. In a prompt it is its content.
 
-
-def _generation() -> type[Extension]:
-    """`{% generation %}`: templates mark with it, for trainers, what the model says. In a prompt it is its content."""
-    from jinja2.ext import Extension
-
-    class Generation(Extension):
-        """The tags, as `transformers` has them, without what it counts between them."""
+        As `transformers` has it, without what it counts.
+        """
 
         tags = {"generation"}  # noqa: RUF012 - Jinja's own way
 
@@ -145,22 +141,16 @@ def _generation() -> type[Extension]:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    return Generation
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
 
-
-def _sealed(message: Message, marks: Marks) -> dict[str, Any]:
-    """A message as chat templates expect it, in which no mark is whole."""
-    said = ("content", "reasoning_content", "thinking") if message.role == "assistant" else ()
-    return {
-        key: value if key == "role" else marks.sealed_in(value, by_model=key in said)
-        for key, value in message.as_dict().items()
-    }
-
-
-def _today() -> dict[str, Any]:
-    """The date under the names that llama.cpp gives templates: those of Llama 3 and firefunction ask for them."""
-    now = datetime.now()
-    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return made
 
 
 def _to_json(
@@ -176,9 +166,3 @@ def _to_json(
     if isinstance(value, Iterator):  # what Jinja's `map` and `select` return
         value = list(value)
     return json_text(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _refuse(message: str) -> None:
-    import jinja2
-
-    raise jinja2.TemplateError(message)

@@ -1,8 +1,6 @@
-"""The forms in which models write tool calls: how each is read while it streams, and the grammar that forces it.
+"""What the forms of tool calls have in common: a reader of JSON while it streams, and the grammar that forces a call.
 
-A form is found by the text of the model's chat template (`dialect.py`). A reader is handed all text from the call's
-opening marker on, again and again as it grows; it answers with what is new of the calls, or raises `NoCall` as soon as
-the text can no longer become one. What was told of a call stays: from its first part on it is one.
+A form is found by the text of the model's chat template (`forms.form_of`).
 """
 
 from __future__ import annotations
@@ -10,45 +8,190 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from localspec.chat.prompt.sealed import json_text
-from localspec.chat.reply.call_json import Arguments, Array, NoCall, Object, begins_name
-from localspec.chat.reply.tool import CallBegun, CallEnded, CallPart, Tool, ToolCall, new_call_id, skip_space
+from localspec.chat.reply.tool import (
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    CallPart,
+    JsonSpan,
+    Tool,
+    ToolCall,
+    call_of,
+    members,
+    new_call_id,
+    parts_of,
+    skip_space,
+)
 from localspec.errors import UsageError
 from localspec.grammar.grammar import JSON_OPTIONS, LARGE, bound, fault, loosened
 
 _GAP = r"( |\n{1,2}[ \t]{0,20})?"
 """White space that may stand around a call's name, as in `JSON_OPTIONS`: no more, so that it ends."""
+_LONGEST_HEAD = 1024
+"""Characters before the arguments within which their beginning is looked for; a name has at most 128. If there are
+more, the call comes in one piece. A choice."""
+_TEXT = r'"[^"\\]*"'
+_OTHER = rf'"(?!name"|tool_name"|arguments"|parameters")[^"\\]*"\s*:\s*(?:{_TEXT}|\d+)\s*,\s*'
+_NAMED = re.compile(rf'\{{\s*(?:{_OTHER})*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
+_HEAD = re.compile(rf'{_NAMED.pattern}\s*,\s*(?:{_OTHER})*"(?:arguments|parameters)"\s*:\s*(?=\{{)')
+_BEGUN = re.compile(r'\s*(?:,\s*(?:"[a-z]*(?:"\s*(?::\s*)?)?)?)?')
+_UNNAMED = re.compile(
+    rf'\{{\s*(?:{_OTHER})*(?:"(?:(?:tool_)?name"\s*(?::\s*(?:"(?P<name>[^"\\]*))?)?'
+    r'|(?!(?:tool_)?name")[^"\\]*(?:"\s*(?::\s*(?:\d*|"[^"\\]*"?\s*)?)?)?)?)?'
+)
+"""What may be there of an object that was cut before the end of its name."""
+_MORE = re.compile(r'\s*(?:,\s*(?:"(?:[^"\\]*(?:"\s*(?::\s*(?:\d*|"(?:[^"\\]*"?\s*)?)?)?)?)?)?)?')
+"""What may be there of the rest of an object that was cut."""
 
 Mark = Callable[[str], str]
 """A marker's text as a grammar names it: a token, or a quoted string where it is no token of the model."""
+Reading: TypeAlias = Generator[None, None, int]
+"""Steps of reading: each yield asks for more text; the end gives the index after what was read."""
 
 
-class Found(NamedTuple):
-    """What a reader makes of a text."""
+class NoCall(Exception):
+    """The text is no tool call."""
 
-    parts: list[CallPart]
-    """What is new of the calls."""
-    end: int | None
-    """Index after the last of them; None = more text is needed."""
-
-
-class CallReader(ABC):
-    """Reads the calls that one opening marker announces."""
-
-    @abstractmethod
-    def read(self, text: str, final: bool) -> Found:
-        """What is new of the calls.
-
+    def __init__(self, at: int, cut: bool = False) -> None:
+        """
         Args:
-            text: all text from the opening marker on.
-            final: no more text comes; then there is an end.
+            at: where it stops to look like one; what comes before need not be looked at again.
+            cut: it might have become one, had the text gone on.
+        """
+        super().__init__(at)
+        self.at, self.cut = at, cut
+
+
+class CallReader:
+    """Reads the calls that one opening marker announces: the steps of a form, which use its methods for JSON."""
+
+    def __init__(self, steps: Callable[[CallReader], Reading], tools: Sequence[Tool]) -> None:
+        """`steps`: they raise `NoCall` only before the first part."""
+        self.tools = {tool.name: tool for tool in tools}
+        """What may be called, by name."""
+        self.text, self.final = "", False
+        """All text from the opening marker on; whether no more comes."""
+        self.parts: list[CallPart] = []
+        """What is new of the calls."""
+        self._steps = steps(self)
+
+    def read(self, text: str, final: bool) -> tuple[list[CallPart], int | None]:
+        """What is new of the calls, and the index after the last of them; None = more text is needed.
 
         Raises:
-            NoCall: it is none, whatever comes, and no part of one has been told.
+            NoCall: it cannot become one, and no part of one has been told.
         """
+        self.text, self.final, self.parts = text, final, []
+        try:
+            next(self._steps)
+        except StopIteration as stop:
+            return self.parts, int(stop.value)
+        return self.parts, None
+
+    def begins_name(self, text: str) -> bool:
+        return any(name.startswith(text) for name in self.tools)
+
+    def cut(self, name: str) -> int:
+        """Ends a call whose text ends before its arguments."""
+        self.parts += [CallBegun(new_call_id(), name), CallEnded(whole=False)]
+        return len(self.text)
+
+    def closed(self, at: int, *closings: str) -> Reading:
+        """What stands after a call that ends at `at`: each may be missing, and white space may stand before it."""
+        for closing in closings:
+            while True:
+                start = skip_space(self.text, at)
+                rest = self.text[start : start + len(closing)]
+                if not closing.startswith(rest):
+                    break
+                if rest == closing or self.final:
+                    at = start + len(rest)
+                    break
+                yield
+        return at
+
+    def arguments(self, name: str, start: int) -> Reading:
+        """The arguments of one call, whose opening bracket stands at `start`, as they are written."""
+        span, known, told = JsonSpan(start), name in self.tools, start
+        if known:
+            self.parts.append(CallBegun(new_call_id(), name))
+        while True:
+            end = span.end(self.text)
+            upto = len(self.text) if end is None else end
+            if known and upto > told:
+                self.parts.append(CallArguments(self.text[told:upto]))
+                told = upto
+            if self.final or end is not None:
+                if not known:
+                    raise NoCall(upto)
+                self.parts.append(CallEnded(whole=end is not None))
+                return upto
+            yield
+
+    def object(self, start: int, sure: bool = True) -> Reading:
+        """`{"name": ..., "arguments": {...}}`. Where the name comes first, arguments come as they are written.
+
+        Args:
+            start: where its opening bracket stands.
+            sure: a name makes a call; if not, the text may be an answer in JSON until the arguments begin.
+        """
+        span = JsonSpan(start)
+        while True:
+            head = _HEAD.match(self.text, start, start + _LONGEST_HEAD)
+            if head is not None and head[1] in self.tools:
+                break
+            end = span.end(self.text)
+            if end is not None:
+                called = call_of(self.text[start:end])
+                if called is None or called[0] not in self.tools:
+                    raise NoCall(end)
+                self.parts += parts_of(ToolCall(new_call_id(), *called))
+                return end
+            if self.final:
+                named = _NAMED.match(self.text, start)
+                if named is not None and named[1] in self.tools and _BEGUN.fullmatch(self.text, named.end()):
+                    if sure:
+                        return self.cut(named[1])
+                    raise NoCall(len(self.text), cut=True)
+                unnamed = _UNNAMED.fullmatch(self.text, start)
+                may_become = unnamed is not None and self.begins_name(unnamed["name"] or "")
+                raise NoCall(len(self.text), cut=may_become)
+            yield
+        after = yield from self.arguments(head[1], head.end())
+        while (end := span.end(self.text)) is None:
+            if self.final:
+                return len(self.text) if _MORE.fullmatch(self.text, after) else after
+            yield
+        return after if members('{"": 0' + self.text[after:end]) is None else end
+
+    def array(self, start: int) -> Reading:
+        """`[{"name": ..., "arguments": {...}}, ...]`: it ends before the first element that is no call."""
+        at, calls = start + 1, 0
+        while True:
+            here = skip_space(self.text, at)
+            mark = self.text[here : here + 1]
+            if mark == "]" and calls:
+                return here + 1
+            if mark == "," and calls:
+                here = skip_space(self.text, here + 1)
+                mark = self.text[here : here + 1]
+            if mark == "{" and (self.text[at:here].strip() == ",") is bool(calls):
+                try:
+                    at = yield from self.object(here)
+                except NoCall as no_call:
+                    if not calls:
+                        raise
+                    return len(self.text) if no_call.cut else at
+                calls += 1
+            elif not mark and not self.final:
+                yield
+            elif not calls:
+                raise NoCall(here + len(mark), cut=not mark)
+            else:
+                return at if mark else len(self.text)
 
 
 class CallForm(ABC):
@@ -68,81 +211,15 @@ class CallForm(ABC):
         """Texts of it that may be tokens of their own."""
 
     @abstractmethod
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        """A reader for one call."""
+    def steps(self, reader: CallReader) -> Reading:
+        """How the calls after one opening marker are read. Raises NoCall: there is none."""
 
     @abstractmethod
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         """Rules of a Lark grammar, `calls` the first: one call of these tools, or `many`."""
 
 
-class JsonForm(CallForm):
-    """A form whose calls are JSON between texts: all that differs is what stands before and after it."""
-
-    @property
-    def closings(self) -> tuple[str, ...]:
-        """Texts after the JSON, in this order; each may be missing, and white space may stand before it."""
-        return ()
-
-    @abstractmethod
-    def begin(self, text: str, names: frozenset[str], final: bool) -> Found | Object | Array | Arguments | None:
-        """The JSON at its place; None = more text is needed. `Found` = there is none, and the call ends without.
-
-        Args:
-            text, final: as for `CallReader.read`.
-            names: of the tools.
-
-        Raises:
-            NoCall: as `CallReader.read`.
-        """
-
-    def reader(self, tools: Sequence[Tool]) -> CallReader:
-        return _JsonReader(self, frozenset(tool.name for tool in tools))
-
-
-class _JsonReader(CallReader):
-    def __init__(self, form: JsonForm, names: frozenset[str]) -> None:
-        self._form, self._names = form, names
-        self._json: Object | Array | Arguments | None = None
-
-    def read(self, text: str, final: bool) -> Found:
-        if self._json is None:
-            begun = self._form.begin(text, self._names, final)
-            if begun is None:
-                return Found([], None)
-            if isinstance(begun, Found):
-                return begun
-            self._json = begun
-        parts = self._json.read(text, final) if self._json.end is None else []
-        end = self._json.end
-        for closing in self._form.closings:
-            if end is not None:
-                end = closed(text, end, closing, final)
-        return Found(parts, end)
-
-
-def closed(text: str, at: int, closing: str, final: bool) -> int | None:
-    """Index after a call that ends at `at`, its closing text included if it is there; None = more text is needed."""
-    start = skip_space(text, at)
-    rest = text[start : start + len(closing)]
-    if not closing.startswith(rest):
-        return at
-    return start + len(rest) if rest == closing or final else None
-
-
-def _object(text: str, at: int, names: frozenset[str], final: bool, sure: bool) -> Object | None:
-    """The object after an opening that ends at `at`; `sure` as for `Object`."""
-    start = skip_space(text, at)
-    if start == len(text) and not final:
-        return None
-    if text[start : start + 1] != "{":
-        raise NoCall(start, cut=start == len(text))
-    return Object(start, names, sure)
-
-
-def without_arguments(name: str, text: str) -> Found:
-    """A call of a tool, if the text ends before its arguments."""
-    return Found([CallBegun(new_call_id(), name), CallEnded(whole=False)], len(text))
+# Rules of grammars
 
 
 def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
@@ -154,9 +231,7 @@ def marked(text: str, markers: Sequence[str], mark: Mark) -> str:
 
 def json_rule(schema: Mapping[str, Any]) -> str:
     """What stands for values of a JSON schema in a Lark grammar, with the white space that `Grammar` allows.
-
-    Raises:
-        UsageError: they cannot be held to it.
+    Raises UsageError: they cannot be held to it.
     """
     if why := fault(schema):
         raise UsageError(f"The JSON schema cannot be used: {why}.")
@@ -166,9 +241,7 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 def arguments_of(tool: Tool) -> dict[str, Any]:
     """The schema that a tool's arguments are held to: what can be kept of its own, unless it is strict.
-
-    Raises:
-        UsageError: it is strict, and nothing can be held to its own.
+    Raises UsageError: it is strict, and nothing can be held to its own.
     """
     why = fault(tool.schema)
     if tool.strict and why:
@@ -185,12 +258,15 @@ def alternatives(rule: str, tools: Sequence[Tool]) -> str:
     return " | ".join(f"{rule}_{index}" for index in range(len(tools)))
 
 
-def tool_rules(rule: str, tools: Sequence[Tool], body: Callable[[Tool, str], str]) -> list[str]:
-    """A rule for each tool, its `body` made of it and of the name of the rule for its arguments, and those rules."""
+def tool_rules(rule: str, tools: Sequence[Tool], body: Callable[[Tool, str], str]) -> str:
+    """A rule for one of the tools, one for each, its `body` made of it and of the name of the rule for its arguments,
+    and those for the arguments.
+    """
     names = ["any_object" if tool.open else f"arguments_{index}" for index, tool in enumerate(tools)]
     schemas = {name: arguments_of(tool) for name, tool in zip(names, tools, strict=True)}
-    rules = [f"{rule}_{index}: {body(*both)}" for index, both in enumerate(zip(tools, names, strict=True))]
-    return [*rules, *(f"{name}: {json_rule(schema)}" for name, schema in schemas.items())]
+    bodies = [body(*both) for both in zip(tools, names, strict=True)]
+    rules = [f"{rule}: {alternatives(rule, tools)}", *(f"{rule}_{index}: {one}" for index, one in enumerate(bodies))]
+    return "\n".join([*rules, *(f"{name}: {json_rule(schema)}" for name, schema in schemas.items())])
 
 
 def text_rule(rule: str, inner: str, opening: str, closing: str) -> str:
@@ -204,98 +280,12 @@ def object_rules(tools: Sequence[Tool], key: str, name_key: str = "name", lead: 
     """Rules `object` and below: {`name_key`: ..., `key`: ...} of one of the tools.
 
     Args:
-        tools: what may be called.
         key: of the arguments.
-        name_key: of the name.
         lead, tail: regular expressions of members that may stand before the name and after the arguments.
     """
-    rules = ["object: " + alternatives("object", tools)]
-    rules.append(rf'before: /\{{{_GAP}({lead})?"{name_key}":{_GAP}/')
-    rules.append(rf'between: /,{_GAP}"{key}":{_GAP}/')
-    rules.append(rf"behind: /({tail})?{_GAP}\}}/")
-
-    def body(tool: Tool, arguments: str) -> str:
-        return f"before {json.dumps(json.dumps(tool.name))} between {arguments} behind"
-
-    return "\n".join([*rules, *tool_rules("object", tools, body)])
-
-
-class TaggedForm(JsonForm):
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen, and localspec's own pair."""
-
-    openings = ("<tool_call>",)
-    closings = ("</tool_call>",)
-    markers = ("<tool_call>", "</tool_call>")
-
-    def begin(self, text: str, names: frozenset[str], final: bool) -> Object | None:
-        return _object(text, len("<tool_call>"), names, final, sure=True)
-
-    def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        calls = 'call ("\\n"? call)*' if many else "call"
-        opening, closing = map(mark, self.markers)
-        return f'calls: {calls}\ncall: {opening} "\\n"? object "\\n"? {closing}\n{object_rules(tools, "arguments")}'
-
-    def written(self, calls: Sequence[ToolCall]) -> str:
-        """Calls as the model writes them."""
-        shown = [f'{{"name": {json_text(call.name)}, "arguments": {call.arguments}}}' for call in calls]
-        return "".join(f"<tool_call>{text}</tool_call>" for text in shown)
-
-
-class BareForm(JsonForm):
-    """`{"name": ..., "parameters": {...}}` and nothing else, maybe after `<|python_tag|>`: Llama 3.
-
-    An answer that only looks like a call is told apart by its name: it must be that of a tool.
-    """
-
-    openings = ("<|python_tag|>", "{")
-    markers = ("<|python_tag|>",)
-    first_only = True
-
-    def begin(self, text: str, names: frozenset[str], final: bool) -> Object | None:
-        tag = self.markers[0]
-        return _object(text, len(tag) if text.startswith(tag) else 0, names, final, sure=False)
-
-    def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        return f"calls: object\n{object_rules(tools, 'parameters')}"
-
-
-class ListForm(JsonForm):
-    """`[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]` or `[TOOL_CALLS]name[ARGS]{...}`: Mistral."""
-
-    openings = ("[TOOL_CALLS]",)
-    markers = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
-    _HEAD = re.compile(r"\s*([a-zA-Z0-9_.:/-]+)\s*(?:\[CALL_ID\]\s*[a-zA-Z0-9]+\s*)?(?:\[ARGS\])?\s*(?=\{)")
-    _BEGUN = re.compile(r"[\sa-zA-Z0-9_.:/\[\]-]{0,300}")
-
-    def __init__(self, named: bool) -> None:
-        """`named`: the model writes the second of the two forms; both are read."""
-        self._named = named
-
-    def begin(self, text: str, names: frozenset[str], final: bool) -> Array | Arguments | None:
-        opening = len("[TOOL_CALLS]")
-        start = skip_space(text, opening)
-        if text[start : start + 1] == "[":
-            return Array(start, names)
-        if (found := self._HEAD.match(text, opening)) is not None:
-            return Arguments(found[1], found.end(), names)
-        begun = self._BEGUN.match(text, opening)
-        if begun is not None and begun.end() < len(text):
-            raise NoCall(begun.end())
-        if final:
-            name = text[opening:].lstrip().partition("[")[0].rstrip()
-            raise NoCall(len(text), cut=begins_name(name, names))
-        return None
-
-    def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
-        opening = mark("[TOOL_CALLS]")
-        if not self._named:
-            calls = 'object (", "? object)*' if many else "object"
-            objects = object_rules(tools, "arguments", tail=r', ?"id": ?"[a-zA-Z0-9]+"')
-            return f'calls: {opening} "[" {calls} "]"\n{objects}'
-        rules = [f"calls: {'call+' if many else 'call'}", f"call: {alternatives('call', tools)}"]
-        rules.append(f"id: {mark('[CALL_ID]')} /[a-zA-Z0-9]+/")
-
-        def body(tool: Tool, arguments: str) -> str:
-            return f"{opening} {json.dumps(tool.name)} id? {mark('[ARGS]')} {arguments}"
-
-        return "\n".join([*rules, *tool_rules("call", tools, body)])
+    objects = tool_rules(
+        "object", tools, lambda tool, rule: f"before {json.dumps(json.dumps(tool.name))} between {rule} behind"
+    )
+    before = rf'before: /\{{{_GAP}({lead})?"{name_key}":{_GAP}/'
+    between = rf'between: /,{_GAP}"{key}":{_GAP}/'
+    return "\n".join([objects, before, between, rf"behind: /({tail})?{_GAP}\}}/"])

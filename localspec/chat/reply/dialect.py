@@ -12,11 +12,11 @@ import numpy as np
 
 from localspec.chat.prompt.marks import Marks, marks_of
 from localspec.chat.prompt.sealed import Sealed, json_text, opened
-from localspec.chat.reply.call_form import CallForm, ListForm, TaggedForm, json_rule
-from localspec.chat.reply.forms import DEEPSEEK_CALL, ArrayForm, NamedForm, deepseek, form_of
-from localspec.chat.reply.harmony import ANSWER, HARMONY, NEXT, START, HarmonyParser, one_call_each, within
+from localspec.chat.reply.call_form import CallForm, json_rule
+from localspec.chat.reply.forms import DEEPSEEK_CALL, TAGGED, JsonForm, ListForm, NamedForm, deepseek, form_of
+from localspec.chat.reply.harmony import ANSWER, BEGUN, HARMONY, NEXT, START, HarmonyParser, one_call_each
 from localspec.chat.reply.harmony import THOUGHT as HARMONY_THOUGHT
-from localspec.chat.reply.reply import THOUGHTS, Parser, ReplyParser, Thought
+from localspec.chat.reply.reply import THOUGHTS, AnswerParser, ReplyParser, Thought
 from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
@@ -26,13 +26,11 @@ from localspec.types import NO_TOKENS, Prompt, Tokens
 
 _HEAD_TOKENS = 24
 """Tokens of a prompt in which marks are looked for: at its end, or from where its last message begins."""
-
-
 _LONGEST_LAZY = 16 * 1024
 """Characters of a grammar for calls that need not be made; longer ones would be tried elsewhere first, for seconds."""
 
 
-class Vocabulary(Protocol):
+class MarkedVocabulary(Protocol):
     """What must be known of a model (`llama.model.Model` is one)."""
 
     chat_template: str | None
@@ -53,25 +51,23 @@ class Vocabulary(Protocol):
 class Dialect:
     """What a model's template and vocabulary say about calls and thoughts; an engine has one."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: MarkedVocabulary) -> None:
         source = vocabulary.chat_template or ""
         self._vocabulary = vocabulary
         form = form_of(source) if re.search(r"\btools\b", source) else None
         self.renders_tools = form is not None
         """Whether the template writes tools, calls and results by itself; else `turn` puts them into the messages."""
         self._renders_calls = "tool_calls" in source
-        self._spelling = deepseek("```json" in source) if DEEPSEEK_CALL in source else TaggedForm()
+        self._spelling = deepseek("```json" in source) if DEEPSEEK_CALL in source else TAGGED
         """How calls are spelled where the template does not help."""
         self.form: CallForm = form or self._spelling
         self.has_channels = self.form is HARMONY
         """Whether answers are messages with headers, as gpt-oss writes them."""
         named = [HARMONY_THOUGHT] if self.has_channels else []
         named += [thought for thought in THOUGHTS if thought.opening in source or thought.closing in source]
-        self.thought = next(iter(named or filter(self._has_tokens, THOUGHTS)), None)
+        known = (one for one in THOUGHTS if None not in (self.token_of(one.opening), self.token_of(one.closing)))
+        self.thought = named[0] if named else next(known, None)
         """Marks of its thoughts; None = it has none."""
-
-    def _has_tokens(self, thought: Thought) -> bool:
-        return self.token_of(thought.opening) is not None and self.token_of(thought.closing) is not None
 
     def token_of(self, text: str) -> int | None:
         """The one token that stands for a marker; None = the model spells it."""
@@ -98,7 +94,8 @@ class Dialect:
         start = self.token_of(START)
         found = np.flatnonzero(prompt == start) if start is not None else NO_TOKENS
         at = int(found[-1]) if len(found) else max(0, len(prompt) - _HEAD_TOKENS)
-        return within(self._vocabulary.detokenize(prompt[at : at + _HEAD_TOKENS], special=True))
+        message = BEGUN.search(self._vocabulary.detokenize(prompt[at : at + _HEAD_TOKENS], special=True))
+        return None if message is None else message[1]
 
     def ends_thinking(self, prompt: Tokens) -> bool:
         """Whether the template opened a thought at the end of a prompt."""
@@ -116,18 +113,12 @@ class Dialect:
         return Sealed(f"{ANSWER}{sealed}") if content and self.has_channels else sealed
 
     def turn(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] = (),
-        choice: ToolChoice = AUTO,
-        parallel: bool = True,
-    ) -> Turn:
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), choice: ToolChoice = AUTO, parallel: bool = True
+    ) -> ReplyTurn:
         """Prepares an answer.
 
         Args:
-            messages: the conversation.
             tools: what may be called.
-            choice: whether something must, may or may not be called.
             parallel: whether several calls in one answer are wanted.
 
         Raises:
@@ -147,14 +138,21 @@ class Dialect:
             if self.has_channels:
                 shown = one_call_each(shown)
             if isinstance(self.form, ListForm):
-                shown = [_with_short_ids(message) for message in shown]
-            if isinstance(self.form, ArrayForm) and not self._renders_calls:
+                shown = [
+                    replace(
+                        message,
+                        tool_calls=tuple(replace(call, id=_short_id(call.id)) for call in message.tool_calls),
+                        tool_call_id=message.tool_call_id and _short_id(message.tool_call_id),
+                    )
+                    for message in shown
+                ]
+            if isinstance(self.form, JsonForm) and self.form.array and not self._renders_calls:
                 shown = [self._with_calls_spelled(message, self.form) for message in shown]
             if offered:
                 variables["tools"] = [tool.as_function() for tool in offered]
         else:
             shown = self._spelled(shown, offered)
-        return Turn(self, tuple(shown), variables, offered, choice, parallel)
+        return ReplyTurn(self, tuple(shown), variables, offered, choice, parallel)
 
     @property
     def _marks(self) -> Marks:
@@ -178,17 +176,16 @@ class Dialect:
                 message = Message("user", text)
             shown.append(message)
         if tools:
-            text = self._signatures(tools) if own else self._instructions(tools, self._spelling)
+            text = self._instructions(tools, self._spelling)
+            if own:
+                keys = (", ".join(map(str, tool.parameters.get("properties", {}))) for tool in tools)
+                lines = [f"{tool.name}({names})" for tool, names in zip(tools, keys, strict=True)]
+                text = Sealed("Tools:\n" + "\n".join(map(sealed, lines)))
             system = sealed(shown.pop(0).content) if shown and shown[0].role == "system" else ""
             shown.insert(0, Message("system", Sealed(f"{system}\n\n{text}") if system else text))
         return shown
 
-    def _signatures(self, tools: Sequence[Tool]) -> Sealed:
-        """Tools as localspec's own pair has learned to read them."""
-        told = [f"{tool.name}({', '.join(map(str, tool.parameters.get('properties', {})))})" for tool in tools]
-        return Sealed("Tools:\n" + "\n".join(map(self._marks.sealed, told)))
-
-    def _instructions(self, tools: Sequence[Tool], form: TaggedForm | NamedForm) -> Sealed:
+    def _instructions(self, tools: Sequence[Tool], form: JsonForm | NamedForm) -> Sealed:
         """Tools for a model whose template says nothing about them."""
         told = [self._marks.sealed_in(tool.as_function()["function"]) for tool in tools]
         listed = "\n".join(json_text(one, ensure_ascii=False) for one in told)
@@ -200,7 +197,7 @@ class Dialect:
             "Where no function helps, answer in plain words."
         )
 
-    def _with_calls_spelled(self, message: Message, form: TaggedForm | NamedForm | ArrayForm) -> Message:
+    def _with_calls_spelled(self, message: Message, form: JsonForm | NamedForm) -> Message:
         """A message whose calls are part of its content."""
         if not message.tool_calls:
             return message
@@ -211,7 +208,7 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReplyTurn:
     """One answer that is wanted: what to show the model, and how to read what it says."""
 
     dialect: Dialect
@@ -226,7 +223,6 @@ class Turn:
 
     @property
     def forced(self) -> bool:
-        """Whether the answer must be a call."""
         return self.choice.mode in ("required", "named")
 
     @property
@@ -238,22 +234,17 @@ class Turn:
         tokens = {int(token) for text in texts for token in self.dialect.marked(text)}
         return frozenset(token for token in tokens if self.dialect.is_control(token))
 
-    def begun(self, content: str) -> Sealed:
-        """The beginning of an answer, as it stands after the prompt's text."""
-        return self.dialect.begun(content)
-
-    def parser(self, prompt: Tokens, lone: bool = True) -> Parser:
+    def parser(self, prompt: Tokens, lone: bool = True) -> AnswerParser:
         """A parser for the answer to a prompt (`Engine.chat_tokens` of `messages` and `variables`).
-
-        Args:
-            prompt: see above.
-            lone: an answer that is one JSON object may be a call; not where JSON is asked for.
+        `lone`: an answer that is one JSON object may be a call; not where JSON is asked for.
         """
         if self.dialect.has_channels:
-            return self._channels(self.dialect.channel(prompt))
+            return HarmonyParser(within=self.dialect.channel(prompt), tools=self.tools, parallel=self.parallel)
         return self._parser(self.dialect.thought, self.dialect.ends_thinking(prompt), lone)
 
-    def resume(self, prompt: Tokens, reasoning: str, content: str, thought_out: bool = False) -> tuple[Tokens, Parser]:
+    def resume(
+        self, prompt: Tokens, reasoning: str, content: str, thought_out: bool = False
+    ) -> tuple[Tokens, AnswerParser]:
         """An answer that goes on, or begins, if nothing has been thought and said.
 
         Args:
@@ -265,36 +256,26 @@ class Turn:
         Returns:
             int32[n], the prompt with the answer so far as the model would have written it, and a parser for the rest.
         """
+        marked, spelled = self.dialect.marked, self.dialect.spelled
+        answers, parts = bool(content) or thought_out, [prompt]
         if self.dialect.has_channels:
-            return self._resume_channels(prompt, reasoning, content, thought_out)
+            if reasoning:
+                parts += [marked(HARMONY_THOUGHT.opening), spelled(reasoning)]
+            if answers:
+                parts += [marked((HARMONY_THOUGHT.closing + NEXT if reasoning else "") + ANSWER), spelled(content)]
+            channel = "final" if answers else "analysis" if reasoning else None
+            return np.concatenate(parts), HarmonyParser(within=channel, tools=self.tools, parallel=self.parallel)
         thought, inside = self.dialect.thought, self.dialect.ends_thinking(prompt)
-        parts = [prompt]
         if thought is not None and reasoning:
             if not inside:
-                parts += [self.dialect.marked(thought.opening), self.dialect.spelled("\n")]
-            parts.append(self.dialect.spelled(reasoning))
+                parts += [marked(thought.opening), spelled("\n")]
+            parts.append(spelled(reasoning))
             inside = True
-        if thought is not None and inside and (content or thought_out):
-            closing = self.dialect.marked(thought.closing)
-            parts += [self.dialect.spelled("\n"), closing, self.dialect.spelled("\n\n")]
+        if thought is not None and inside and answers:
+            parts += [spelled("\n"), marked(thought.closing), spelled("\n\n")]
             inside = False
-        parts.append(self.dialect.spelled(content))
-        return np.concatenate(parts), self._parser(None if content or thought_out else thought, inside)
-
-    def _resume_channels(
-        self, prompt: Tokens, reasoning: str, content: str, thought_out: bool
-    ) -> tuple[Tokens, Parser]:
-        dialect, answers = self.dialect, bool(content) or thought_out
-        parts = [prompt]
-        if reasoning:
-            parts += [dialect.marked(HARMONY_THOUGHT.opening), dialect.spelled(reasoning)]
-        if answers:
-            parts.append(dialect.marked((HARMONY_THOUGHT.closing + NEXT if reasoning else "") + ANSWER))
-            parts.append(dialect.spelled(content))
-        return np.concatenate(parts), self._channels("final" if answers else "analysis" if reasoning else None)
-
-    def _channels(self, channel: str | None) -> HarmonyParser:
-        return HarmonyParser(within=channel, tools=self.tools, parallel=self.parallel)
+        parts.append(spelled(content))
+        return np.concatenate(parts), self._parser(None if answers else thought, inside)
 
     def _parser(self, thought: Thought | None, thinking: bool, lone: bool = True) -> ReplyParser:
         return ReplyParser(
@@ -307,10 +288,10 @@ class Turn:
         )
 
     def lark(self, prompt: Tokens, answer: dict[str, Any] | None = None) -> str | None:
-        """The grammar that the answer must follow, in Lark's syntax as llguidance reads it; None = it is free.
+        """The grammar that the answer must follow, in Lark's syntax as llguidance reads it; None = it is free. After a
+        thought that the template opened the model may finish thinking first.
 
         Args:
-            prompt: as for `parser`; after a thought that the template opened the model may finish thinking first.
             answer: JSON schema of an answer that is no call; None = any text.
         """
         free = "" if answer is None else f"answer\nanswer: {json_rule(answer)}\n"
@@ -327,9 +308,6 @@ class Turn:
         """The grammar of a call that the model need not make, and where it begins to hold; None = there is none.
 
         Only tools that are strict hold their arguments to a schema.
-
-        Args:
-            prompt: as for `parser`.
         """
         dialect, form = self.dialect, self.dialect.form
         opening = dialect.token_of(START if dialect.has_channels else form.openings[0])
@@ -339,9 +317,9 @@ class Turn:
         if len(calls) > _LONGEST_LAZY and not any(tool.strict for tool in self.tools):
             return None
         if dialect.has_channels:
-            said = (
-                prompt[int(np.flatnonzero(prompt == opening)[-1]) :] if dialect.channel(prompt) is None else NO_TOKENS
-            )
+            said = NO_TOKENS
+            if dialect.channel(prompt) is None:
+                said = prompt[int(np.flatnonzero(prompt == opening)[-1]) :]
             return HARMONY.message(calls, self._mark), Trigger(opening, again=True, said=tuple(said.tolist()))
         if not calls.startswith(("calls: call", f"calls: {self._mark(form.openings[0])}")):
             return None
@@ -369,19 +347,12 @@ class Turn:
         token = self.dialect.token_of(text)
         if token is None:
             return json.dumps(text)
-        special = self.dialect.is_control(token) or (
-            text.startswith("<") and text.endswith(">")
-        )  # as llguidance has it
-        return f"<[{token}]>" if special else json.dumps(text)
-
-
-def _with_short_ids(message: Message) -> Message:
-    """Mistral's templates refuse ids that have not nine letters and digits."""
-    calls = tuple(replace(call, id=_short_id(call.id)) for call in message.tool_calls)
-    return replace(message, tool_calls=calls, tool_call_id=message.tool_call_id and _short_id(message.tool_call_id))
+        bracketed = text.startswith("<") and text.endswith(">")  # as llguidance has it
+        return f"<[{token}]>" if bracketed or self.dialect.is_control(token) else json.dumps(text)
 
 
 def _short_id(text: str) -> str:
+    """Mistral's templates refuse ids that have not nine letters and digits."""
     import hashlib
 
     if re.fullmatch(r"[a-zA-Z0-9]{9}", text):

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from localspec.chat.reply.call_form import Found, JsonForm, Mark, alternatives, marked, tool_rules, without_arguments
-from localspec.chat.reply.call_json import Arguments, NoCall
-from localspec.chat.reply.reply import THOUGHTS, CallParser, Content, Part, Reasoning, Thought, append
+from localspec.chat.reply.call_form import CallForm, CallReader, Mark, NoCall, Reading, marked, tool_rules
+from localspec.chat.reply.reply import THOUGHTS, AnswerParser, Content, Part, Reasoning, ReplyParser, Thought
 from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.engine.slot import overlap
@@ -31,52 +30,46 @@ HEADER = re.compile(
 """What stands before a message: a channel, and the recipient of a call on either side of it."""
 LONGEST_HEADER = 512
 """Characters of a header; a tool's name has at most 128. A choice."""
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)[^<]*<\|message\|>")
+BEGUN = re.compile(r"<\|channel\|>\s*(\w+)[^<]*<\|message\|>")
 _CUT = re.compile(r"[^\n]*?\bto=functions\.([^\s<]+)[\s<]")
 
 
-class HarmonyForm(JsonForm):
+class HarmonyForm(CallForm):
     """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`; an end token ends each call."""
 
     openings = (CHANNEL,)
     markers = (START, CHANNEL, MESSAGE, CONSTRAIN, END)
 
-    def begin(self, text: str, names: frozenset[str], final: bool) -> Found | Arguments | None:
-        head = HEADER.match(text)
-        rest = "" if head is None else text[head.end() :].lstrip()
+    def steps(self, reader: CallReader) -> Reading:
+        head = HEADER.match(reader.text)
         if head is None:  # it was cut
-            cut = _CUT.match(text)
-            name = None if cut is None else cut[1]
-            if name is not None and name not in names:
-                raise NoCall(len(text))
-        else:
-            name = called(head)
-            if name not in names or (rest and not rest.startswith("{")):
+            cut = _CUT.match(reader.text)
+            if cut is not None and cut[1] not in reader.tools:
+                raise NoCall(len(reader.text))
+            return len(reader.text) if cut is None else reader.cut(cut[1])
+        name = called(head)
+        while True:
+            rest = reader.text[head.end() :].lstrip()
+            if name is None or name not in reader.tools or (rest and not rest.startswith("{")):
                 raise NoCall(head.end())
-            if not rest and not final:
-                return None
-        if name is None:  # or it is not whole
-            return Found([], len(text))
-        return Arguments(name, len(text) - len(rest), names) if rest else without_arguments(name, text)
+            if rest:
+                return (yield from reader.arguments(name, len(reader.text) - len(rest)))
+            if reader.final:
+                return reader.cut(name)
+            yield
 
     def lark(self, tools: Sequence[Tool], many: bool, mark: Mark) -> str:
         """As every form's, but always one call: the model ends its turn after each."""
-        rules = [f"calls: {alternatives('call', tools)}", f'kind: " json" | " "? {mark(CONSTRAIN)} "json"']
 
         def body(tool: Tool, arguments: str) -> str:
             name = json.dumps(f" to=functions.{tool.name}")
             head = f'{mark(CHANNEL)} "commentary" {name} | {name} {mark(CHANNEL)} "commentary"'
             return f"({head}) kind? {mark(MESSAGE)} {arguments}"
 
-        return "\n".join([*rules, *tool_rules("call", tools, body)])
+        return f'calls: call\n{tool_rules("call", tools, body)}\nkind: " json" | " "? {mark(CONSTRAIN)} "json"'
 
     def message(self, calls: str, mark: Mark) -> str:
-        """A grammar for the header of one message, or a call.
-
-        Args:
-            calls: the rules of `lark`.
-            mark: names a marker.
-        """
+        """A grammar for the header of one message, or a call; `calls`: the rules of `lark`."""
         header = f'{mark(CHANNEL)} ("analysis" | "commentary" | "final") {mark(MESSAGE)}'
         return f"start: {self._marked(NEXT, mark)} (header | calls)\nheader: {header}\n{calls}"
 
@@ -86,7 +79,6 @@ class HarmonyForm(JsonForm):
         Args:
             channel: in which the answer goes on; None = a header comes first.
             start: rules, the first of which are the alternatives for what must come.
-            mark: names a marker.
         """
         body, _, rules = start.partition("\n")
         following, end = self._marked(NEXT, mark), mark(END)
@@ -108,16 +100,6 @@ def called(header: re.Match[str]) -> str | None:
     """The name of the function that a header calls; None = it calls none."""
     recipient = header["before"] or header["after"]
     return None if recipient is None else recipient.removeprefix("functions.")
-
-
-def within(message: str) -> str | None:
-    """The channel of a message that has begun; None = its header is not there.
-
-    Args:
-        message: its beginning.
-    """
-    found = _CHANNEL.search(message)
-    return None if found is None else found[1]
 
 
 def one_call_each(messages: Sequence[Message]) -> list[Message]:
@@ -155,21 +137,15 @@ _BETWEEN = "\n\n"
 """Between two messages of one kind."""
 
 
-class HarmonyParser(CallParser):
+class HarmonyParser(AnswerParser):
     """As `ReplyParser`: the channel *analysis* is thinking, a recipient makes a call, and anything else is content.
 
     Headers are no part of any text. What has none, or calls a tool that there is not, is content as it stands.
     """
 
     def __init__(self, *, within: str | None, tools: Sequence[Tool] = (), parallel: bool = True) -> None:
-        """
-        Args:
-            within: the channel in which the answer goes on; None = a header comes first.
-            tools: what it may call.
-            parallel: as for `ReplyParser`.
-        """
-        super().__init__(parallel)
-        self._tools = tools
+        """`within`: the channel in which the answer goes on; None = a header comes first."""
+        super().__init__(tools, parallel)
         self._kind: type[Content] | type[Reasoning] | None = None
         """Of the message that is being read; None = a header comes next."""
         if within is not None:
@@ -177,62 +153,52 @@ class HarmonyParser(CallParser):
         self._said: set[type[Part]] = set()
         self._fresh = False  # a message has begun and nothing of it was said
 
-    def _read_text(self, parts: list[Part], final: bool) -> bool:
+    def _read_text(self) -> bool:
         if self._kind is None:
-            return self._read_header(parts, final)
-        return self._read_message(parts, self._kind, final)
+            return self._read_header()
+        at = self._held.find(END)
+        if at < 0:
+            at = len(self._held) - (0 if self._final else overlap(self._held, END))
+            self._say(self._kind, self._taken(at))
+            return False
+        self._say(self._kind, self._taken(at))
+        self._kind = None
+        return True
 
-    def _read_header(self, parts: list[Part], final: bool) -> bool:
+    def _read_header(self) -> bool:
         """Finds out what kind of message comes; False = more text is needed, or none is left."""
         text = self._held.lstrip()
         if not text:
             return False
         head = HEADER.match(self._held)
-        if head is not None:
-            if called(head) is not None:
-                self._reader = HARMONY.reader(self._tools)
-                return True
-            self._held = self._held[head.end() :]
+        if head is not None and called(head) is None:
+            self._taken(head.end())
             self._kind, self._fresh = Reasoning if head["channel"] == "analysis" else Content, True
             return True
-        if not _may_become_header(text) or MESSAGE in text or len(text) > LONGEST_HEADER:
+        if head is None and (not _may_become_header(text) or MESSAGE in text or len(text) > LONGEST_HEADER):
             self._kind = Content
             if text.startswith(END):
-                self._say(parts, Content(END))
+                self._say(Content, END)
                 self._held = text.removeprefix(END)
             return True
-        if final and "to=functions." in text:
-            self._reader = HARMONY.reader(self._tools)
+        if head is not None or (self._final and "to=functions." in text):
+            self._reader = CallReader(HARMONY.steps, self._tools)
             return True
         return False
 
-    def _read_message(self, parts: list[Part], kind: type[Content] | type[Reasoning], final: bool) -> bool:
-        at = self._held.find(END)
-        if at >= 0:
-            self._say(parts, kind(self._held[:at]))
-            self._held, self._kind = self._held[at:], None
-            return True
-        keep = 0 if final else overlap(self._held, END)
-        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        self._say(parts, kind(text))
-        return False
-
-    def _refused(self, parts: list[Part], no_call: NoCall) -> bool:
+    def _refused(self, no_call: NoCall) -> bool:
         self._kind, self._fresh = Content, True
-        self._say(parts, Content(self._held[: no_call.at]))
-        self._held = self._held[no_call.at :]
+        self._say(Content, self._taken(no_call.at))
         return True
 
     def _called(self) -> None:
         self._kind = None
 
-    def _say(self, parts: list[Part], part: Content | Reasoning) -> None:
-        if part.text:
-            kind = type(part)
-            text = _BETWEEN + part.text if self._fresh and kind in self._said else part.text
+    def _say(self, kind: type[Content] | type[Reasoning], text: str) -> None:
+        if text:
+            self._append(kind, _BETWEEN + text if self._fresh and kind in self._said else text)
             self._fresh = False
             self._said.add(kind)
-            append(parts, kind(text))
 
 
 def unheaded(message: Message) -> Message:
@@ -280,16 +246,14 @@ class Retelling:
 
     def __init__(self, channels: bool) -> None:
         """`channels`: the answer has such headers; else it stays as it is."""
-        self._parser = HarmonyParser(within=None) if channels else None
+        self._parser: AnswerParser = HarmonyParser(within=None) if channels else ReplyParser()
         self._thinking = False
 
     def push(self, text: str) -> str:
-        """What is certain by now."""
-        return text if self._parser is None else self._told(self._parser.push(text))
+        return self._told(self._parser.push(text))
 
     def finish(self) -> str:
-        """The rest, when no more text comes."""
-        return "" if self._parser is None else self._told(self._parser.finish())
+        return self._told(self._parser.finish())
 
     def _told(self, parts: Iterable[Part]) -> str:
         told = ""

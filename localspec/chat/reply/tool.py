@@ -14,8 +14,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from localspec.errors import UsageError
 
-_PLAIN = re.compile(r'[^"{}\[\]]*')
-_STRING = re.compile(r'[^"\\]*')
+_OUTSIDE = re.compile(r'[^"{}\[\]]*')
+_INSIDE = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -24,43 +24,24 @@ class JsonSpan:
 
     def __init__(self, start: int) -> None:
         """`start`: where its opening bracket stands."""
-        self._at = start
-        self._depth = 0
+        self._at, self._depth = start, 0
         self._in_string = False
         self._end: int | None = None
 
     def end(self, text: str) -> int | None:
-        """Index after its closing bracket; None = not there yet.
-
-        Args:
-            text: all of the text so far; what was passed before must be its beginning.
-        """
-        if self._end is not None:
-            return self._end
-        at = self._at
-        while at < len(text):
-            if self._in_string:
-                at = _matched(_STRING, text, at)
-                if text[at : at + 1] == "\\":
-                    if at + 1 == len(text):
-                        break
-                    at += 2
-                elif at < len(text):
-                    self._in_string = False
-                    at += 1
-                continue
-            at = _matched(_PLAIN, text, at)
-            mark = text[at : at + 1]
-            at += len(mark)
+        """Index after its closing bracket; None = not there yet. What was passed before must begin `text`."""
+        while self._end is None:
+            self._at = _after(_INSIDE if self._in_string else _OUTSIDE, text, self._at)
+            mark = text[self._at : self._at + 1]
+            if mark in ("", "\\"):  # the end, or half an escape
+                break
+            self._at += 1
             if mark == '"':
-                self._in_string = True
-            elif mark:
+                self._in_string = not self._in_string
+            else:
                 self._depth += 1 if mark in "{[" else -1
-                if self._depth <= 0:
-                    self._end = at
-                    return at
-        self._at = at
-        return None
+                self._end = self._at if self._depth <= 0 else None
+        return self._end
 
 
 def members(text: str) -> dict[str, str] | None:
@@ -90,19 +71,18 @@ def parse(text: str) -> Any:
 
 def skip_space(text: str, at: int) -> int:
     """The first index from `at` on that is no JSON white space."""
-    return _matched(_SPACE, text, at)
+    return _after(_SPACE, text, at)
 
 
-def _matched(pattern: re.Pattern[str], text: str, at: int) -> int:
+def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
     return at if found is None else found.end()
 
 
 def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
+    if not math.isfinite(float(text)):
         raise ValueError(text)
-    return value
+    return float(text)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -128,7 +108,7 @@ class Tool:
     """Whether a call must fit the schema even where the model is free to call or not."""
 
     def __post_init__(self) -> None:
-        if not is_name(self.name):
+        if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"A tool is named {self.name!r}; a name has 1 to 128 letters, digits, '_', '-', '.', ':' and '/'."
             )
@@ -177,11 +157,6 @@ class ToolChoice:
 
 
 AUTO = ToolChoice()
-
-
-def is_name(text: str) -> bool:
-    """Whether a tool may be called this."""
-    return _NAME.fullmatch(text) is not None
 
 
 def new_call_id() -> str:

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from localspec.drafters.models.draft_model import BestFirst, DraftModel, DraftModelSettings
 from localspec.errors import ModelFileError, PairError
-from localspec.gguf import Header, Tensor
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, Tensor, read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.quantize import TensorRows

@@ -25,8 +25,7 @@ from localspec.drafters.heads.head import Head, beside, check_equal
 from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import States
 from localspec.llama.library import lib

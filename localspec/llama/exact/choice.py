@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localspec.errors import ModelError, UsageError
-from localspec.gguf.split import parts_of, split_of
+from localspec.gguf import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import NOWHERE, Facts
 from localspec.llama.cache.constant_width import ConstantWidth

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from localspec import kept, paths
-from localspec.gguf.formats import PACKED, TYPE_NUMBERS
+from localspec.gguf import PACKED, TYPE_NUMBERS
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import Facts
 from localspec.llama.exact import wide

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import Cancelled, ModelError
-from localspec.gguf.formats import ROLLS_BACK
+from localspec.gguf import ROLLS_BACK
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.library.batch import Part

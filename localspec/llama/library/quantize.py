@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import LocalspecError, ModelFileError, UsageError
-from localspec.gguf import Header, Tensor
-from localspec.gguf.formats import FILE_TYPES, TYPE_NUMBERS
+from localspec.gguf import FILE_TYPES, TYPE_NUMBERS, Header, Tensor
 from localspec.llama.library import lib
 from localspec.llama.library.bindings import TypeTraits
 from localspec.llama.model import check_text_model

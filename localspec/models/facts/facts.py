@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localspec.gguf import Header, bytes_by_type
-from localspec.gguf.formats import packs
+from localspec.gguf import Header, bytes_by_type, packs
 from localspec.machine import Place, total_ram
 from localspec.methods import TABLE, Need
 from localspec.models.facts.heads import draft_kind, keeps_guesses, nextn_layers, reads, trained_for

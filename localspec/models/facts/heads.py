@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import PairError
-from localspec.gguf import Header
-from localspec.gguf.formats import ROLLS_BACK
-from localspec.gguf.split import read_parts
+from localspec.gguf import ROLLS_BACK, Header, read_parts
 from localspec.methods import FROM_FILES, ROWS, TABLE, Gguf, Method
 
 TARGET_SHA256 = "localspec.target_sha256"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf import Header, Tensor
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, Tensor, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.methods import OF_ITS_OWN, ROWS
 from localspec.models.facts import checkpoint

@@ -20,8 +20,7 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import LocalspecError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts, split_of
+from localspec.gguf import Header, read_parts, split_of
 from localspec.methods import OF_ITS_OWN
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.facts.pairing import irreversible, match, misfit, rank, refusal

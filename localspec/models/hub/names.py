@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from rich.filesize import decimal
 
 from localspec.errors import ModelError, UsageError
-from localspec.gguf.split import split_of
+from localspec.gguf import split_of
 from localspec.methods import OF_ITS_OWN, TABLE
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")

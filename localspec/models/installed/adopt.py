@@ -15,8 +15,7 @@ from pathlib import Path
 from localspec import paths
 from localspec.claim import is_held
 from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.gguf import read_header
-from localspec.gguf.split import present_parts, split_of
+from localspec.gguf import present_parts, read_header, split_of
 from localspec.models.facts.heads import draft_kind
 from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog

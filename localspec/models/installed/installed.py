@@ -13,8 +13,7 @@ from pathlib import Path
 
 from localspec import paths
 from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.gguf import read_header
-from localspec.gguf.split import first_part
+from localspec.gguf import first_part, read_header
 from localspec.methods import FROM_FILES
 from localspec.models.facts.heads import draft_kind
 from localspec.models.facts.pairing import TRAINED_FOR

@@ -18,8 +18,7 @@ from rich.filesize import decimal
 
 from localspec.config import LONGEST_DRAFT, GpuLayers
 from localspec.errors import UsageError
-from localspec.gguf import Header
-from localspec.gguf.formats import ROLLS_BACK, TENSOR_TYPES, TYPE_NUMBERS
+from localspec.gguf import ROLLS_BACK, TENSOR_TYPES, TYPE_NUMBERS, Header
 from localspec.gguf.spread import spread_of
 from localspec.machine import Place, total_ram
 from localspec.models.facts.shape import HeadShape, ModelShape, default_context, own_heads, shape_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from pydantic_core import from_json
 
-from localspec.chat.reply.reply import Content, Parser, Part, Reasoning
+from localspec.chat.reply.reply import AnswerParser, Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.errors import LocalspecError
@@ -204,7 +204,7 @@ FINISH_WORDS: dict[FinishReason, FinishWord] = {
 class OneAnswer:
     """One answer as it is read: its parts, the log-probabilities of what it says, and why it ended."""
 
-    def __init__(self, generation: Generation, end_tokens: frozenset[int], parser: Parser | None = None) -> None:
+    def __init__(self, generation: Generation, end_tokens: frozenset[int], parser: AnswerParser | None = None) -> None:
         """`parser`: that of a conversation's answer; None = a text that goes on."""
         self.generation = generation
         self._ends = end_tokens | generation.request.stop_tokens

@@ -11,7 +11,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from localspec.chat.reply.dialect import Turn
+from localspec.chat.reply.dialect import ReplyTurn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason
@@ -58,7 +58,7 @@ class News(NamedTuple):
 class Exchange:
     """Answers under way, whose maker reads them to the end, or closes `answers`."""
 
-    def __init__(self, lease: Lease, asked: Sequence[Asked], answers: Answers, turn: Turn | None = None) -> None:
+    def __init__(self, lease: Lease, asked: Sequence[Asked], answers: Answers, turn: ReplyTurn | None = None) -> None:
         self.name, self.engine, self.model = lease.name, lease.engine, lease.engine.loaded.model
         self.asked, self.answers = asked, answers
         ends = self.model.end_tokens
@@ -94,7 +94,7 @@ class Exchange:
 
     @classmethod
     async def _begin(
-        cls, service: Service, lease: Lease, asked: list[Asked], choices: int, turn: Turn | None = None
+        cls, service: Service, lease: Lease, asked: list[Asked], choices: int, turn: ReplyTurn | None = None
     ) -> Exchange:
         asked = await bound(service, lease, asked)
         answers = service.answer(lease, [start for one in asked for start in one.starts(lease.engine, choices)])

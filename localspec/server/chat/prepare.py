@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from anyio import to_thread
 
-from localspec.chat.reply.dialect import Turn
+from localspec.chat.reply.dialect import ReplyTurn
 from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
@@ -191,7 +191,7 @@ async def prompt_length(service: Service, fields: ChatFields) -> int:
     return await with_engine(service, fields.model, lambda engine: len(chat_turn(fields, engine)[1]))
 
 
-def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
+def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[ReplyTurn, Tokens]:
     """The turn a chat request asks for, and its prompt.
 
     Args:
@@ -213,7 +213,7 @@ def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> t
     variables = fields.variables() | turn.variables
     if fields.add_generation_prompt is False and not beginning:
         variables["add_generation_prompt"] = False
-    shown = engine.template.prompt(turn.messages, beginning=turn.begun(beginning), **variables)
+    shown = engine.template.prompt(turn.messages, beginning=turn.dialect.begun(beginning), **variables)
     shown = _after(_SAID, shown) if len(said) else shown
     check_text(shown.text, engine, "messages")
     if len(said):
@@ -230,7 +230,7 @@ def _after(mark: str, shown: Prompt) -> Prompt:
     return Prompt(shown.text[at:], tuple(one - at for one in shown.breaks if one > at))
 
 
-def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, Asked]:
+def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[ReplyTurn, Asked]:
     """The same with how it is to be answered."""
     turn, prompt = chat_turn(fields, engine, said)
     check_length(prompt, engine, "messages")
@@ -245,7 +245,7 @@ def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> 
     return turn, Asked(prompt, options, _joined(turn, prompt, wanted, field), field)
 
 
-def _joined(turn: Turn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
+def _joined(turn: ReplyTurn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
     """The grammar of the answer, joined with that of tool calls and thoughts."""
     if wanted is not None and wanted.kind != "schema":
         if turn.tools:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from localspec import __version__
 from localspec.engine.interfaces import Constraint
 from localspec.errors import Cancelled, LocalspecError
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.grammar.grammar import LARGE, Grammar
 from localspec.grammar.trial import Trials
 from localspec.llama.exact.choice import Progress

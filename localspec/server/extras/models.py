@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from typing_extensions import NotRequired, TypedDict
 
 from localspec.errors import LocalspecError
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.models.installed.store import Store
 from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.fields import Body

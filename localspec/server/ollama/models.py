@@ -22,8 +22,7 @@ from pydantic import BaseModel, Field
 from localspec import __version__
 from localspec.chat.reply.reply import THOUGHTS
 from localspec.errors import LocalspecError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, read_parts
 from localspec.models.installed.store import Store
 from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.fields import Body

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import checks
 from localspec.chat.reply.harmony import apart
-from localspec.chat.reply.reply import Parser
+from localspec.chat.reply.reply import AnswerParser
 from localspec.chat.turn import Message
 from localspec.engine.slot import Event
 from localspec.errors import ContextOverflowError, LocalspecError, told
@@ -171,7 +171,7 @@ class _Running:
     def __init__(self, over: Callable[[], object]) -> None:
         self._over = over
         self._lease: Lease | None = None
-        self._reply: Parser | None = None
+        self._reply: AnswerParser | None = None
         self._generation: Generation | None = None
         self._joined: Joined | None = None
         self._taken = 0

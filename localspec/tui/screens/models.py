@@ -19,7 +19,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
 from localspec.chat.prompt.prompt import NO_TEMPLATE
 from localspec.errors import LocalspecError, reason
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.shape import default_context, shape_of

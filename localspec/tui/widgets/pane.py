@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.message import Message as TextualMessage
 from textual.widgets import TabPane
 
-from localspec.chat.archive.answer import AnswerWriter
+from localspec.chat.archive.archive import AnswerWriter
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
 from localspec.chat.plain_text import plain_text
 from localspec.chat.turn import Message

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from localspec.gguf.formats import PACKED
+from localspec.gguf import PACKED
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.library.bindings import InitParams

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from localspec.gguf.formats import TYPE_NUMBERS
+from localspec.gguf import TYPE_NUMBERS
 from localspec.llama.exact import wide
 from localspec.llama.library.bindings import InitParams
 from tests.llama.ggml_graph import FORMATS, Case, Cpu, Graph, Operand, quantised

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.gguf.formats import PACKED
+from localspec.gguf import PACKED
 from localspec.kept import Facts
 from localspec.llama.exact import facts, wide
 from localspec.llama.exact.facts import SelfCheck

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.gguf.formats import TENSOR_TYPES, packs
+from localspec.gguf import TENSOR_TYPES, packs
 from localspec.llama.exact import wide
 from tests.native.wide.products import TILE, TYPES, block, columns_of, number, pack, random_bytes
 
