@@ -20,7 +20,7 @@ from localspec.cli.parser import add_engine_settings, add_setting, did_you_mean,
 from localspec.config import PLANNED, RULES, EngineSettings
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import read_header
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.methods import NAMES
 from localspec.models.installed.processes import announce
 from localspec.options import LIMITS, Options

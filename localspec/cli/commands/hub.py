@@ -17,7 +17,7 @@ from localspec.cli.output import not_used, print_plain, transfer_progress
 from localspec.cli.parser import add_engine_settings, whole
 from localspec.cli.shared import places
 from localspec.errors import Cancelled, ModelError, UsageError
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store
 

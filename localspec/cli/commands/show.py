@@ -35,7 +35,7 @@ from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.gguf.formats import ROLLS_BACK
-from localspec.gguf.split import read_parts
+from localspec.gguf import read_parts
 from localspec.methods import COPYING, ROWS, TABLE
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
