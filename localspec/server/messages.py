@@ -16,16 +16,18 @@ from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.server.chat.answers import arguments_of
 from localspec.server.chat.chat import STREAMED, Exchange
-from localspec.server.chat.chat_fields import ChatFields, only_text, part_kind
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,
     MOST_TOOLS,
     Body,
+    ChatFields,
     Json,
     SamplingFields,
     Speculative,
     Unused,
+    only_text,
+    part_kind,
 )
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service

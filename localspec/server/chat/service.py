@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from secrets import randbits
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -43,16 +42,9 @@ if TYPE_CHECKING:
 
 def props_of(name: str, facts: ModelFacts) -> dict[str, Any]:
     """Of a model that is in memory."""
-    return {
-        **_of_files(name, Path(facts.target), None if facts.draft is None else Path(facts.draft)),
-        "default_generation_settings": _defaults(facts.context),
-        "total_slots": facts.slots,
-        "chat_template": facts.template,
-        "bos_token": facts.bos,
-        "eos_token": facts.eos,
-        "is_sleeping": False,
-        "speculative": facts.speculative | {"configuration": facts.configuration},
-    }
+    more = {"speculative": facts.speculative | {"configuration": facts.configuration}}
+    words = (facts.template, facts.bos, facts.eos)
+    return _props(name, facts.target, facts.draft, facts.context, facts.slots, *words) | more
 
 
 def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
@@ -60,32 +52,27 @@ def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
     files = pool.files(name)
     header = read_parts(files.target)[0]
     words = vocabulary(header)
-    bos, eos = (
-        "" if token is None else words.tokens[token].decode("utf-8", "replace") for token in (words.bos, words.eos)
-    )
-    return {
-        **_of_files(name, files.target, files.draft),
-        "default_generation_settings": _defaults(0),
-        "total_slots": pool.slots(files),
-        "chat_template": header.chat_template or "",
-        "bos_token": bos,
-        "eos_token": eos,
-        "is_sleeping": True,
-    }
+    ends = ("" if token is None else words.tokens[token].decode("utf-8", "replace") for token in (words.bos, words.eos))
+    told = _props(name, files.target, files.draft, 0, pool.slots(files), header.chat_template or "", *ends)
+    return told | {"is_sleeping": True}
 
 
-def _of_files(name: str, target: Path, draft: Path | None) -> dict[str, Any]:
+def _props(
+    name: str, target: object, draft: object, context: int, slots: int, template: str, bos: str, eos: str
+) -> dict[str, Any]:
     return {
         "model_alias": name,
         "model_path": str(target),
         "draft_model_path": None if draft is None else str(draft),
         "modalities": {"vision": False, "audio": False},
         "build_info": f"localspec {__version__}",
+        "default_generation_settings": {"n_ctx": context, "params": asdict(SamplingParams()) | {"logit_bias": []}},
+        "total_slots": slots,
+        "chat_template": template,
+        "bos_token": bos,
+        "eos_token": eos,
+        "is_sleeping": False,
     }
-
-
-def _defaults(n_ctx: int) -> dict[str, Any]:
-    return {"n_ctx": n_ctx, "params": asdict(SamplingParams()) | {"logit_bias": []}}
 
 
 _Result = TypeVar("_Result")
@@ -115,23 +102,18 @@ class Elsewhere(Protocol):
 
     async def answer(self, request: Request, handle: Handle) -> Response:
         """What the process of a request's model answers; `handle` answers what needs no model."""
-        ...
 
     async def passed_on(self, request: Request, lease: Lease) -> Response:
         """The same for a request without a body, of a model in memory. Takes the lease over."""
-        ...
 
     async def under_way(self, name: str) -> UnderWay:
         """What a model in memory does now."""
-        ...
 
     def stop(self) -> None:
         """Has all answers end, each with an error for who reads it."""
-        ...
 
     async def close(self) -> None:
         """Lets go of the processes."""
-        ...
 
 
 def ending() -> ApiError:
@@ -205,7 +187,13 @@ class Service:
                         raise unknown_model(wanted, sorted(names))
                     wanted = self.pool.default
                     continue
-            await self._wait_for_load(wanted)
+            if self._waiting_for_load >= max(1, self.settings.max_queue):
+                raise overloaded(f"{self._waiting_for_load} requests wait for models to be loaded already.")
+            self._waiting_for_load += 1
+            try:
+                await self.load(wanted)
+            finally:
+                self._waiting_for_load -= 1
         raise ending()
 
     def loading(self, name: str) -> bool:
@@ -235,15 +223,6 @@ class Service:
         if not task.cancelled():
             task.exception()  # looked at, even if everybody who waited for it is gone
 
-    async def _wait_for_load(self, name: str) -> None:
-        if self._waiting_for_load >= max(1, self.settings.max_queue):
-            raise overloaded(f"{self._waiting_for_load} requests wait for models to be loaded already.")
-        self._waiting_for_load += 1
-        try:
-            await self.load(name)
-        finally:
-            self._waiting_for_load -= 1
-
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answer(self, lease: Lease, starts: Sequence[Callable[[], Generation]]) -> Answers:
@@ -260,7 +239,12 @@ class Service:
         """
         generations: list[Generation] = []
         try:
-            self._admit(lease.name, lease.engine, len(starts))
+            if self.ending:
+                raise ending()
+            if self.live[lease.name] + len(starts) > self.check_count(lease.engine, len(starts)):
+                self.counting.refused()
+                full = f"All slots of {lease.name} are busy and {self.settings.max_queue} more answers may not wait."
+                raise overloaded(full)
             for start in starts:
                 generations.append(start())  # noqa: PERF401 - those that run must be known when one fails
         except BaseException:
@@ -295,22 +279,13 @@ class Service:
         reading = {number: one.read for number, (model, one) in self._running.items() if model == name}
         return UnderWay(self.live[name], reading)
 
-    def _admit(self, name: str, engine: Engine, count: int) -> None:
-        if self.ending:
-            raise ending()
-        self.check_count(engine, count)
-        if self.live[name] + count > self._places(engine):
-            self.counting.refused()
-            raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
-
-    def _places(self, engine: Engine) -> int:
-        return engine.settings.slots + self.settings.max_queue
-
-    def check_count(self, engine: Engine, count: int) -> None:
-        """Refuses a request for more answers than there are places."""
-        if count > self._places(engine):
-            message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
+    def check_count(self, engine: Engine, count: int) -> int:
+        """Places that an engine has for answers; refuses a request for more."""
+        places = engine.settings.slots + self.settings.max_queue
+        if count > places:
+            message = f"The request asks for {count} answers at once; this server takes {places}."
             raise ApiError(400, "invalid_request_error", message, param="n")
+        return places
 
     async def grammar(self, engine: Engine, grammar: Grammar) -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried. ApiError: 503."""
@@ -353,27 +328,20 @@ class Service:
             work: `Engine.embed` or `Engine.score`, to be given what says whether the result is not wanted any more.
             left: is done when the client has left.
         """
-        async with self._turn_to_read(left):
-            start = perf_counter()
-            try:
-                found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
-            except Cancelled:
-                raise client_gone() if left.done() else ending() from None
-        self.counting.read(name, tokens, perf_counter() - start)
-        return found
-
-    @asynccontextmanager
-    async def _turn_to_read(self, left: asyncio.Future[None]) -> AsyncIterator[None]:
-        """Who has left does not wait for it."""
         turn = asyncio.ensure_future(self._reader.acquire())
         try:
             await asyncio.wait((turn, left), return_when=asyncio.FIRST_COMPLETED)
-            if not turn.done():
+            if not turn.done():  # who has left does not wait for it
                 raise client_gone()
-            yield
+            start = perf_counter()
+            found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
+        except Cancelled:
+            raise client_gone() if left.done() else ending() from None
         finally:
             if not turn.cancel():
                 self._reader.release()
+        self.counting.read(name, tokens, perf_counter() - start)
+        return found
 
     # -- the end ------------------------------------------------------------------------------------------------
 

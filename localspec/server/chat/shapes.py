@@ -6,12 +6,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import NotRequired, TypedDict
 
-from localspec import __version__
 from localspec.engine.slot import TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.llama.model import Model
@@ -31,17 +29,6 @@ class PromptProgress:
     time_ms: int  # since it began
 
 
-_SUMMED = (
-    "prompt_tokens",
-    "reused_tokens",
-    "generated",
-    "drafted",
-    "accepted",
-    "prefill_seconds",
-    "draft_seconds",
-    "verify_seconds",
-    "host_seconds",
-)
 FinishWord = Literal["stop", "length", "tool_calls"]
 
 
@@ -71,8 +58,6 @@ class Extra(TypedDict):
 
 
 class TopLogProb(TypedDict):
-    """A likely token."""
-
     id: int
     token: str  # text; others may have the same, as pieces of characters do
     logprob: float
@@ -102,38 +87,26 @@ class TextLogProbs(TypedDict):
     text_offset: list[int]
 
 
-def timings(stats: RequestStats) -> Timings:
-    """Of one choice."""
-    read = stats.prompt_tokens - stats.reused_tokens
-    prompt_ms, predicted_ms = stats.prefill_seconds * 1e3, stats.decode_seconds * 1e3
+def timings(*choices: RequestStats) -> Timings:
+    """Of one choice, or of several as one; their times overlap where they shared passes."""
+    prompt_seconds = sum(one.prefill_seconds for one in choices)
+    predicted_seconds = sum(one.decode_seconds for one in choices)
+    read = sum(one.prompt_tokens - one.reused_tokens for one in choices)
+    generated = sum(one.generated for one in choices)
     return {
-        "cache_n": stats.reused_tokens,
+        "cache_n": sum(one.reused_tokens for one in choices),
         "prompt_n": read,
-        "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": prompt_ms / read if read else 0.0,
-        "prompt_per_second": read / stats.prefill_seconds if stats.prefill_seconds else 0.0,
-        "predicted_n": stats.generated,
-        "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / stats.generated if stats.generated else 0.0,
-        "predicted_per_second": stats.tokens_per_second,
-        "draft_n": stats.drafted,
-        "draft_n_accepted": stats.accepted,
-        "undrafted_n": stats.undrafted.total(),
+        "prompt_ms": prompt_seconds * 1e3,
+        "prompt_per_token_ms": prompt_seconds * 1e3 / read if read else 0.0,
+        "prompt_per_second": read / prompt_seconds if prompt_seconds else 0.0,
+        "predicted_n": generated,
+        "predicted_ms": predicted_seconds * 1e3,
+        "predicted_per_token_ms": predicted_seconds * 1e3 / generated if generated else 0.0,
+        "predicted_per_second": generated / predicted_seconds if predicted_seconds else 0.0,
+        "draft_n": sum(one.drafted for one in choices),
+        "draft_n_accepted": sum(one.accepted for one in choices),
+        "undrafted_n": sum(one.undrafted.total() for one in choices),
     }
-
-
-def summed(generations: Sequence[Generation]) -> RequestStats:
-    """The stats of several choices as one; their times overlap where they shared passes."""
-    total = RequestStats()
-    for stats in (generation.stats for generation in generations):
-        for name in _SUMMED:
-            setattr(total, name, getattr(total, name) + getattr(stats, name))
-        pairs = zip_longest(total.accepted_per_position, stats.accepted_per_position, fillvalue=0)
-        total.accepted_per_position = [one + other for one, other in pairs]
-        total.undrafted += stats.undrafted
-        total.row_cost = max(total.row_cost, stats.row_cost)
-        total.exact = total.exact and stats.exact
-    return total
 
 
 def extra(engine: Engine, generation: Generation) -> Extra:
@@ -142,30 +115,21 @@ def extra(engine: Engine, generation: Generation) -> Extra:
     return {"seed": generation.request.seed, "configuration": configuration, "stats": generation.stats.as_dict()}
 
 
-def fingerprint(engine: Engine) -> str:
-    """Changes with whatever may change a text at equal seed: our version, and how the passes are computed."""
-    return f"localspec-{__version__}-{engine.loaded.configuration}".replace(" ", "_")
-
-
 # Tokens of a request, in OpenAI's shape.
 
 
 class PromptDetails(TypedDict):
-    """Of the prompt's tokens."""
-
     cached_tokens: int  # those whose KV was still there
 
 
 class CompletionDetails(TypedDict):
-    """Of the generated tokens."""
-
     accepted_prediction_tokens: int
     # tokens of `prediction` that came true, in their order; how they were drafted does not matter
     rejected_prediction_tokens: int  # the other tokens of `prediction`; they are not counted elsewhere
     reasoning_tokens: int
 
 
-class Usage(TypedDict):
+class TokenUsage(TypedDict):
     """Tokens of a request, over all choices."""
 
     prompt_tokens: int
@@ -175,14 +139,9 @@ class Usage(TypedDict):
     completion_tokens_details: CompletionDetails
 
 
-def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: int = 0) -> Usage:
+def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: int = 0) -> TokenUsage:
     """Tokens of all choices, those of a prompt after one another; a prompt that several share is counted once.
-
-    Args:
-        generations: none if prompts were only read.
-        prompts: tokens of each prompt.
-        reasoning: tokens of thoughts among those that were generated.
-    """
+    `generations`: none if prompts were only read; `reasoning`: tokens of thoughts among those that were generated."""
     each = max(1, len(generations) // len(prompts))
     completion = sum(generation.stats.generated for generation in generations)
     accepted = sum(came_true(generation) for generation in generations)
@@ -201,7 +160,6 @@ def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: 
 
 
 def reasoning_tokens(thoughts: Sequence[str], model: Model) -> int:
-    """How many tokens thoughts are."""
     return sum(len(model.tokenize(thought, special=False, add_bos=False)) for thought in thoughts if thought)
 
 
@@ -332,7 +290,7 @@ class Completion(TypedDict):
     created: int
     model: str
     system_fingerprint: str
-    usage: NotRequired[Usage]
+    usage: NotRequired[TokenUsage]
     timings: NotRequired[Timings]
     localspec: NotRequired[list[Extra]]  # by choice
 
@@ -347,45 +305,21 @@ class TextChoice(TypedDict):
 
 
 class TextCompletion(Completion):
-    """All of it, or one event of a stream."""
-
     choices: list[TextChoice]
 
 
-class FunctionDelta(TypedDict):
-    """What is new of a tool call."""
-
-    name: NotRequired[str]  # only where the call begins
-    arguments: str  # what comes next of the JSON text
-
-
-class CallDelta(TypedDict):
-    """A part of a tool call in a stream: its id and name first, then its arguments as they are written."""
-
-    index: int
-    id: NotRequired[str]
-    type: NotRequired[Literal["function"]]
-    function: FunctionDelta
-
-
 class Function(TypedDict):
-    """What is to be called."""
-
     name: str
     arguments: str  # JSON text; the beginning of one, if the answer was cut within the call
 
 
 class ToolCalled(TypedDict):
-    """A tool call of a whole answer."""
-
     id: str
     type: Literal["function"]
     function: Function
 
 
 class AnswerMessage(TypedDict):
-    """What the model says."""
-
     role: Literal["assistant"]
     content: str | None
     refusal: None
@@ -394,8 +328,6 @@ class AnswerMessage(TypedDict):
 
 
 class ChatChoice(TypedDict):
-    """One whole answer."""
-
     index: int
     message: AnswerMessage
     logprobs: ChatLogProbs | None
@@ -406,28 +338,3 @@ class ChatCompletion(Completion):
     """All of an answer in a conversation."""
 
     choices: list[ChatChoice]
-
-
-class Delta(TypedDict, total=False):
-    """What is new."""
-
-    role: Literal["assistant"]
-    content: str | None
-    reasoning_content: str
-    tool_calls: list[CallDelta]
-
-
-class ChunkChoice(TypedDict):
-    """What is new of one answer."""
-
-    index: int
-    delta: Delta
-    logprobs: NotRequired[ChatLogProbs]
-    finish_reason: FinishWord | None
-
-
-class ChatChunk(Completion):
-    """One event of a stream."""
-
-    choices: list[ChunkChoice]
-    prompt_progress: NotRequired[PromptProgress]  # with `return_progress`, before the answer

@@ -16,8 +16,17 @@ from typing_extensions import NotRequired, TypedDict
 
 from localspec.engine.slot import Event, FinishReason
 from localspec.server.chat.chat import STREAMED, Exchange
-from localspec.server.chat.chat_fields import MOST_PROMPTS, MOST_TOP, ChatFields, CompletionFields, GenerationFields
-from localspec.server.chat.fields import MOST_ITEMS, Body, Json, Unused
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_PROMPTS,
+    MOST_TOP,
+    Body,
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    Json,
+    Unused,
+)
 from localspec.server.chat.prepare import chat_turn, check_text, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import (

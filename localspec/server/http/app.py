@@ -29,7 +29,7 @@ from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
 from localspec.server import messages
-from localspec.server.chat import chat, completions
+from localspec.server.chat import chat
 from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, models, native
 from localspec.server.front import Front, Processes
@@ -285,7 +285,7 @@ def encoding_of(header: str) -> str:
     raise ApiError(415, "invalid_request_error", what, headers=headers)
 
 
-OPENAI_ROUTERS = tuple(one.ROUTER for one in (chat, completions, responses, messages, embeddings, models))
+OPENAI_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, *(one.ROUTER for one in (responses, messages, embeddings, models)))
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (
     monitoring.ROUTER,
@@ -299,7 +299,7 @@ OWN_ROUTERS = (
     page.ROUTER,
 )
 """Served as they are."""
-LM_STUDIO_ROUTERS = (chat.ROUTER, completions.ROUTER, embeddings.ROUTER)
+LM_STUDIO_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, embeddings.ROUTER)
 """Served below /api/v0, too, where LM Studio has them."""
 ELSEWHERE = frozenset(
     {("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props"), ("POST", "/lora-adapters")}

@@ -20,8 +20,7 @@ from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.server.chat.answers import arguments_of
 from localspec.server.chat.chat import Exchange
-from localspec.server.chat.chat_fields import ChatFields, CompletionFields
-from localspec.server.chat.fields import Json, Unused
+from localspec.server.chat.fields import ChatFields, CompletionFields, Json, Unused
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs

@@ -10,12 +10,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic_core import from_json
 
-from localspec.server.chat.chat_fields import MOST_TOP, ChatFields, CompletionFields, FunctionField
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,
     MOST_TOOLS,
+    MOST_TOP,
     Body,
+    ChatFields,
+    CompletionFields,
+    FunctionField,
     Json,
     SamplingFields,
     Speculative,

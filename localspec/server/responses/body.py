@@ -8,8 +8,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from localspec.server.chat.chat_fields import ChatFields, only_text
-from localspec.server.chat.fields import MOST_ITEMS, MOST_TOOLS, Body, Json, SamplingFields, Speculative, Unused
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_TOOLS,
+    Body,
+    ChatFields,
+    Json,
+    SamplingFields,
+    Speculative,
+    Unused,
+    only_text,
+)
 from localspec.server.http.errors import invalid
 
 Earlier = Annotated[Any, Field(description="Accepted from earlier answers; the model does not see it.")]

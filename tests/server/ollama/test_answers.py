@@ -15,7 +15,7 @@ from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.engine.slot import Event
 from localspec.runtime.pool import Pool
 from localspec.server.chat.chat import Exchange, News
-from localspec.server.chat.chat_fields import ChatMessage
+from localspec.server.chat.fields import ChatMessage
 from localspec.server.http.errors import ApiError
 from localspec.server.http.settings import ServerSettings
 from localspec.server.ollama.answers import OllamaReply
