@@ -31,7 +31,7 @@ from localspec.server.http.meter import Meter
 from localspec.server.http.route import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
 from localspec.server.http.streaming import DONE, leaving
-from localspec.server.ollama.body import KeptAlive
+from localspec.server.ollama.answers import KeptAlive
 from localspec.server.ollama.models import NDJSON, free, named
 
 _HOST = "http://localspec"

@@ -139,6 +139,13 @@ class TokenUsage(TypedDict):
     completion_tokens_details: CompletionDetails
 
 
+class InputTokens(TypedDict):
+    """How long a prompt is."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 def usage(generations: Sequence[Generation], prompts: Sequence[int], reasoning: int = 0) -> TokenUsage:
     """Tokens of all choices, those of a prompt after one another; a prompt that several share is counted once.
     `generations`: none if prompts were only read; `reasoning`: tokens of thoughts among those that were generated."""

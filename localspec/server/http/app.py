@@ -41,8 +41,6 @@ from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSe
 from localspec.server.http.streaming import told
 from localspec.server.ollama import answers as ollama_answers
 from localspec.server.ollama import models as ollama_models
-from localspec.server.ollama import page
-from localspec.server.ollama import pull as ollama_pull
 from localspec.server.responses import responses
 from localspec.server.responses.responses import ResponseMemory
 
@@ -295,8 +293,7 @@ OWN_ROUTERS = (
     native.TEXT,
     ollama_answers.ROUTER,
     ollama_models.ROUTER,
-    ollama_pull.ROUTER,
-    page.ROUTER,
+    models.PAGE,
 )
 """Served as they are."""
 LM_STUDIO_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, embeddings.ROUTER)
