@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from localspec.chat.reply.reply import Content, Part
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.answers import arguments_of
+from localspec.server.chat.answers import FinishWord, arguments_of
 from localspec.server.chat.chat import STREAMED, Exchange
 from localspec.server.chat.fields import (
     MOST_ITEMS,
@@ -32,7 +32,6 @@ from localspec.server.chat.fields import (
 )
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import BODIES, ApiError, error_body
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, named_event, told, whole
@@ -49,8 +48,6 @@ class TextBlock(Body):
 
 
 class ToolUseBlock(Body):
-    """A call the assistant made."""
-
     type: Literal["tool_use"]
     id: str
     name: str
@@ -133,8 +130,6 @@ class Thinking(Body):
 
 
 class OutputFormat(Body):
-    """A schema for the answer."""
-
     type: Literal["json_schema"]
     schema_: Json = Field(alias="schema")
 
@@ -232,8 +227,7 @@ class Blocks:
     """Anthropic's content blocks, put together from the parts of an answer; one is open at a time."""
 
     def __init__(self) -> None:
-        self.content: list[Json] = []
-        """Complete blocks, and the one that is open."""
+        self.content: list[Json] = []  # complete blocks, and the one that is open
         self._open = False
         self._arguments = ""  # of the call that is open
 
@@ -299,8 +293,6 @@ class MessageUsage(TypedDict):
 
 
 class MessageAnswer(TypedDict):
-    """An assistant's turn."""
-
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -316,7 +308,6 @@ class TokenCount(TypedDict):
 
 
 def _error_body(error: ApiError) -> Json:
-    """Anthropic's error body."""
     kind = _ERROR_TYPES.get(error.status_code, "api_error" if error.status_code >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 

@@ -4,6 +4,7 @@ they stream."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
 from typing import Any, NamedTuple
@@ -19,17 +20,15 @@ from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.llama.model import Model
 from localspec.runtime.pool import Lease
-from localspec.server.chat.answers import Answers, OneAnswer
-from localspec.server.chat.fields import ChatFields, CompletionFields, Json
-from localspec.server.chat.prepare import TOOLS, AskedPrompt, bound, chat_asked, each_prompt, prepared, text_asked
-from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import (
+from localspec.server.chat.answers import (
     AnswerMessage,
+    Answers,
     ChatChoice,
     ChatCompletion,
     ChatLogProbs,
     Extra,
     Offsets,
+    OneAnswer,
     PromptProgress,
     TextChoice,
     TextCompletion,
@@ -43,19 +42,20 @@ from localspec.server.chat.shapes import (
     timings,
     usage,
 )
+from localspec.server.chat.fields import ChatFields, CompletionFields, Json
+from localspec.server.chat.prepare import TOOLS, AskedPrompt, chat_asked, each_prompt, prepared, text_asked
+from localspec.server.chat.service import Service
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import NO_TOKENS, Tokens
 
-_LOOK_SECONDS = 0.25
-"""Between two looks at how far a prompt is read."""
+_LOOK_SECONDS = 0.25  # between two looks at how far a prompt is read
 
 
 class News(NamedTuple):
     """What one pass brings."""
 
-    number: int
-    """Of the choice."""
+    number: int  # of the choice
     event: Event
     parts: list[Part]
 
@@ -95,7 +95,14 @@ class Exchange:
     async def _begin(
         cls, service: Service, lease: Lease, asked: list[AskedPrompt], choices: int, turn: Turn | None = None
     ) -> Exchange:
-        asked = await bound(service, lease, asked)
+        grammar = asked[0].grammar
+        if grammar is not None:  # of all prompts, as are the options
+            try:
+                options = replace(asked[0].options, grammar=await service.grammar(lease.engine, grammar))
+            except BaseException:
+                lease.release()
+                raise
+            asked = [replace(one, options=options) for one in asked]
         starts = [  # no tokenizing: they are fast. Choices share the seed and differ in the stream of random numbers
             partial(lease.engine.generate, one.prompt, one.options, stream=stream)
             for one in asked
@@ -195,7 +202,6 @@ class ChatReply:
         self._head: Json = exchange.head("chatcmpl", "chat.completion.chunk")
 
     async def collected(self) -> Response:
-        """The whole answer, once it is there."""
         async for _ in self._exchange.news():
             pass
         body = {
@@ -335,7 +341,6 @@ class TextReply:
         self._head: Json = exchange.head("cmpl", "text_completion")
 
     async def collected(self) -> Response:
-        """The whole answer, once it is there."""
         async for _ in self._exchange.news():
             pass
         choices = [

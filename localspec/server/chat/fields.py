@@ -33,25 +33,17 @@ from localspec.server.http.reading import Reading, renamed
 from localspec.settings import Setting, numbers_of
 from localspec.types import SamplingParams
 
-MOST_STOPS = 64
-"""Stop strings in one request; each is searched for in every new text."""
-MOST_CHOICES = 128
-"""Choices of one request (OpenAI's limit)."""
+MOST_STOPS = 64  # stop strings in one request; each is searched for in every new text
+MOST_CHOICES = 128  # choices of one request (OpenAI's limit)
 MOST_ITEMS = 10_000
 """Messages, items or parts in one list: far more than conversations have, and validated in less than 0.1 s."""
-MOST_TOOLS = 1024
-"""Tools of one request, and calls of one message."""
-MOST_BIASES = 4096
-"""Biased tokens or texts of one request; each text is made into tokens."""
-MOST_WAYS = 1024
-"""Texts of a choice."""
-MOST_TOP = 20
-"""Likely tokens that are told at each position."""
-MOST_PROMPTS = 2048
-"""Prompts in one request, as for embeddings; fewer have places."""
+MOST_TOOLS = 1024  # tools of one request, and calls of one message
+MOST_BIASES = 4096  # biased tokens or texts of one request; each text is made into tokens
+MOST_WAYS = 1024  # texts of a choice
+MOST_TOP = 20  # likely tokens that are told at each position
+MOST_PROMPTS = 2048  # prompts in one request, as for embeddings; fewer have places
 
-Json: TypeAlias = dict[str, Any]
-"""A JSON object, read or to be written."""
+Json: TypeAlias = dict[str, Any]  # a JSON object, read or to be written
 Ways = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MOST_WAYS)]
 TokenIds = Annotated[list[int], Field(min_length=1)]
 _Several = Field(min_length=1, max_length=MOST_PROMPTS)
@@ -133,8 +125,6 @@ class Harmless(Body):
 
 
 class StreamOptions(Body):
-    """What a stream brings besides text."""
-
     include_usage: bool | None = about("A last chunk with `usage` and no choices.")
     include_obfuscation: Unused = None
 
@@ -162,8 +152,7 @@ class PredictedText(Body):
 
 # How tokens are drawn.
 
-SAMPLING = numbers_of(SamplingParams)
-"""What is declared of drawing tokens."""
+SAMPLING = numbers_of(SamplingParams)  # what is declared of drawing tokens
 
 
 if TYPE_CHECKING:
@@ -290,7 +279,6 @@ class GenerationFields(Harmless, SamplingFields):
 
     @property
     def choices(self) -> int:
-        """How many are asked for."""
         return self.n or 1
 
     @property
@@ -339,15 +327,14 @@ class ContentPart(TextPart):
 
 
 class RefusalPart(Body):
-    """A piece of what an assistant refused."""
-
     type: Literal["refusal"]
     refusal: str
 
 
-def part_kind(part: Any) -> str:
-    """What tells the parts of a content apart. The tags are no names, so that no error takes them for a field's."""
-    return f"<{part.get('type') if isinstance(part, dict) else getattr(part, 'type', None)}>"
+def part_kind(part: Any, default: str | None = None) -> str:
+    """What tells the parts of a content apart. The tags are no names, so that no error takes them for a field's.
+    `default`: of one that leaves its type out."""
+    return f"<{part.get('type', default) if isinstance(part, dict) else getattr(part, 'type', None)}>"
 
 
 Part = Annotated[
@@ -386,8 +373,6 @@ class CalledFunction(Body):
 
 
 class CallField(Body):
-    """A call in an assistant's message."""
-
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
@@ -417,7 +402,6 @@ class ChatMessage(Body):
 
 
 def message_of(given: ChatMessage) -> Message:
-    """A message for the chat template."""
     content = given.content or ""
     if not isinstance(content, str):
         content = "\n".join(part.text if isinstance(part, ContentPart) else part.refusal for part in content)
@@ -436,8 +420,6 @@ class NamedFunction(Body):
 
 
 class FunctionField(NamedFunction):
-    """A function the model may ask for."""
-
     description: str | None = None
     parameters: Json | None = None
     strict: bool | None = about("Whether calls must fit the schema.")
@@ -544,13 +526,11 @@ class ChatFields(GenerationFields):
         return {name: value for name, value in thought.items() if value is not None} | given
 
     def choice_of_tool(self) -> ToolChoice:
-        """What is said about calling."""
         if isinstance(self.tool_choice, NamedChoice):
             return ToolChoice("named", self.tool_choice.function.name)
         return ToolChoice(self.tool_choice or "auto")
 
     def functions(self) -> list[Tool]:
-        """The tools that may be called."""
         return [
             Tool(
                 one.name,

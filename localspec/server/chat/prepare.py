@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -29,20 +29,12 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
 
-_LONGEST_NAME = 1024
-"""Characters of a text whose tokens are biased."""
+_LONGEST_NAME = 1024  # characters of a text whose tokens are biased
 
 
 def options_of(fields: GenerationFields, engine: Engine, max_tokens: int | None = None, **more: Any) -> Options:
-    """What all choices of a request have in common, the seed chosen.
-
-    Args:
-        max_tokens: overrides the field of that name.
-        more: options that its fields do not tell.
-
-    Raises:
-        ApiError: 400, with the field at fault.
-    """
+    """What all choices of a request have in common, the seed chosen. `max_tokens`: overrides the field of that name;
+    `more`: options that its fields do not tell. ApiError: 400, with the field at fault."""
     model, row = engine.loaded.model, LIMITS["max_tokens"]
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
     if "" in stop:
@@ -113,8 +105,7 @@ def _bad_bias(what: str) -> ApiError:
 
 
 _Result = TypeVar("_Result")
-TOOLS = "tools"
-"""The field of a grammar that no other field asks for: that of calls."""
+TOOLS = "tools"  # the field of a grammar that no other field asks for: that of calls
 _SAID = "localspec-answer"
 """Stands for the last answer of a conversation whose tokens are given: what a template writes after it comes next."""
 
@@ -124,12 +115,9 @@ class AskedPrompt:
     """One prompt and how it is to be answered."""
 
     prompt: Tokens
-    options: Options
-    """But for the grammar."""
-    grammar: Grammar | None = None
-    """What the answer must look like, as it is written."""
-    field: str = TOOLS
-    """Which field asks for it."""
+    options: Options  # but for the grammar, until it is compiled
+    grammar: Grammar | None = None  # what the answer must look like, as it is written
+    field: str = TOOLS  # which field asks for it
 
 
 async def prepared(lease: Lease, work: Callable[[Engine], _Result]) -> _Result:
@@ -156,14 +144,8 @@ async def prompt_length(service: Service, fields: ChatFields) -> int:
 
 
 def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
-    """The turn a chat request asks for, and its prompt.
-
-    Args:
-        said: tokens of a conversation, up to its last answer, that the messages go on from.
-
-    Raises:
-        ApiError: 400, messages that go with no template or do not fit.
-    """
+    """The turn a chat request asks for, and its prompt. `said`: tokens of a conversation, up to its last answer, that
+    the messages go on from. ApiError: 400, messages that go with no template or do not fit."""
     if not engine.template.exists:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "unsupported_model")
     if engine.template.fault:
@@ -198,7 +180,9 @@ def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> 
     headed = turn.dialect.has_channels and not turn.dialect.begins_answer(prompt)
     if wanted is not None and wanted.kind != "schema" and headed:
         prompt = turn.resume(prompt, "", "", thought_out=True)[0]  # a grammar knows of no header
-    return turn, AskedPrompt(prompt, options, _joined(turn, prompt, wanted, field), field)
+    grammar = _joined(turn, prompt, wanted, field)
+    _check_size(grammar, field)
+    return turn, AskedPrompt(prompt, options, grammar, field)
 
 
 def _joined(turn: Turn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
@@ -238,6 +222,7 @@ def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> li
     asked = [AskedPrompt(_prompt_tokens(one, fields.suffix, engine), options, wanted, field) for one in prompts]
     for one in asked:
         check_length(one.prompt, engine, "prompt")
+    _check_size(wanted, field)
     return asked
 
 
@@ -285,13 +270,8 @@ def known_tokens(given: Sequence[int], model: Model, param: str, begin: str = ""
 
 
 def check_text(text: str, engine: Engine, param: str, *, special: bool = True, room: int = 0) -> None:
-    """Refuses a text that has too many tokens for certain.
-
-    Args:
-        param: the field that it came in.
-        special: special tokens in it are read as such.
-        room: tokens that are allowed even if the context holds fewer.
-    """
+    """Refuses a text, of the field `param`, that has too many tokens for certain. `special`: special tokens in it are
+    read as such; `room`: tokens that are allowed even if the context holds fewer."""
     n_ctx = engine.loaded.context.n_ctx
     most = max(n_ctx, room)
     fewest = engine.loaded.model.fewest_tokens(text, most, special=special)
@@ -306,29 +286,14 @@ def check_length(prompt: Tokens, engine: Engine, param: str) -> None:
         raise context_exceeded(len(prompt), n_ctx, param)
 
 
-LONGEST = 512 * 1024
-"""Characters of a grammar, a schema, or the schemas of all tools together."""
-DEEPEST = 64
-"""Brackets within brackets in a GBNF grammar; its reader recurses."""
+LONGEST = 512 * 1024  # characters of a grammar, a schema, or the schemas of all tools together
+DEEPEST = 64  # brackets within brackets in a GBNF grammar; its reader recurses
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 
 
-async def bound(service: Service, lease: Lease, asked: Sequence[AskedPrompt]) -> list[AskedPrompt]:
-    """With the grammar compiled that all prompts of a request have; the lease is released if that fails."""
-    grammar = asked[0].grammar
+def _check_size(grammar: Grammar | None, field: str) -> None:
     if grammar is None:
-        return list(asked)
-    await prepared(lease, lambda _: _check_size(grammar, asked[0].field))
-    try:
-        constraint = await service.grammar(lease.engine, grammar)
-    except BaseException:
-        lease.release()
-        raise
-    options = replace(asked[0].options, grammar=constraint)  # which they share, too
-    return [replace(one, options=options) for one in asked]
-
-
-def _check_size(grammar: Grammar, field: str) -> None:
+        return
     size, what = len(grammar.source), ""
     if size > LONGEST:
         of = f" (the {grammar.name})" if grammar.name else ""

@@ -79,22 +79,17 @@ _Result = TypeVar("_Result")
 Handle: TypeAlias = Callable[[Request], Awaitable[Response]]
 _GRAMMARS = 2
 """Grammars that are compiled at once, and large ones that are tried; the others wait without a thread."""
-_WAITING_GRAMMARS = 8
-"""Large grammars that may wait to be tried: one of them may take some seconds."""
-_PULLS = 2
-"""Models that are installed at once; the others wait without a thread."""
-_LARGE_BODIES = 2
-"""Large bodies that are parsed at once; the others wait without a thread."""
+_WAITING_GRAMMARS = 8  # large grammars that may wait to be tried: one of them may take some seconds
+_PULLS = 2  # models that are installed at once; the others wait without a thread
+_LARGE_BODIES = 2  # large bodies that are parsed at once; the others wait without a thread
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
     """Answers of a model that have begun and not ended."""
 
-    count: int
-    """Those that wait for a slot included."""
-    reading: Mapping[int, int]
-    """Tokens of their prompts that have been read, by a number for each."""
+    count: int  # those that wait for a slot included
+    reading: Mapping[int, int]  # tokens of their prompts that have been read, by a number for each
 
 
 class Elsewhere(Protocol):
@@ -132,34 +127,24 @@ class Service:
         self.front: Elsewhere | None = None
         """The way to the processes that have the models; None = this one has them."""
         self.ignored = IgnoredNames()
-        self.large_bodies = CapacityLimiter(_LARGE_BODIES)
-        """Bounds the threads that parse large bodies."""
-        self.compiling = CapacityLimiter(_GRAMMARS)
-        """Bounds the threads that compile grammars."""
-        self.trying = CapacityLimiter(_GRAMMARS)
-        """Bounds the processes in which large grammars are tried."""
-        self.pulling = CapacityLimiter(_PULLS)
-        """Bounds the threads that install models."""
+        self.large_bodies = CapacityLimiter(_LARGE_BODIES)  # bounds the threads that parse large bodies
+        self.compiling = CapacityLimiter(_GRAMMARS)  # bounds the threads that compile grammars
+        self.trying = CapacityLimiter(_GRAMMARS)  # bounds the processes in which large grammars are tried
+        self.pulling = CapacityLimiter(_PULLS)  # bounds the threads that install models
         self.trials = Trials()
         self.started = int(time())
         self.ending = False
-        self.stopped = False
-        """Running answers were ended, too."""
-        self.ready = False
-        """The default model has been loaded."""
-        self.known: dict[str, dict[str, Any]] = {}
-        """What /props says of each model that was loaded here."""
-        self.live: Counter[str] = Counter()
-        """Answers under way by model, those that wait for a slot included."""
+        self.stopped = False  # running answers were ended, too
+        self.ready = False  # the default model has been loaded
+        self.known: dict[str, dict[str, Any]] = {}  # what /props says of each model that was loaded here
+        self.live: Counter[str] = Counter()  # answers under way by model, those that wait for a slot included
         self._answers: set[Answers] = set()
         self._numbers = count(randbits(48))  # other ones than those of a process that was here before
-        self._running: dict[int, tuple[str, Generation]] = {}
-        """Model and answer, of those that have not ended."""
+        self._running: dict[int, tuple[str, Generation]] = {}  # model and answer, of those that have not ended
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._waiting_for_load = 0
         self._reader = asyncio.Lock()
-        self.reading = 0
-        """Requests whose texts are read, or wait to be."""
+        self.reading = 0  # requests whose texts are read, or wait to be
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -169,12 +154,8 @@ class Service:
         return str(name) if known else self.pool.default
 
     async def lease(self, name: str | None) -> Lease:
-        """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`.
-
-        Raises:
-            ApiError: 404 no such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it
-                cannot be loaded.
-        """
+        """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`. ApiError: 404 no
+        such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it cannot be loaded."""
         wanted = self.resolve(name)
         while not self.ending:
             lease = self.pool.lease_loaded(wanted)
@@ -197,7 +178,6 @@ class Service:
         raise ending()
 
     def loading(self, name: str) -> bool:
-        """Whether a model is on its way into memory."""
         return name in self._loads
 
     async def load(self, name: str, progress: Progress | None = None) -> None:
@@ -226,12 +206,9 @@ class Service:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answer(self, lease: Lease, starts: Sequence[Callable[[], Generation]]) -> Answers:
-        """Starts the generations of a request and takes its lease over; the caller closes the answers.
-
-        Args:
-            lease: on the engine; released here, when the answers are closed and the last generation has ended, or if
-                they cannot be started.
-            starts: each submits one generation to the engine; there may be none.
+        """Starts the generations of a request, each by one of `starts`, and takes its lease over, which is released
+        when the answers are closed and the last generation has ended, or if they cannot be started; the caller closes
+        the answers.
 
         Raises:
             ApiError: 503 the queue is full or the server is ending, 400 more choices than there are places.
@@ -323,8 +300,7 @@ class Service:
         requests of several texts take turns.
 
         Args:
-            name: of the model, for the meter.
-            tokens: of the text.
+            name, tokens: of the model and the text, for the meter.
             work: `Engine.embed` or `Engine.score`, to be given what says whether the result is not wanted any more.
             left: is done when the client has left.
         """

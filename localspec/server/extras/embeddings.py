@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["embeddings"], route_class=ModelRoute)
-MOST_INPUTS = 2048
-"""Texts in one request."""
+MOST_INPUTS = 2048  # texts in one request
+LONG_TOKEN = 64  # characters of a token at most, in texts that are cut to the context: few tokens are longer
 
 
 class PromptText(Body):
@@ -48,13 +48,10 @@ Mixed = Annotated[list[TokenId | str], Field(min_length=1), AfterValidator(_with
 """Tokens, and texts between them."""
 Input = str | Mixed | PromptText | Parts
 Inputs = Input | Annotated[list[Input], Field(min_length=1, max_length=MOST_INPUTS)]
-Plain: TypeAlias = str | list[int | str]
-"""One of them without its object."""
+Plain: TypeAlias = str | list[int | str]  # one of them without its object
 
 
 class EmbeddingsBody(Body):
-    """What is to be embedded."""
-
     input: Inputs
     """A text, its tokens with or without texts between them, an object with a text or its parts, or a list of those."""
     model: str | None = about("Name of a model; None = the default one.")
@@ -162,11 +159,8 @@ def joined(engine: Engine, parts: list[int | str], param: str, *, special: bool)
 
 
 def tokens_of(engine: Engine, texts: Sequence[Plain], most: int | None = None) -> list[Tokens]:
-    """The tokens of every text.
-
-    Args:
-        most: longer ones are cut after so many tokens; None = those that the context does not hold are refused.
-    """
+    """The tokens of every text. `most`: longer ones are cut after so many; None = those that the context does not hold
+    are refused."""
     found: list[Tokens] = []
     limit, known = engine.loaded.context.n_ctx, engine.loaded.model.n_vocab
     for number, one in enumerate(texts):

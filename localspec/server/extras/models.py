@@ -31,8 +31,7 @@ from localspec.server.ollama.models import capabilities, describe, stamp
 ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)
 LM_STUDIO = APIRouter(prefix="/api/v0", tags=["LM Studio"])
 BODIES["/api/v0/"] = ApiError.body
-_ANTHROPIC = "anthropic-version"
-"""A header of Anthropic's clients."""
+_ANTHROPIC = "anthropic-version"  # a header of Anthropic's clients
 
 
 class FileFacts(TypedDict):
@@ -65,8 +64,6 @@ class ModelMeta(TypedDict):
 
 
 class Listed(FileFacts):
-    """One model of LM Studio's list."""
-
     id: str
     object: Literal["model"]
 
@@ -107,10 +104,10 @@ class Done(TypedDict):
 
 
 @ROUTER.get("/models", summary="List the models", response_model=ModelList)
-async def list_models(request: Request) -> Any:
+def list_models(request: Request) -> Any:
     """The default model first, then everything installed; each may be named in a request. Anthropic's clients, which
     say their version, get their list."""
-    found = await _cards(request.app.state.service)
+    found = _cards(request.app.state.service)
     if _ANTHROPIC not in request.headers:
         return {"object": "list", "data": found}
     data = [_as_anthropic(card) for card in found]
@@ -119,10 +116,10 @@ async def list_models(request: Request) -> Any:
 
 
 @ROUTER.get("/models/{name:path}", summary="One model", response_model=ModelCard)
-async def get_model(request: Request, name: str) -> Any:
+def get_model(request: Request, name: str) -> Any:
     """A model by its name or alias; names of the hub have a slash in them."""
     service: Service = request.app.state.service
-    card = _of_name(service, await _cards(service), name)
+    card = _of_name(service, _cards(service), name)
     return JSONResponse(_as_anthropic(card)) if _ANTHROPIC in request.headers else card
 
 
@@ -151,16 +148,16 @@ async def unload(request: Request, fields: NamedModel) -> Done:
 
 
 @LM_STUDIO.get("/models", summary="List the models (LM Studio's API)", response_model_exclude_none=True)
-async def list_listed(request: Request) -> ListedModels:
+def list_listed(request: Request) -> ListedModels:
     """The default model first, then everything installed that can be read."""
-    return {"object": "list", "data": await to_thread.run_sync(_listed, request.app.state.service)}
+    return {"object": "list", "data": _listed(request.app.state.service)}
 
 
 @LM_STUDIO.get("/models/{name:path}", summary="One model (LM Studio's API)", response_model_exclude_none=True)
-async def get_listed(request: Request, name: str) -> Listed:
+def get_listed(request: Request, name: str) -> Listed:
     """A model by its name or alias."""
     service: Service = request.app.state.service
-    return _of_name(service, await to_thread.run_sync(_listed, service), name)
+    return _of_name(service, _listed(service), name)
 
 
 def _of_name(service: Service, models: Sequence[_Model], name: str) -> _Model:
@@ -213,11 +210,9 @@ _UNREAD: FileFacts = {
 """What is said of a model whose file cannot be read."""
 
 
-async def _cards(service: Service) -> list[ModelCard]:
+def _cards(service: Service) -> list[ModelCard]:
     """Every model that may be asked for, the default first."""
-    names = await to_thread.run_sync(service.pool.names)
-    loaded = service.pool.facts()
-    facts = await to_thread.run_sync(_facts, service)
+    loaded, facts = service.pool.facts(), _facts(service)
     return [
         {
             **facts.get(name, _UNREAD),
@@ -229,7 +224,7 @@ async def _cards(service: Service) -> list[ModelCard]:
             "status": "loaded" if name in loaded else "unloaded",
             "meta": _meta(loaded[name]) if name in loaded else None,
         }
-        for name, created in names.items()
+        for name, created in service.pool.names().items()
     ]
 
 
@@ -260,8 +255,7 @@ def _weight(path: Path) -> tuple[int, int]:
     return sum(part.parameters for part in parts), sum(part.tensor_bytes for part in parts)
 
 
-PAGE = APIRouter(tags=["page"])
-"""It has no scripts and loads nothing."""
+PAGE = APIRouter(tags=["page"])  # it has no scripts and loads nothing
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }

@@ -15,6 +15,17 @@ from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
 from localspec.engine.slot import Event, FinishReason
+from localspec.server.chat.answers import (
+    Extra,
+    InputTokens,
+    PromptProgress,
+    Timings,
+    TokenLogProbs,
+    TopLogProb,
+    chat_log_probs,
+    extra,
+    timings,
+)
 from localspec.server.chat.chat import STREAMED, Exchange
 from localspec.server.chat.fields import (
     MOST_ITEMS,
@@ -30,17 +41,6 @@ from localspec.server.chat.fields import (
 )
 from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import (
-    Extra,
-    InputTokens,
-    PromptProgress,
-    Timings,
-    TokenLogProbs,
-    TopLogProb,
-    chat_log_probs,
-    extra,
-    timings,
-)
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
 from localspec.server.http.route import JsonRoute, ModelRoute
@@ -51,12 +51,9 @@ if TYPE_CHECKING:
 
 
 ROUTER = APIRouter(tags=["llama-server"], route_class=ModelRoute)
-WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)
-"""Routes that need no model."""
-_LONG_TOKEN = 64
-"""Characters of a token at most, in texts around a gap that are cut to the context: few tokens are longer."""
-_ANSWER = 128
-"""Tokens that a gap is thought to need where the request does not say."""
+WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)  # routes that need no model
+_LONG_TOKEN = 64  # characters of a token at most, in texts around a gap that are cut: few tokens are longer
+_ANSWER = 128  # tokens that a gap is thought to need where the request does not say
 _MISSING = object()
 
 
@@ -96,8 +93,6 @@ class NativeFields(GenerationFields):
 
 
 class NativeCompletion(NativeFields):
-    """POST /completion."""
-
     prompt: Input | Annotated[list[Input], Field(min_length=1, max_length=MOST_PROMPTS)]
 
 
@@ -110,8 +105,6 @@ class Chunk(Body):
 
 
 class Infill(NativeFields):
-    """POST /infill."""
-
     input_prefix: str = about("Text before the gap.", default="")
     input_suffix: str = about("Text after the gap.", default="")
     input_extra: Annotated[list[Chunk], Field(max_length=MOST_ITEMS)] | None = about(
@@ -121,8 +114,6 @@ class Infill(NativeFields):
 
 
 class TopProb(TypedDict):
-    """A likely token."""
-
     id: int
     token: str
     bytes: list[int]
@@ -296,8 +287,7 @@ class _Reply:
         self._fields, self._exchange, self._index = fields, exchange, index
         self._answer, self._generation = exchange.choices[0], exchange.choices[0].generation
         self._said, self._tokens = "", list[int]()
-        self._begun = 0.0
-        """When the first token came."""
+        self._begun = 0.0  # when the first token came
 
     async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """Pieces as they come, and the last."""
@@ -312,7 +302,6 @@ class _Reply:
         yield self._last("", ())
 
     async def whole(self) -> Response:
-        """The whole answer, once it is there."""
         async for news in self._exchange.news():
             if news is not None:
                 self._take(news.event)
@@ -397,8 +386,6 @@ MOST_TOKENS = 1 << 13
 
 
 class TokenizeFields(Body):
-    """POST /tokenize."""
-
     model: str | None = None
     content: str
     add_special: bool = about("Begin with the begin-of-sequence token, if the model wants one.", default=False)
@@ -416,8 +403,6 @@ class Tokenized(BaseModel):
 
 
 class DetokenizeFields(Body):
-    """POST /detokenize."""
-
     model: str | None = None
     tokens: list[int]
 

@@ -21,7 +21,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.server.chat.answers import arguments_of
+from localspec.server.chat.answers import TokenLogProbs, arguments_of, chat_log_probs
 from localspec.server.chat.chat import Exchange
 from localspec.server.chat.fields import (
     MOST_ITEMS,
@@ -31,22 +31,21 @@ from localspec.server.chat.fields import (
     Body,
     ChatFields,
     CompletionFields,
-    FunctionField,
     Json,
     SamplingFields,
     Speculative,
+    ToolField,
     Unused,
     about,
 )
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
-from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
+from localspec.server.extras.embeddings import LONG_TOKEN, MOST_INPUTS, joined, shortened, tokens_of, vectors
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
 from localspec.server.ollama.models import LINES, NDJSON, REFUSED, error_body, free, named, stamp
-from localspec.types import Float32Array, Tokens
+from localspec.types import Tokens
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
@@ -89,8 +88,6 @@ class OllamaFunction(Body):
 
 
 class OllamaCall(Body):
-    """A call in an assistant's message."""
-
     id: str | None = None
     type: Unused = None
     function: OllamaFunction
@@ -105,11 +102,8 @@ class OllamaMessage(Body):
     tool_call_id: str | None = about("The call whose result this is; left out: the first without one.")
 
 
-class OllamaTool(Body):
-    """A function the model may call."""
-
+class OllamaTool(ToolField):
     type: Literal["function"] = "function"
-    function: FunctionField
 
 
 class KeptAlive(Body):
@@ -166,8 +160,6 @@ class Wanted(KeptAlive):
 
 
 class OllamaChat(Wanted):
-    """POST /api/chat."""
-
     messages: Annotated[list[OllamaMessage], Field(max_length=MOST_ITEMS)] = Field(
         default_factory=list, description="The conversation; none = only load the model."
     )
@@ -198,8 +190,6 @@ class OllamaChat(Wanted):
 
 
 class OllamaGenerate(Wanted):
-    """POST /api/generate."""
-
     prompt: str = about("What is asked; none = only load the model.", default="")
     suffix: str | None = about("Text after the gap that the answer fills.")
     system: str | None = about("A system message.")
@@ -213,10 +203,7 @@ class OllamaGenerate(Wanted):
         return bool(self.raw or self.suffix)
 
     def check(self) -> None:
-        """
-        Raises:
-            ApiError: 400, a field that would change the answer, or fields that exclude each other.
-        """
+        """ApiError 400: a field that would change the answer, or fields that exclude each other."""
         if self.template:
             raise invalid("template is not supported: the model's own chat template is used.", "template")
         if self.context and self.alone:
@@ -248,13 +235,9 @@ class OllamaGenerate(Wanted):
 
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=ModelRoute, responses=REFUSED)
-_LONG_TOKEN = 64
-"""Characters of a token at most, in texts that are cut to the context: few tokens are longer."""
 
 
 class OllamaEmbed(KeptAlive):
-    """POST /api/embed."""
-
     input: str | Annotated[list[str], Field(max_length=MOST_INPUTS)] = Field(
         default_factory=list, description="A text or several; none = only load the model."
     )
@@ -287,11 +270,27 @@ class Vector(TypedDict):
 @ROUTER.post("/embed", summary="Embed texts (Ollama's API)")
 async def embed(request: Request, body: OllamaEmbed) -> Embedded:
     """The same vectors as /v1/embeddings."""
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    service: Service = request.app.state.service
+    texts = [text for text in ([body.input] if isinstance(body.input, str) else body.input) if text]
     begun = perf_counter()
-    found, count, loaded = await _vectors(request, body, [text for text in texts if text], cut=body.truncate)
+    name = await named(service, body.model)
+    lease = await service.lease(name)
+    loaded = perf_counter()
+
+    def tokens(engine: Engine) -> list[Tokens]:
+        limit = engine.loaded.context.n_ctx
+        if not body.truncate:
+            return tokens_of(engine, texts)
+        return [tokens_of(engine, [text[: limit * LONG_TOKEN]], limit)[0] for text in texts]
+
+    try:
+        found, count = await vectors(request, lease, tokens) if texts else ([], 0)
+    finally:
+        lease.release()
+    if body.frees:
+        await free(service, name)
     return {
-        "model": body.model or request.app.state.service.pool.default,
+        "model": body.model or service.pool.default,
         "embeddings": [shortened(vector, body.dimensions or None).tolist() for vector in found],
         "total_duration": _nanoseconds(perf_counter() - begun),
         "load_duration": _nanoseconds(loaded - begun),
@@ -302,32 +301,9 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
 @ROUTER.post("/embeddings", summary="Embed a text (Ollama's older API)")
 async def embeddings(request: Request, body: OllamaEmbeddings) -> Vector:
     """One vector."""
-    found, _, _ = await _vectors(request, body, [body.prompt] if body.prompt else [], cut=True)
-    return {"embedding": found[0].tolist() if found else []}
-
-
-async def _vectors(
-    request: Request, body: KeptAlive, texts: list[str], *, cut: bool
-) -> tuple[list[Float32Array], int, float]:
-    """A vector for each text, the tokens of all, and when the model was in memory."""
-    service: Service = request.app.state.service
-    name = await named(service, body.model)
-    lease = await service.lease(name)
-    loaded = perf_counter()
-
-    def tokens(engine: Engine) -> list[Tokens]:
-        limit = engine.loaded.context.n_ctx
-        if not cut:
-            return tokens_of(engine, texts)
-        return [tokens_of(engine, [text[: limit * _LONG_TOKEN]], limit)[0] for text in texts]
-
-    try:
-        found, count = await vectors(request, lease, tokens) if texts else ([], 0)
-    finally:
-        lease.release()
-    if body.frees:
-        await free(service, name)
-    return found, count, loaded
+    texts = [body.prompt] if body.prompt else []
+    found = await embed(request, OllamaEmbed(model=body.model, keep_alive=body.keep_alive, input=texts))
+    return {"embedding": found["embeddings"][0] if texts else []}
 
 
 class Called(TypedDict):
@@ -438,8 +414,7 @@ class OllamaReply:
     def __init__(self, body: Wanted, name: str) -> None:
         """`name`: what the model of the request is called here."""
         self.body, self.name = body, name
-        self._begun = self.loaded = perf_counter()
-        """When it began, and when the model was in memory."""
+        self._begun = self.loaded = perf_counter()  # when it began, and when the model was in memory
         self._calls = 0
         self._open: CallBegun | None = None
         self._arguments = ""  # of the call that is open
@@ -457,7 +432,6 @@ class OllamaReply:
         exchange.answers.close()
 
     async def whole(self, exchange: Exchange) -> Response:
-        """The whole answer, once it is there."""
         parts = [part async for news in exchange.news() if news for part in news.parts]
         return json_response(self.said(self.spoken(parts), **self._scores(exchange), **self._end(exchange)))
 

@@ -38,8 +38,7 @@ from localspec.server.http.errors import BODIES, ApiError, from_localspec, inval
 from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import leaving, told
 
-_LATEST = ":latest"
-"""What Ollama's clients put after a name that has no tag."""
+_LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
 NDJSON = "application/x-ndjson"
 LINES: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
 """For the OpenAPI document: a path answers with objects, one a line, unless `stream` is false."""
@@ -105,8 +104,6 @@ Capability = Literal["completion", "tools", "thinking", "insert"]
 
 
 class ApiVersion(BaseModel):
-    """Which API is spoken, and who speaks it."""
-
     version: str  # version of Ollama whose API this is
     localspec: str  # version of localspec
 
@@ -139,8 +136,6 @@ class Tags(BaseModel):
 
 
 class Running(OllamaModel):
-    """A model in memory."""
-
     expires_at: str  # when it leaves memory if no request asks for it; far away if it stays
     size_vram: int  # bytes of its weights on GPUs
     context_length: int  # tokens a conversation may have
@@ -151,8 +146,6 @@ class RunningModels(BaseModel):
 
 
 class ShowBody(Body):
-    """POST /api/show."""
-
     other_names: ClassVar[dict[str, str]] = {"name": "model"}
     model: str | None = about("Name of a model; left out: the default.")
     verbose: bool | None = about("Accepted and not used: long lists are always left out.")
@@ -174,14 +167,11 @@ class _Described:
     """What is told of a file."""
 
     details: Details
-    bytes: int
-    """Of all parts."""
-    weights: int
-    """Bytes of the tensors."""
+    bytes: int  # of all parts
+    weights: int  # bytes of the tensors
     parameters: int
     digest: str
-    header: Header
-    """Of the first part."""
+    header: Header  # of the first part
 
 
 @ROUTER.get("/version", summary="Version of Ollama's API")
@@ -191,13 +181,10 @@ async def version() -> ApiVersion:
 
 
 @ROUTER.get("/tags", summary="List the models (Ollama's API)")
-async def tags(request: Request) -> Tags:
+def tags(request: Request) -> Tags:
     """The default model first, then everything installed that can be read."""
-    return Tags(models=await to_thread.run_sync(_tags, request.app.state.service))
-
-
-def _tags(service: Service) -> list[Tag]:
-    found = []
+    service: Service = request.app.state.service
+    found: list[Tag] = []
     for name, created in service.pool.names().items():
         try:
             what = describe(service.pool.files(name).target)
@@ -211,16 +198,13 @@ def _tags(service: Service) -> list[Tag]:
         }
         aliases = service.settings.aliases if name == service.pool.default else ()
         found += [Tag(name=one, model=one, **facts) for one in (name, *aliases)]
-    return found
+    return Tags(models=found)
 
 
 @ROUTER.get("/ps", summary="List the models in memory (Ollama's API)")
-async def running(request: Request) -> RunningModels:
+def running(request: Request) -> RunningModels:
     """Those that answer without being loaded first."""
-    return RunningModels(models=await to_thread.run_sync(_running, request.app.state.service))
-
-
-def _running(service: Service) -> list[Running]:
+    service: Service = request.app.state.service
     found = []
     for name, facts in service.pool.facts().items():
         what, left = describe(Path(facts.target)), service.pool.leaves_in(name)
@@ -236,7 +220,7 @@ def _running(service: Service) -> list[Running]:
                 context_length=facts.context,
             )
         )
-    return found
+    return RunningModels(models=found)
 
 
 @ROUTER.post("/show", summary="What a model is (Ollama's API)")
@@ -244,11 +228,8 @@ async def show(request: Request, body: ShowBody) -> Shown:
     """Facts from its file; it is not loaded for this."""
     service: Service = request.app.state.service
     name = await named(service, body.model)
-    return await to_thread.run_sync(_shown, service, name)
-
-
-def _shown(service: Service, name: str) -> Shown:
-    what, facts = describe(service.pool.files(name).target), service.pool.facts().get(name)
+    what = await to_thread.run_sync(lambda: describe(service.pool.files(name).target))
+    names, facts = await to_thread.run_sync(service.pool.names), service.pool.facts().get(name)
     template = what.header.chat_template or ""
     info = {key: _plain(value) for key, value in what.header.metadata.items() if key != "tokenizer.chat_template"}
     info["general.parameter_count"] = what.parameters
@@ -259,7 +240,7 @@ def _shown(service: Service, name: str) -> Shown:
         details=what.details,
         model_info=info,
         capabilities=capabilities(what.header, facts),
-        modified_at=stamp(service.pool.names().get(name, 0)),
+        modified_at=stamp(names.get(name, 0)),
     )
 
 
@@ -318,13 +299,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int) else None
 
 
-_SECONDS = 0.25
-"""How often the progress of a file is told."""
+_SECONDS = 0.25  # how often the progress of a file is told
 
 
 class OllamaPull(Body):
-    """POST /api/pull."""
-
     other_names: ClassVar[dict[str, str]] = {"name": "model"}
     model: str = Field(min_length=1, description="A pair or model of the catalogue, or `user/repo[:quant]`.")
     stream: bool = True
@@ -332,8 +310,6 @@ class OllamaPull(Body):
 
 
 class PullProgress(BaseModel):
-    """How far it is."""
-
     status: str  # what is done now; `success` at the end
     digest: str | None = None  # of the file that comes
     total: int | None = None  # bytes of it
@@ -370,8 +346,7 @@ class _Pull:
         self._stop = threading.Event()
         self._told: dict[str, tuple[float, str]] = {}
         self._digests: dict[str, str] = {}
-        self.done = False
-        """It is installed already."""
+        self.done = False  # it is installed already
 
     async def lines(self) -> AsyncIterator[str]:
         """Its states, an object a line; an error is the last."""

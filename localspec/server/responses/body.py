@@ -23,6 +23,7 @@ from localspec.server.chat.fields import (
     Unused,
     about,
     only_text,
+    part_kind,
 )
 from localspec.server.http.errors import invalid
 
@@ -51,8 +52,6 @@ class MessageItem(Body):
 
 
 class CallItem(Body):
-    """A call the assistant made."""
-
     type: Literal["function_call"]
     call_id: str
     name: str
@@ -62,8 +61,6 @@ class CallItem(Body):
 
 
 class OutputItem(Body):
-    """The result of a call."""
-
     type: Literal["function_call_output"]
     call_id: str
     output: Texts
@@ -82,8 +79,6 @@ class ReasoningText(Body):
 
 
 class ReasoningItem(Body):
-    """What the assistant thought."""
-
     type: Literal["reasoning"]
     id: str | None = None
     summary: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
@@ -92,18 +87,13 @@ class ReasoningItem(Body):
     status: Earlier = None
 
 
-def _kind(item: Any) -> Any:
-    """A message may leave its type out. The tags are no names, so that no error takes them for a field's."""
-    return f"<{item.get('type', 'message') if isinstance(item, dict) else getattr(item, 'type', None)}>"
-
-
 Item = Annotated[
     Annotated[MessageItem, Tag("<message>")]
     | Annotated[CallItem, Tag("<function_call>")]
     | Annotated[OutputItem, Tag("<function_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")],
     Discriminator(
-        _kind,
+        lambda item: part_kind(item, default="message"),
         custom_error_type="unknown_item",
         custom_error_message="items are of the type message, function_call, function_call_output or reasoning",
     ),
@@ -146,8 +136,6 @@ class NamedTool(NamedFunction):
 
 
 class TextFormat(Body):
-    """The form of the answer."""
-
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None

@@ -15,11 +15,7 @@ from typing_extensions import TypedDict
 
 from localspec.chat.reply.reply import Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.chat import STREAMED, Exchange, News
-from localspec.server.chat.fields import Json
-from localspec.server.chat.prepare import prompt_length
-from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import (
+from localspec.server.chat.answers import (
     Extra,
     InputTokens,
     PromptProgress,
@@ -30,6 +26,10 @@ from localspec.server.chat.shapes import (
     reasoning_tokens,
     timings,
 )
+from localspec.server.chat.chat import STREAMED, Exchange, News
+from localspec.server.chat.fields import Json
+from localspec.server.chat.prepare import prompt_length
+from localspec.server.chat.service import Service
 from localspec.server.http.errors import ApiError
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
@@ -67,8 +67,6 @@ class ReasoningOutput(TypedDict):
 
 
 class CallOutput(TypedDict):
-    """What the model asks its caller to run."""
-
     id: str
     type: Literal["function_call"]
     call_id: str
@@ -103,8 +101,6 @@ class ResponseFailure(TypedDict):
 
 
 class IncompleteDetails(TypedDict):
-    """Why the answer is not whole."""
-
     reason: Literal["max_output_tokens"]
 
 
@@ -150,16 +146,12 @@ class Deleted(TypedDict):
 
 MOST_ANSWERS = 1024
 MOST_BYTES = 64 << 20
-_OVERHEAD = 2048
-"""Bytes of an answer besides its text, about."""
+_OVERHEAD = 2048  # bytes of an answer besides its text, about
 
 
 class Remembered(NamedTuple):
-    """One answer."""
-
     response: ResponseObject
-    conversation: Sequence[Json]
-    """All messages up to and with the answer, without instructions."""
+    conversation: Sequence[Json]  # all messages up to and with the answer, without instructions
 
 
 class ResponseMemory:
@@ -367,8 +359,7 @@ class Items:
     """OpenAI's output items, put together from the parts of an answer; `status` says whether the last is open."""
 
     def __init__(self) -> None:
-        self.output: list[Any] = []
-        """`ItemOutput`, each."""
+        self.output: list[Any] = []  # `ItemOutput`, each
 
     def add(self, parts: Sequence[Part], log_probs: Sequence[TokenLogProbs] = ()) -> list[Json]:
         """Takes parts, and log-probabilities of the text among them; returns the events they bring."""
