@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import perf_counter, time
@@ -44,14 +43,12 @@ from localspec.server.extras.embeddings import LONG_TOKEN, MOST_INPUTS, joined, 
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
-from localspec.server.ollama.models import LINES, NDJSON, REFUSED, error_body, free, named, stamp
+from localspec.server.ollama.models import LINES, NDJSON, REFUSED, KeptAlive, error_body, free, named, stamp
 from localspec.types import Tokens
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
-_DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
-"""As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
 _AtStart = Annotated[Any, Field(description="Accepted and not used: `localspec serve` was told when it started.")]
 
 
@@ -104,27 +101,6 @@ class OllamaMessage(Body):
 
 class OllamaTool(ToolField):
     type: Literal["function"] = "function"
-
-
-class KeptAlive(Body):
-    """What names a model and says how long it stays in memory."""
-
-    model: str | None = about("Name of a model; left out: the default.")
-    keep_alive: str | float | None = about("0 frees the model's memory after the answer; else `--idle-unload` decides.")
-
-    @field_validator("keep_alive")
-    @classmethod
-    def _is_duration(cls, value: str | float | None) -> str | float | None:
-        if isinstance(value, str) and not _DURATION.fullmatch(value.strip()):
-            raise ValueError("it must be a number of seconds or a duration such as 5m")
-        return value
-
-    @property
-    def frees(self) -> bool:
-        """Whether the model's memory is not needed after this request."""
-        if isinstance(self.keep_alive, str):
-            return not re.search("[1-9]", self.keep_alive)
-        return self.keep_alive == 0
 
 
 class Wanted(KeptAlive):

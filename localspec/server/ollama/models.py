@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Literal
 
 from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from starlette.responses import Response, StreamingResponse
 
 from localspec import __version__
@@ -39,6 +40,8 @@ from localspec.server.http.route import JsonRoute
 from localspec.server.http.streaming import leaving, told
 
 _LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
+_DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
+"""As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
 NDJSON = "application/x-ndjson"
 LINES: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
 """For the OpenAPI document: a path answers with objects, one a line, unless `stream` is false."""
@@ -57,6 +60,27 @@ def error_body(error: ApiError) -> Json:
 
 
 BODIES["/api/"] = error_body
+
+
+class KeptAlive(Body):
+    """What names a model and says how long it stays in memory."""
+
+    model: str | None = about("Name of a model; left out: the default.")
+    keep_alive: str | float | None = about("0 frees the model's memory after the answer; else `--idle-unload` decides.")
+
+    @field_validator("keep_alive")
+    @classmethod
+    def _is_duration(cls, value: str | float | None) -> str | float | None:
+        if isinstance(value, str) and not _DURATION.fullmatch(value.strip()):
+            raise ValueError("it must be a number of seconds or a duration such as 5m")
+        return value
+
+    @property
+    def frees(self) -> bool:
+        """Whether the model's memory is not needed after this request."""
+        if isinstance(self.keep_alive, str):
+            return not re.search("[1-9]", self.keep_alive)
+        return self.keep_alive == 0
 
 
 def spellings(service: Service, name: str | None) -> tuple[str, ...]:
