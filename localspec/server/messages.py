@@ -12,81 +12,73 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from localspec.chat.reply.reply import Content, Part, Reasoning
+from localspec.chat.reply.reply import Content, Part
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.answers import arguments_of
+from localspec.server.chat.answers import FinishWord, arguments_of
 from localspec.server.chat.chat import STREAMED, Exchange
-from localspec.server.chat.chat_fields import ChatFields, only_text, part_kind
 from localspec.server.chat.fields import (
     MOST_ITEMS,
     MOST_STOPS,
     MOST_TOOLS,
     Body,
+    ChatFields,
     Json,
     SamplingFields,
     Speculative,
     Unused,
+    about,
+    only_text,
+    part_kind,
 )
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import BODIES, ApiError, error_body
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, named_event, told, whole
 
-Cached = Annotated[dict[str, Any] | None, Field(description="Accepted and not needed: prompts are cached anyway.")]
+Cached = Annotated[Json | None, Field(description="Accepted and not needed: prompts are cached anyway.")]
 _UNSEEN = Field(description="Accepted from answers of other servers; the model does not see it.")
 
 
-class Block(Body):
-    """A block of content."""
-
-    cache_control: Cached = None
-
-
-class TextBlock(Block):
-    """Text."""
-
+class TextBlock(Body):
     type: Literal["text"]
     text: str
     citations: Annotated[list[Any] | None, _UNSEEN] = None
+    cache_control: Cached = None
 
 
-class ToolUseBlock(Block):
-    """A call the assistant made."""
-
+class ToolUseBlock(Body):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
-    caller: Annotated[dict[str, Any] | None, _UNSEEN] = None
+    input: Json
+    caller: Annotated[Json | None, _UNSEEN] = None
+    cache_control: Cached = None
 
 
-class ToolResultBlock(Block):
-    """The result of a call."""
-
+class ToolResultBlock(Body):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
     is_error: bool | None = None
+    cache_control: Cached = None
 
     _only_text = field_validator("content", mode="before")(only_text)
 
 
-class ThinkingBlock(Block):
-    """What the assistant thought."""
-
+class ThinkingBlock(Body):
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""
-    """Always "" here: nothing is signed."""
+    signature: str = about('Always "" here: nothing is signed.', default="")
+    cache_control: Cached = None
 
 
-class RedactedThinkingBlock(Block):
+class RedactedThinkingBlock(Body):
     """A thought of another server that cannot be read here."""
 
     type: Literal["redacted_thinking"]
     data: str
+    cache_control: Cached = None
 
 
 ContentBlock = Annotated[
@@ -104,8 +96,6 @@ ContentBlock = Annotated[
 
 
 class InputMessage(Body):
-    """A turn."""
-
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[ContentBlock], Field(max_length=MOST_ITEMS)]
 
@@ -116,21 +106,18 @@ class ToolDefinition(Body):
     type: Literal["custom"] | None = None
     name: str
     description: str = ""
-    input_schema: dict[str, Any]
+    input_schema: Json
     strict: bool = False
     cache_control: Cached = None
-    eager_input_streaming: bool | None = None
-    """Accepted: a call always comes whole."""
-    input_examples: list[dict[str, Any]] | None = None
-    """Accepted; the model does not see them."""
+    eager_input_streaming: bool | None = about("Accepted: a call always comes whole.")
+    input_examples: list[Json] | None = about("Accepted; the model does not see them.")
 
 
 class ToolWish(Body):
     """Whether a tool is to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    """Of the tool, with the type `tool`."""
+    name: str | None = about("Of the tool, with the type `tool`.")
     disable_parallel_tool_use: bool = False
 
 
@@ -138,33 +125,25 @@ class Thinking(Body):
     """Whether the model shall think first, where its template offers the choice."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: int | None = None
-    """Accepted, not enforced: `max_tokens` holds for thoughts and answer together."""
-    display: str | None = None
-    """Accepted: thoughts are always shown."""
+    budget_tokens: int | None = about("Accepted, not enforced: `max_tokens` holds for thoughts and answer together.")
+    display: str | None = about("Accepted: thoughts are always shown.")
 
 
 class OutputFormat(Body):
-    """A schema for the answer."""
-
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: Json = Field(alias="schema")
 
 
 class OutputConfig(Body):
-    """What the answer shall be like."""
-
-    effort: str | None = None
-    """Accepted: the models here know no such thing."""
+    effort: str | None = about("Accepted: the models here know no such thing.")
     format: OutputFormat | None = None
 
 
-class Prompt(Body):
+class MessagesPrompt(Body):
     """What makes up the prompt; all that counting tokens takes."""
 
     tool_types: ClassVar[frozenset[str]] = frozenset({"custom"})
-    model: str = ""
-    """Name of a model; "" = the default one."""
+    model: str = about('Name of a model; "" = the default one.', default="")
     messages: list[InputMessage] = Field(min_length=1, max_length=MOST_ITEMS)
     system: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
     tools: Annotated[list[ToolDefinition], Field(max_length=MOST_TOOLS)] | None = None
@@ -172,71 +151,69 @@ class Prompt(Body):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: Cached = None
-    context_management: dict[str, Any] | None = None
-    """Accepted and not done: a conversation that does not fit is refused."""
+    context_management: Json | None = about("Accepted and not done: a conversation that does not fit is refused.")
 
     def fields(self, **more: Any) -> ChatFields:
         """The same as a body of the chat API, with `more` of its fields."""
         system = [{"role": "system", "content": _text(self.system)}] if self.system else []
-        wanted = self.output_config.format if self.output_config is not None else None
-        if wanted is not None:
-            more["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
+        if self.output_config is not None and self.output_config.format is not None:
+            wanted = {"schema": self.output_config.format.schema_}
+            more["response_format"] = {"type": "json_schema", "json_schema": wanted}
         if self.thinking is not None:
             more["enable_thinking"] = self.thinking.type != "disabled"
         if self.tool_choice is not None:
             named = {"type": "function", "function": {"name": self.tool_choice.name or ""}}
             more["tool_choice"] = {"tool": named, "any": "required"}.get(self.tool_choice.type, self.tool_choice.type)
             more["parallel_tool_calls"] = not self.tool_choice.disable_parallel_tool_use
+        functions = [
+            tool.model_dump(include={"name", "description", "strict"}) | {"parameters": tool.input_schema}
+            for tool in self.tools or ()
+        ]
         return ChatFields.model_validate({
             "model": self.model or None,
             "messages": [*system, *(turn for message in self.messages for turn in _turns(message))],
-            "tools": [{"type": "function", "function": _function(tool)} for tool in self.tools or ()],
+            "tools": [{"type": "function", "function": function} for function in functions],
             **more,
         })  # fmt: skip
 
 
-class MessagesBody(Prompt, SamplingFields):
+class MessagesBody(MessagesPrompt, SamplingFields):
     """A conversation that wants an answer."""
 
-    max_tokens: int = Field(ge=1)
-    """Most new tokens, thoughts included."""
+    max_tokens: int = Field(ge=1, description="Most new tokens, thoughts included.")
     stream: bool = False
-    stop_sequences: list[str] | None = Field(None, max_length=MOST_STOPS)
+    stop_sequences: list[str] | None = Field(default=None, max_length=MOST_STOPS)
     metadata: Unused = None
     service_tier: Unused = None
     inference_geo: Unused = None
-    speed: Any = None
-    """Accepted and not used: it is always as fast as it can be."""
-    speculative: Speculative | None = None
-    """How drafts are made (localspec's own field)."""
+    speed: Any = about("Accepted and not used: it is always as fast as it can be.")
+    speculative: Speculative | None = about("How drafts are made (localspec's own field).")
 
-    def answered(self) -> ChatFields:
-        """The same as a body of the chat API, with how to answer."""
+    def fields(self, **more: Any) -> ChatFields:
+        """The same with how to answer."""
         own = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "speculative": self.speculative}
-        return self.fields(**own, **self.drawn())
-
-
-def _function(given: ToolDefinition) -> Json:
-    return given.model_dump(include={"name", "description", "strict"}) | {"parameters": given.input_schema}
+        return super().fields(**own, **self.drawn(), **more)
 
 
 def _turns(message: InputMessage) -> list[Json]:
     """One turn; results of calls are messages of their own here."""
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
-    blocks = message.content
-    found: list[Json] = [
-        {"role": "tool", "content": _text(block.content), "tool_call_id": block.tool_use_id}
-        for block in blocks
-        if isinstance(block, ToolResultBlock)
-    ]
-    calls = [
-        {"id": block.id, "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}}
-        for block in blocks
-        if isinstance(block, ToolUseBlock)
-    ]
-    text = _text([block for block in blocks if isinstance(block, TextBlock)])
-    thought = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    found: list[Json] = []
+    calls: list[Json] = []
+    texts: list[TextBlock] = []
+    thought = ""
+    for block in message.content:
+        if isinstance(block, ToolResultBlock):
+            found.append({"role": "tool", "content": _text(block.content), "tool_call_id": block.tool_use_id})
+        elif isinstance(block, ToolUseBlock):
+            function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
+            calls.append({"id": block.id, "function": function})
+        elif isinstance(block, TextBlock):
+            texts.append(block)
+        elif isinstance(block, ThinkingBlock):
+            thought += block.thinking
+    text = _text(texts)
     if text or calls or thought or not found:
         found.append({"role": message.role, "content": text, "tool_calls": calls, "reasoning_content": thought})
     return found
@@ -250,8 +227,7 @@ class Blocks:
     """Anthropic's content blocks, put together from the parts of an answer; one is open at a time."""
 
     def __init__(self) -> None:
-        self.content: list[Json] = []
-        """Complete blocks, and the one that is open."""
+        self.content: list[Json] = []  # complete blocks, and the one that is open
         self._open = False
         self._arguments = ""  # of the call that is open
 
@@ -269,7 +245,11 @@ class Blocks:
                 self.content[-1]["input"] = arguments_of(self._arguments)
                 events += self.close()
             else:
-                events += self._add_text(part)
+                kind = "text" if isinstance(part, Content) else "thinking"
+                if not self._open or self.content[-1]["type"] != kind:
+                    events += self._begin({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
+                self.content[-1][kind] += part.text
+                events.append(self._delta({"type": f"{kind}_delta", kind: part.text}))
         return events
 
     def close(self) -> list[Json]:
@@ -278,14 +258,6 @@ class Blocks:
             return []
         self._open = False
         return [{"type": "content_block_stop", "index": len(self.content) - 1}]
-
-    def _add_text(self, part: Content | Reasoning) -> list[Json]:
-        kind = "text" if isinstance(part, Content) else "thinking"
-        events: list[Json] = []
-        if not self._open or self.content[-1]["type"] != kind:
-            events = self._begin({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
-        self.content[-1][kind] += part.text
-        return [*events, self._delta({"type": f"{kind}_delta", kind: part.text})]
 
     def _begin(self, block: Json) -> list[Json]:
         events = self.close()
@@ -321,8 +293,6 @@ class MessageUsage(TypedDict):
 
 
 class MessageAnswer(TypedDict):
-    """An assistant's turn."""
-
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -334,13 +304,10 @@ class MessageAnswer(TypedDict):
 
 
 class TokenCount(TypedDict):
-    """Tokens of a prompt."""
-
     input_tokens: int
 
 
 def _error_body(error: ApiError) -> Json:
-    """Anthropic's error body."""
     kind = _ERROR_TYPES.get(error.status_code, "api_error" if error.status_code >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
@@ -355,7 +322,7 @@ BODIES["/messages"] = _error_body
 async def create(request: Request, body: MessagesBody) -> Response:
     """The assistant's next turn, as one message or as a stream of events."""
     service: Service = request.app.state.service
-    exchange = await Exchange.chat(service, body.answered())
+    exchange = await Exchange.chat(service, body.fields())
     if body.stream:
         return EventStream(exchange.answers, _lines(exchange, service.settings.ping_seconds, request.url.path))
 
@@ -363,14 +330,13 @@ async def create(request: Request, body: MessagesBody) -> Response:
         blocks = Blocks()
         async for news in exchange.news():
             blocks.add(news.parts if news else ())
-        stopped = exchange.stop_string()
-        return json_response(_answer(exchange, blocks.content, _stop_reason(exchange, stopped), stopped))
+        return json_response(_answer(exchange, blocks.content, _end(exchange)))
 
     return await whole(request, exchange.answers, collect)
 
 
 @ROUTER.post("/messages/count_tokens", summary="Count the tokens of a conversation (Anthropic's API)")
-async def count_tokens(request: Request, body: Prompt) -> TokenCount:
+async def count_tokens(request: Request, body: MessagesPrompt) -> TokenCount:
     """How long the prompt would be; nothing is generated."""
     return {"input_tokens": await prompt_length(request.app.state.service, body.fields())}
 
@@ -385,43 +351,30 @@ def _usage(exchange: Exchange) -> MessageUsage:
     }
 
 
-def _stop_reason(exchange: Exchange, stopped: str | None) -> StopReason:
-    return "stop_sequence" if stopped is not None else _STOP_REASONS[exchange.choices[0].finish]
+def _end(exchange: Exchange) -> Json:
+    """Why the answer ended."""
+    stopped = exchange.stop_string()
+    reason = "stop_sequence" if stopped is not None else _STOP_REASONS[exchange.choices[0].finish]
+    return {"stop_reason": reason, "stop_sequence": stopped}
 
 
-def _answer(
-    exchange: Exchange, content: list[Json], reason: StopReason | None = None, stopped: str | None = None
-) -> MessageAnswer:
-    return {
-        "id": f"msg_{uuid4().hex}",
-        "type": "message",
-        "role": "assistant",
-        "model": exchange.name,
-        "content": content,
-        "stop_reason": reason,
-        "stop_sequence": stopped,
-        "usage": _usage(exchange),
-    }
+def _answer(exchange: Exchange, content: list[Json], end: Json) -> Json:
+    head = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant", "model": exchange.name}
+    return {**head, "content": content, **end, "usage": _usage(exchange)}
 
 
 async def _lines(exchange: Exchange, silence: float, path: str) -> AsyncIterator[str]:
     """Server-sent events in Anthropic's order."""
+    blocks = Blocks()
     try:
-        async for event in _events(exchange, silence):
+        begun = _answer(exchange, [], {"stop_reason": None, "stop_sequence": None})
+        yield named_event({"type": "message_start", "message": begun})
+        async for news in exchange.news(silence):
+            for event in [{"type": "ping"}] if news is None else blocks.add(news.parts):
+                yield named_event(event)
+        for event in blocks.close():
             yield named_event(event)
+        yield named_event({"type": "message_delta", "delta": _end(exchange), "usage": _usage(exchange)})
+        yield named_event({"type": "message_stop"})
     except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
         yield named_event(error_body(told(error), path))
-
-
-async def _events(exchange: Exchange, silence: float) -> AsyncIterator[Json]:
-    blocks = Blocks()
-    yield {"type": "message_start", "message": _answer(exchange, [])}
-    async for news in exchange.news(silence):
-        for event in [{"type": "ping"}] if news is None else blocks.add(news.parts):
-            yield event
-    for event in blocks.close():
-        yield event
-    stopped = exchange.stop_string()
-    delta = {"stop_reason": _stop_reason(exchange, stopped), "stop_sequence": stopped}
-    yield {"type": "message_delta", "delta": delta, "usage": _usage(exchange)}
-    yield {"type": "message_stop"}

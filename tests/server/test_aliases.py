@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.server.chat.chat_fields import ChatFields
+from localspec.server.chat.fields import ChatFields
 from localspec.server.http.reading import HEADER
 from tests.server.live import COPIED, COPY, Live, error_of, user
 

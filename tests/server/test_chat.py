@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localspec.server.chat.chat_fields import ChatMessage, message_of
+from localspec.server.chat.fields import ChatMessage, message_of
 from tests.server.conftest import CONTEXT
 from tests.server.live import COPIED, COPY, Live, error_of, user
 

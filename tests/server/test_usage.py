@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.runtime.pool import Pool
-from localspec.server.chat.shapes import came_true, common_length, usage
+from localspec.server.chat.answers import came_true, common_length, usage
 from tests.server.live import Live, engine_of, user
 
 ASKED: dict[str, Any] = {"temperature": 0, "max_tokens": 20}

@@ -1,8 +1,10 @@
-"""/v1/chat/completions, and what all APIs that answer share: one request's answers, taken apart as they stream."""
+"""/v1/chat/completions and /v1/completions, and what all APIs that answer share: one request's answers, taken apart as
+they stream."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
 from typing import Any, NamedTuple
@@ -11,46 +13,49 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from localspec.chat.reply.dialect import ReplyTurn
+from localspec import __version__
+from localspec.chat.reply.dialect import Turn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.engine.slot import Event, FinishReason
+from localspec.engine.slot import Event, FinishReason, TokenLogProb
+from localspec.llama.model import Model
 from localspec.runtime.pool import Lease
-from localspec.server.chat.answers import Answers, OneAnswer
-from localspec.server.chat.chat_fields import ChatFields, CompletionFields
-from localspec.server.chat.prepare import TOOLS, Asked, bound, chat_asked, prepared, text_asked
-from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import (
+from localspec.server.chat.answers import (
     AnswerMessage,
+    Answers,
     ChatChoice,
-    ChatChunk,
     ChatCompletion,
     ChatLogProbs,
-    ChunkChoice,
-    Delta,
     Extra,
+    Offsets,
+    OneAnswer,
     PromptProgress,
+    TextChoice,
+    TextCompletion,
+    TextLogProbs,
     chat_log_probs,
     extra,
-    fingerprint,
+    joined,
+    prompt_log_probs,
     reasoning_tokens,
-    summed,
+    text_log_probs,
     timings,
     usage,
 )
+from localspec.server.chat.fields import ChatFields, CompletionFields, Json
+from localspec.server.chat.prepare import TOOLS, AskedPrompt, chat_asked, each_prompt, prepared, text_asked
+from localspec.server.chat.service import Service
 from localspec.server.http.route import ModelRoute
-from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
+from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import NO_TOKENS, Tokens
 
-_LOOK_SECONDS = 0.25
-"""Between two looks at how far a prompt is read."""
+_LOOK_SECONDS = 0.25  # between two looks at how far a prompt is read
 
 
 class News(NamedTuple):
     """What one pass brings."""
 
-    number: int
-    """Of the choice."""
+    number: int  # of the choice
     event: Event
     parts: list[Part]
 
@@ -58,7 +63,7 @@ class News(NamedTuple):
 class Exchange:
     """Answers under way, whose maker reads them to the end, or closes `answers`."""
 
-    def __init__(self, lease: Lease, asked: Sequence[Asked], answers: Answers, turn: ReplyTurn | None = None) -> None:
+    def __init__(self, lease: Lease, asked: Sequence[AskedPrompt], answers: Answers, turn: Turn | None = None) -> None:
         self.name, self.engine, self.model = lease.name, lease.engine, lease.engine.loaded.model
         self.asked, self.answers = asked, answers
         ends = self.model.end_tokens
@@ -73,14 +78,8 @@ class Exchange:
     async def chat(
         cls, service: Service, fields: ChatFields, lease: Lease | None = None, said: Tokens = NO_TOKENS
     ) -> Exchange:
-        """Sends a conversation to its model.
-
-        Args:
-            service: of the server.
-            fields: the conversation.
-            lease: on the model that is to answer, taken over; None = on the one that the fields name.
-            said: tokens that the conversation goes on from.
-        """
+        """Sends a conversation to its model. `lease`: on the model that is to answer, taken over; None = the fields say
+        it; `said`: tokens that the conversation goes on from."""
         lease = lease or await service.lease(fields.model)
         turn, asked = await prepared(lease, partial(chat_asked, fields, said=said))
         return await cls._begin(service, lease, [asked], fields.choices, turn)
@@ -94,10 +93,22 @@ class Exchange:
 
     @classmethod
     async def _begin(
-        cls, service: Service, lease: Lease, asked: list[Asked], choices: int, turn: ReplyTurn | None = None
+        cls, service: Service, lease: Lease, asked: list[AskedPrompt], choices: int, turn: Turn | None = None
     ) -> Exchange:
-        asked = await bound(service, lease, asked)
-        answers = service.answer(lease, [start for one in asked for start in one.starts(lease.engine, choices)])
+        grammar = asked[0].grammar
+        if grammar is not None:  # of all prompts, as are the options
+            try:
+                options = replace(asked[0].options, grammar=await service.grammar(lease.engine, grammar))
+            except BaseException:
+                lease.release()
+                raise
+            asked = [replace(one, options=options) for one in asked]
+        starts = [  # no tokenizing: they are fast. Choices share the seed and differ in the stream of random numbers
+            partial(lease.engine.generate, one.prompt, one.options, stream=stream)
+            for one in asked
+            for stream in range(choices)
+        ]
+        answers = service.answer(lease, starts)
         with answers.handing_over():
             return cls(lease, asked, answers, turn)
 
@@ -110,11 +121,11 @@ class Exchange:
                 index, event = arrival.index, arrival.event
                 yield News(index, event, self.choices[index].take(event))
 
-    async def _with_progress(self, silence: float) -> AsyncIterator[News | PromptProgress | None]:
-        """The same, and before the first answer's first news how far its prompt is read."""
+    async def stream(self, silence: float, progressing: bool | None) -> AsyncIterator[News | PromptProgress | None]:
+        """The same, and with `progressing`, before the first answer's first news, how far its prompt is read."""
         generation, begun, reported, said = self.answers.generations[0], perf_counter(), -1, perf_counter()
-        reading = True
-        async for news in self.news(min(silence, _LOOK_SECONDS)):
+        reading = progressing
+        async for news in self.news(min(silence, _LOOK_SECONDS) if progressing else silence):
             progress = None
             if reading:
                 total, cache = len(generation.request.prompt), generation.stats.reused_tokens
@@ -123,20 +134,11 @@ class Exchange:
                     progress = PromptProgress(total, cache, processed, int((perf_counter() - begun) * 1e3))
                     yield progress
                 reading, reported = news is None, processed
-            silent = perf_counter() - said >= silence
+            silent = not progressing or perf_counter() - said >= silence
             if news is not None or silent:
                 yield news
             if news is not None or progress is not None or silent:
                 said = perf_counter()
-
-    def stream(self, silence: float, progress: bool | None) -> AsyncIterator[News | PromptProgress | None]:
-        """What each pass brings, and with `progress` how far the prompt is read."""
-        return self._with_progress(silence) if progress else self.news(silence)
-
-    async def read(self) -> None:
-        """Waits for all of it."""
-        async for _ in self.news():
-            pass
 
     def head(self, prefix: str, kind: str) -> Any:
         """What every answer and every chunk of OpenAI's older APIs begins with."""
@@ -145,15 +147,15 @@ class Exchange:
             "object": kind,
             "created": int(time()),
             "model": self.name,
-            "system_fingerprint": fingerprint(self.engine),
-        }
+            "system_fingerprint": f"localspec-{__version__}-{self.engine.loaded.configuration}".replace(" ", "_"),
+        }  # the fingerprint changes with what may change a text at equal seed: how the passes are computed
 
     def counted(self) -> Any:
         """What came of all answers, in OpenAI's shape and in llama-server's."""
         generations = self.answers.generations
         thought = reasoning_tokens([answer.reasoning for answer in self.choices], self.model)
         counted = usage(generations, [len(one.prompt) for one in self.asked], thought)
-        return {"usage": counted, "timings": timings(summed(generations))}
+        return {"usage": counted, "timings": timings(*(one.stats for one in generations))}
 
     def extras(self) -> list[Extra]:
         """What only localspec has to say of each choice."""
@@ -172,6 +174,7 @@ class Exchange:
 
 
 ROUTER = APIRouter(tags=["chat"], route_class=ModelRoute)
+COMPLETIONS = APIRouter(tags=["completions"], route_class=ModelRoute)
 _STRING = {"type": "string"}
 _EVENT = {"type": "object", "properties": {"event": _STRING, "data": _STRING}, "required": ["data"]}
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
@@ -196,11 +199,11 @@ class ChatReply:
 
     def __init__(self, exchange: Exchange, fields: ChatFields) -> None:
         self._exchange, self._fields = exchange, fields
-        self._head: ChatChunk = exchange.head("chatcmpl", "chat.completion.chunk") | {"choices": []}
+        self._head: Json = exchange.head("chatcmpl", "chat.completion.chunk")
 
     async def collected(self) -> Response:
-        """The whole answer, once it is there."""
-        await self._exchange.read()
+        async for _ in self._exchange.news():
+            pass
         body = {
             "object": "chat.completion",
             "choices": [self._whole(index, answer) for index, answer in enumerate(self._exchange.choices)],
@@ -220,55 +223,47 @@ class ChatReply:
     def _log_probs(self, answer: OneAnswer) -> ChatLogProbs:
         return {"content": chat_log_probs(answer.new_log_probs(), self._exchange.model), "refusal": None}
 
-    async def chunks(self, silence: float) -> AsyncIterator[ChatChunk | None]:
+    async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """The stream: roles, what comes as it comes, a finish chunk a choice, usage if it was asked for."""
-        for index in range(len(self._exchange.choices)):
-            yield self._chunk(_news_of(index, {"role": "assistant", "content": None}))
         exchange = self._exchange
+        for index in range(len(exchange.choices)):
+            yield self._chunk(index, {"role": "assistant", "content": None})
         async for news in exchange.stream(silence, self._fields.return_progress):
             if news is None:
                 yield None
                 continue
             if isinstance(news, PromptProgress):
-                yield self._chunk(_news_of(0, {"content": None})) | {"prompt_progress": news}
+                yield self._chunk(0, {"content": None}) | {"prompt_progress": news}
                 continue
-            answer = exchange.choices[news.number]
+            number, answer = news.number, exchange.choices[news.number]
             for delta in _deltas(news.parts, len(answer.calls)):
-                yield self._content_chunk(news.number, answer, delta)
+                yield self._content_chunk(number, delta)
             if news.event.finish is not None:
                 if answer.log_probs:
-                    yield self._content_chunk(news.number, answer, {"content": ""})
-                yield self._last_chunk(news.number, answer)
+                    yield self._content_chunk(number, {"content": ""})
+                own = {
+                    "timings": timings(answer.generation.stats),
+                    "localspec": [extra(exchange.engine, answer.generation)],
+                }
+                yield self._chunk(number, {}, finish_reason=answer.finish) | own
         if self._fields.wants_usage:
-            yield self._chunk() | exchange.counted()
+            yield self._head | {"choices": []} | exchange.counted()
 
-    def _content_chunk(self, index: int, answer: OneAnswer, delta: Delta) -> ChatChunk:
-        choice = _news_of(index, delta)
-        if self._fields.logprobs and answer.log_probs:
-            choice["logprobs"] = self._log_probs(answer)
-        chunk = self._chunk(choice)
-        if self._fields.timings_per_token:
-            chunk["timings"] = timings(answer.generation.stats)
-        return chunk
+    def _content_chunk(self, index: int, delta: Json) -> Json:
+        answer = self._exchange.choices[index]
+        scored = self._fields.logprobs and answer.log_probs
+        chunk = self._chunk(index, delta, **({"logprobs": self._log_probs(answer)} if scored else {}))
+        return chunk | ({"timings": timings(answer.generation.stats)} if self._fields.timings_per_token else {})
 
-    def _last_chunk(self, index: int, answer: OneAnswer) -> ChatChunk:
-        chunk = self._chunk({"index": index, "delta": {}, "finish_reason": answer.finish})
-        chunk["timings"] = timings(answer.generation.stats)
-        chunk["localspec"] = [extra(self._exchange.engine, answer.generation)]
-        return chunk
-
-    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
-        return {**self._head, "choices": list(choices)}
+    def _chunk(self, index: int, delta: Json, **more: Any) -> Json:
+        """What is new of a choice."""
+        return self._head | {"choices": [{"index": index, "delta": delta, "finish_reason": None, **more}]}
 
 
-def _news_of(index: int, delta: Delta) -> ChunkChoice:
-    return {"index": index, "delta": delta, "finish_reason": None}
-
-
-def _deltas(parts: list[Part], calls: int) -> list[Delta]:
+def _deltas(parts: list[Part], calls: int) -> list[Json]:
     """What is new, `calls` being how many tool calls have begun by now, those of `parts` included."""
     at = calls - sum(isinstance(part, CallBegun) for part in parts) - 1
-    deltas: list[Delta] = []
+    deltas: list[Json] = []
     for part in parts:
         if isinstance(part, Content):
             deltas.append({"content": part.text})
@@ -276,8 +271,114 @@ def _deltas(parts: list[Part], calls: int) -> list[Delta]:
             deltas.append({"reasoning_content": part.text})
         elif isinstance(part, CallBegun):
             at += 1
-            function: Any = {"name": part.name, "arguments": ""}
+            function = {"name": part.name, "arguments": ""}
             deltas.append({"tool_calls": [{"index": at, "id": part.id, "type": "function", "function": function}]})
         elif isinstance(part, CallArguments):
             deltas.append({"tool_calls": [{"index": at, "function": {"arguments": part.text}}]})
     return deltas
+
+
+@COMPLETIONS.post("/completions", summary="Continue a text", response_model=TextCompletion, responses=STREAMED)
+async def completions(request: Request, fields: CompletionFields) -> Response:
+    """OpenAI's completions; `index` counts the choices of the first prompt, then of the second, ..."""
+    service: Service = request.app.state.service
+    exchange = await Exchange.text(service, fields)
+    with exchange.answers.handing_over():
+        scores: list[list[TokenLogProb]] = []  # of the prompts that are echoed, but for their first tokens
+        if fields.echo and fields.logprobs is not None:
+            with service.reading_texts():
+                async with leaving(request) as left:
+                    for one in exchange.asked:  # while the answers are generated
+                        score = partial(exchange.engine.score, one.prompt, fields.logprobs)
+                        scores.append(await service.read(exchange.name, len(one.prompt), score, left))
+        reply = TextReply(exchange, fields, scores)
+    if fields.stream:
+        lines = openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path)
+        return EventStream(exchange.answers, lines)
+    return await whole(request, exchange.answers, reply.collected)
+
+
+class _Text:
+    """The text of one choice, after what is echoed of its prompt."""
+
+    def __init__(self, answer: OneAnswer | None, model: Model, echo: str, echoed: TextLogProbs | None) -> None:
+        """`answer`: None = only the prompt comes back."""
+        self.answer, self.echo = answer, echo
+        self._model, self._echoed, self._offsets = model, echoed, Offsets(len(echo))
+
+    def log_probs(self) -> TextLogProbs | None:
+        """Those not handed out yet; None = there are none."""
+        echoed, self._echoed = self._echoed, None
+        fresh = [] if self.answer is None else self.answer.new_log_probs()
+        if not fresh:
+            return echoed
+        found = text_log_probs(fresh, self._model, self._offsets, special=False)
+        return found if echoed is None else joined(echoed, found)
+
+    def choice(self, index: int, text: str, log_probs: TextLogProbs | None, *, ended: bool) -> TextChoice:
+        finish = ("length" if self.answer is None else self.answer.finish) if ended else None
+        return {"index": index, "text": text, "logprobs": log_probs, "finish_reason": finish}
+
+
+class TextReply:
+    """The answers of a request in the completion API's shape."""
+
+    def __init__(self, exchange: Exchange, fields: CompletionFields, scores: list[list[TokenLogProb]]) -> None:
+        """`scores`: of the prompts that are echoed; none = they are not asked for."""
+        self._exchange, self._fields = exchange, fields
+        answers: list[OneAnswer | None] = [*exchange.choices] or [None] * (len(exchange.asked) * fields.choices)
+        echoes: list[tuple[str, TextLogProbs | None]] = []  # what is said of each prompt, and how likely that is
+        model = exchange.model
+        for number, (prompt, one) in enumerate(zip(each_prompt(fields.prompt), exchange.asked, strict=True)):
+            if not fields.echo:
+                echoes.append(("", None))
+                continue
+            text = prompt if isinstance(prompt, str) else model.detokenize(prompt, special=True)
+            begun = isinstance(prompt, str) and model.add_bos and model.bos is not None
+            first = None if begun else int(one.prompt[0])
+            echoes.append((text, prompt_log_probs(first, scores[number], model, text) if scores else None))
+        self._texts = [_Text(answer, model, *echoes[index // fields.choices]) for index, answer in enumerate(answers)]
+        self._head: Json = exchange.head("cmpl", "text_completion")
+
+    async def collected(self) -> Response:
+        async for _ in self._exchange.news():
+            pass
+        choices = [
+            one.choice(index, one.echo + (one.answer.content if one.answer else ""), one.log_probs(), ended=True)
+            for index, one in enumerate(self._texts)
+        ]
+        extras = {"localspec": self._exchange.extras()}
+        return json_response(self._chunk(*choices) | self._exchange.counted() | extras)
+
+    async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
+        """The stream: echoed prompts, text as it comes, a finish chunk a choice, usage if it was asked for."""
+        for index, text in enumerate(self._texts):
+            if text.echo:
+                yield self._chunk(text.choice(index, text.echo, text.log_probs(), ended=False))
+            if text.answer is None:
+                yield self._last_chunk(index, text)
+        async for news in self._exchange.news(silence):
+            if news is None:
+                yield None
+                continue
+            text, event = self._texts[news.number], news.event
+            found = text.log_probs()
+            if event.text or found is not None:
+                chunk = self._chunk(text.choice(news.number, event.text, found, ended=False))
+                if self._fields.timings_per_token:
+                    chunk["timings"] = timings(event.stats)
+                yield chunk
+            if event.finish is not None:
+                yield self._last_chunk(news.number, text)
+        if self._fields.wants_usage:
+            yield self._chunk() | self._exchange.counted()
+
+    def _last_chunk(self, index: int, text: _Text) -> Json:
+        chunk = self._chunk(text.choice(index, "", None, ended=True))
+        if text.answer is not None:
+            chunk["timings"] = timings(text.answer.generation.stats)
+            chunk["localspec"] = [extra(self._exchange.engine, text.answer.generation)]
+        return chunk
+
+    def _chunk(self, *choices: TextChoice) -> Json:
+        return self._head | {"choices": choices}

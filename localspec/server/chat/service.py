@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from secrets import randbits
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -43,16 +42,9 @@ if TYPE_CHECKING:
 
 def props_of(name: str, facts: ModelFacts) -> dict[str, Any]:
     """Of a model that is in memory."""
-    return {
-        **_of_files(name, Path(facts.target), None if facts.draft is None else Path(facts.draft)),
-        "default_generation_settings": _defaults(facts.context),
-        "total_slots": facts.slots,
-        "chat_template": facts.template,
-        "bos_token": facts.bos,
-        "eos_token": facts.eos,
-        "is_sleeping": False,
-        "speculative": facts.speculative | {"configuration": facts.configuration},
-    }
+    more = {"speculative": facts.speculative | {"configuration": facts.configuration}}
+    words = (facts.template, facts.bos, facts.eos)
+    return _props(name, facts.target, facts.draft, facts.context, facts.slots, *words) | more
 
 
 def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
@@ -60,54 +52,44 @@ def props_unloaded(name: str, pool: Pool) -> dict[str, Any]:
     files = pool.files(name)
     header = read_parts(files.target)[0]
     words = vocabulary(header)
-    bos, eos = (
-        "" if token is None else words.tokens[token].decode("utf-8", "replace") for token in (words.bos, words.eos)
-    )
-    return {
-        **_of_files(name, files.target, files.draft),
-        "default_generation_settings": _defaults(0),
-        "total_slots": pool.slots(files),
-        "chat_template": header.chat_template or "",
-        "bos_token": bos,
-        "eos_token": eos,
-        "is_sleeping": True,
-    }
+    ends = ("" if token is None else words.tokens[token].decode("utf-8", "replace") for token in (words.bos, words.eos))
+    told = _props(name, files.target, files.draft, 0, pool.slots(files), header.chat_template or "", *ends)
+    return told | {"is_sleeping": True}
 
 
-def _of_files(name: str, target: Path, draft: Path | None) -> dict[str, Any]:
+def _props(
+    name: str, target: object, draft: object, context: int, slots: int, template: str, bos: str, eos: str
+) -> dict[str, Any]:
     return {
         "model_alias": name,
         "model_path": str(target),
         "draft_model_path": None if draft is None else str(draft),
         "modalities": {"vision": False, "audio": False},
         "build_info": f"localspec {__version__}",
+        "default_generation_settings": {"n_ctx": context, "params": asdict(SamplingParams()) | {"logit_bias": []}},
+        "total_slots": slots,
+        "chat_template": template,
+        "bos_token": bos,
+        "eos_token": eos,
+        "is_sleeping": False,
     }
-
-
-def _defaults(n_ctx: int) -> dict[str, Any]:
-    return {"n_ctx": n_ctx, "params": asdict(SamplingParams()) | {"logit_bias": []}}
 
 
 _Result = TypeVar("_Result")
 Handle: TypeAlias = Callable[[Request], Awaitable[Response]]
 _GRAMMARS = 2
 """Grammars that are compiled at once, and large ones that are tried; the others wait without a thread."""
-_WAITING_GRAMMARS = 8
-"""Large grammars that may wait to be tried: one of them may take some seconds."""
-_PULLS = 2
-"""Models that are installed at once; the others wait without a thread."""
-_LARGE_BODIES = 2
-"""Large bodies that are parsed at once; the others wait without a thread."""
+_WAITING_GRAMMARS = 8  # large grammars that may wait to be tried: one of them may take some seconds
+_PULLS = 2  # models that are installed at once; the others wait without a thread
+_LARGE_BODIES = 2  # large bodies that are parsed at once; the others wait without a thread
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
     """Answers of a model that have begun and not ended."""
 
-    count: int
-    """Those that wait for a slot included."""
-    reading: Mapping[int, int]
-    """Tokens of their prompts that have been read, by a number for each."""
+    count: int  # those that wait for a slot included
+    reading: Mapping[int, int]  # tokens of their prompts that have been read, by a number for each
 
 
 class Elsewhere(Protocol):
@@ -115,23 +97,18 @@ class Elsewhere(Protocol):
 
     async def answer(self, request: Request, handle: Handle) -> Response:
         """What the process of a request's model answers; `handle` answers what needs no model."""
-        ...
 
     async def passed_on(self, request: Request, lease: Lease) -> Response:
         """The same for a request without a body, of a model in memory. Takes the lease over."""
-        ...
 
     async def under_way(self, name: str) -> UnderWay:
         """What a model in memory does now."""
-        ...
 
     def stop(self) -> None:
         """Has all answers end, each with an error for who reads it."""
-        ...
 
     async def close(self) -> None:
         """Lets go of the processes."""
-        ...
 
 
 def ending() -> ApiError:
@@ -150,34 +127,24 @@ class Service:
         self.front: Elsewhere | None = None
         """The way to the processes that have the models; None = this one has them."""
         self.ignored = IgnoredNames()
-        self.large_bodies = CapacityLimiter(_LARGE_BODIES)
-        """Bounds the threads that parse large bodies."""
-        self.compiling = CapacityLimiter(_GRAMMARS)
-        """Bounds the threads that compile grammars."""
-        self.trying = CapacityLimiter(_GRAMMARS)
-        """Bounds the processes in which large grammars are tried."""
-        self.pulling = CapacityLimiter(_PULLS)
-        """Bounds the threads that install models."""
+        self.large_bodies = CapacityLimiter(_LARGE_BODIES)  # bounds the threads that parse large bodies
+        self.compiling = CapacityLimiter(_GRAMMARS)  # bounds the threads that compile grammars
+        self.trying = CapacityLimiter(_GRAMMARS)  # bounds the processes in which large grammars are tried
+        self.pulling = CapacityLimiter(_PULLS)  # bounds the threads that install models
         self.trials = Trials()
         self.started = int(time())
         self.ending = False
-        self.stopped = False
-        """Running answers were ended, too."""
-        self.ready = False
-        """The default model has been loaded."""
-        self.known: dict[str, dict[str, Any]] = {}
-        """What /props says of each model that was loaded here."""
-        self.live: Counter[str] = Counter()
-        """Answers under way by model, those that wait for a slot included."""
+        self.stopped = False  # running answers were ended, too
+        self.ready = False  # the default model has been loaded
+        self.known: dict[str, dict[str, Any]] = {}  # what /props says of each model that was loaded here
+        self.live: Counter[str] = Counter()  # answers under way by model, those that wait for a slot included
         self._answers: set[Answers] = set()
         self._numbers = count(randbits(48))  # other ones than those of a process that was here before
-        self._running: dict[int, tuple[str, Generation]] = {}
-        """Model and answer, of those that have not ended."""
+        self._running: dict[int, tuple[str, Generation]] = {}  # model and answer, of those that have not ended
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._waiting_for_load = 0
         self._reader = asyncio.Lock()
-        self.reading = 0
-        """Requests whose texts are read, or wait to be."""
+        self.reading = 0  # requests whose texts are read, or wait to be
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -187,12 +154,8 @@ class Service:
         return str(name) if known else self.pool.default
 
     async def lease(self, name: str | None) -> Lease:
-        """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`.
-
-        Raises:
-            ApiError: 404 no such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it
-                cannot be loaded.
-        """
+        """The engine of a model, loaded if need be. The caller releases it, or hands it to `answer`. ApiError: 404 no
+        such model; 503 no memory for it, too many wait for it, or the server is ending; 500 it cannot be loaded."""
         wanted = self.resolve(name)
         while not self.ending:
             lease = self.pool.lease_loaded(wanted)
@@ -205,11 +168,16 @@ class Service:
                         raise unknown_model(wanted, sorted(names))
                     wanted = self.pool.default
                     continue
-            await self._wait_for_load(wanted)
+            if self._waiting_for_load >= max(1, self.settings.max_queue):
+                raise overloaded(f"{self._waiting_for_load} requests wait for models to be loaded already.")
+            self._waiting_for_load += 1
+            try:
+                await self.load(wanted)
+            finally:
+                self._waiting_for_load -= 1
         raise ending()
 
     def loading(self, name: str) -> bool:
-        """Whether a model is on its way into memory."""
         return name in self._loads
 
     async def load(self, name: str, progress: Progress | None = None) -> None:
@@ -235,24 +203,12 @@ class Service:
         if not task.cancelled():
             task.exception()  # looked at, even if everybody who waited for it is gone
 
-    async def _wait_for_load(self, name: str) -> None:
-        if self._waiting_for_load >= max(1, self.settings.max_queue):
-            raise overloaded(f"{self._waiting_for_load} requests wait for models to be loaded already.")
-        self._waiting_for_load += 1
-        try:
-            await self.load(name)
-        finally:
-            self._waiting_for_load -= 1
-
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answer(self, lease: Lease, starts: Sequence[Callable[[], Generation]]) -> Answers:
-        """Starts the generations of a request and takes its lease over; the caller closes the answers.
-
-        Args:
-            lease: on the engine; released here, when the answers are closed and the last generation has ended, or if
-                they cannot be started.
-            starts: each submits one generation to the engine; there may be none.
+        """Starts the generations of a request, each by one of `starts`, and takes its lease over, which is released
+        when the answers are closed and the last generation has ended, or if they cannot be started; the caller closes
+        the answers.
 
         Raises:
             ApiError: 503 the queue is full or the server is ending, 400 more choices than there are places.
@@ -260,7 +216,12 @@ class Service:
         """
         generations: list[Generation] = []
         try:
-            self._admit(lease.name, lease.engine, len(starts))
+            if self.ending:
+                raise ending()
+            if self.live[lease.name] + len(starts) > self.check_count(lease.engine, len(starts)):
+                self.counting.refused()
+                full = f"All slots of {lease.name} are busy and {self.settings.max_queue} more answers may not wait."
+                raise overloaded(full)
             for start in starts:
                 generations.append(start())  # noqa: PERF401 - those that run must be known when one fails
         except BaseException:
@@ -295,22 +256,13 @@ class Service:
         reading = {number: one.read for number, (model, one) in self._running.items() if model == name}
         return UnderWay(self.live[name], reading)
 
-    def _admit(self, name: str, engine: Engine, count: int) -> None:
-        if self.ending:
-            raise ending()
-        self.check_count(engine, count)
-        if self.live[name] + count > self._places(engine):
-            self.counting.refused()
-            raise overloaded(f"All slots of {name} are busy and {self.settings.max_queue} more answers may not wait.")
-
-    def _places(self, engine: Engine) -> int:
-        return engine.settings.slots + self.settings.max_queue
-
-    def check_count(self, engine: Engine, count: int) -> None:
-        """Refuses a request for more answers than there are places."""
-        if count > self._places(engine):
-            message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
+    def check_count(self, engine: Engine, count: int) -> int:
+        """Places that an engine has for answers; refuses a request for more."""
+        places = engine.settings.slots + self.settings.max_queue
+        if count > places:
+            message = f"The request asks for {count} answers at once; this server takes {places}."
             raise ApiError(400, "invalid_request_error", message, param="n")
+        return places
 
     async def grammar(self, engine: Engine, grammar: Grammar) -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried. ApiError: 503."""
@@ -348,32 +300,24 @@ class Service:
         requests of several texts take turns.
 
         Args:
-            name: of the model, for the meter.
-            tokens: of the text.
+            name, tokens: of the model and the text, for the meter.
             work: `Engine.embed` or `Engine.score`, to be given what says whether the result is not wanted any more.
             left: is done when the client has left.
         """
-        async with self._turn_to_read(left):
-            start = perf_counter()
-            try:
-                found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
-            except Cancelled:
-                raise client_gone() if left.done() else ending() from None
-        self.counting.read(name, tokens, perf_counter() - start)
-        return found
-
-    @asynccontextmanager
-    async def _turn_to_read(self, left: asyncio.Future[None]) -> AsyncIterator[None]:
-        """Who has left does not wait for it."""
         turn = asyncio.ensure_future(self._reader.acquire())
         try:
             await asyncio.wait((turn, left), return_when=asyncio.FIRST_COMPLETED)
-            if not turn.done():
+            if not turn.done():  # who has left does not wait for it
                 raise client_gone()
-            yield
+            start = perf_counter()
+            found = await to_thread.run_sync(work, lambda: left.done() or self.stopped)
+        except Cancelled:
+            raise client_gone() if left.done() else ending() from None
         finally:
             if not turn.cancel():
                 self._reader.release()
+        self.counting.read(name, tokens, perf_counter() - start)
+        return found
 
     # -- the end ------------------------------------------------------------------------------------------------
 

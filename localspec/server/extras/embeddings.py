@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import AfterValidator, BaseModel, Field
 
 from localspec.runtime.pool import Lease
-from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart
+from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart, about
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import context_exceeded, invalid
@@ -25,19 +25,15 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["embeddings"], route_class=ModelRoute)
-MOST_INPUTS = 2048
-"""Texts in one request."""
+MOST_INPUTS = 2048  # texts in one request
+LONG_TOKEN = 64  # characters of a token at most, in texts that are cut to the context: few tokens are longer
 
 
 class PromptText(Body):
-    """A text, in an object."""
-
     prompt_string: str
 
 
 class Parts(Body):
-    """A text in pieces, in an object."""
-
     content: Annotated[list[TextPart], Field(min_length=1, max_length=MOST_ITEMS)]
 
 
@@ -52,23 +48,18 @@ Mixed = Annotated[list[TokenId | str], Field(min_length=1), AfterValidator(_with
 """Tokens, and texts between them."""
 Input = str | Mixed | PromptText | Parts
 Inputs = Input | Annotated[list[Input], Field(min_length=1, max_length=MOST_INPUTS)]
-Plain: TypeAlias = str | list[int | str]
-"""One of them without its object."""
+Plain: TypeAlias = str | list[int | str]  # one of them without its object
 
 
 class EmbeddingsBody(Body):
-    """What is to be embedded."""
-
     input: Inputs
     """A text, its tokens with or without texts between them, an object with a text or its parts, or a list of those."""
-    model: str | None = None
-    """Name of a model; None = the default one."""
+    model: str | None = about("Name of a model; None = the default one.")
     encoding_format: Literal["float", "base64"] = "float"
     """Numbers, or the base64 text of their float32 bytes in little-endian order."""
     dimensions: int | None = Field(default=None, ge=1)
     """So many numbers of each vector, scaled to length 1 again; as good as all only where a model was trained so."""
-    user: str | None = None
-    """Accepted and not used."""
+    user: str | None = about("Accepted and not used.")
 
 
 class Embedding(BaseModel):
@@ -80,8 +71,6 @@ class Embedding(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """What it cost."""
-
     prompt_tokens: int
     total_tokens: int
 
@@ -98,15 +87,24 @@ class EmbeddingList(BaseModel):
 @ROUTER.post("/embeddings", summary="Embed texts")
 async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
     """A vector for each input: the model's own pooling, scaled to length 1."""
+
+    def tokens(engine: Engine) -> list[Tokens]:
+        width = engine.loaded.model.header.number("embedding_length")
+        if body.dimensions is not None and body.dimensions > width:
+            what = f"dimensions is {body.dimensions}; this model's vectors have {width}."
+            raise invalid(what, "dimensions", "invalid_value")
+        return tokens_of(engine, several(body.input))
+
     lease = await request.app.state.service.lease(body.model)
     try:
-        found, count = await vectors(request, lease, partial(_tokens, body))
+        found, count = await vectors(request, lease, tokens)
     finally:
         lease.release()
-    data = [
-        Embedding(index=index, embedding=_encoded(shortened(vector, body.dimensions), body.encoding_format))
-        for index, vector in enumerate(found)
-    ]
+    data = []
+    for index, vector in enumerate(found):
+        numbers, as_text = np.asarray(shortened(vector, body.dimensions), dtype="<f4"), body.encoding_format == "base64"
+        encoded = base64.b64encode(numbers.tobytes()).decode("ascii") if as_text else numbers.tolist()
+        data.append(Embedding(index=index, embedding=encoded))
     usage = EmbeddingUsage(prompt_tokens=count, total_tokens=count)
     return EmbeddingList(data=data, model=lease.name, usage=usage)
 
@@ -135,25 +133,16 @@ def shortened(vector: Float32Array, dimensions: int | None) -> Float32Array:
     return vector if dimensions is None or dimensions >= len(vector) else _unit(vector[:dimensions])
 
 
-def _tokens(body: EmbeddingsBody, engine: Engine) -> list[Tokens]:
-    width = engine.loaded.model.header.number("embedding_length")
-    if body.dimensions is not None and body.dimensions > width:
-        what = f"dimensions is {body.dimensions}; this model's vectors have {width}."
-        raise invalid(what, "dimensions", "invalid_value")
-    return tokens_of(engine, several(body.input))
-
-
 def several(given: Inputs) -> list[Plain]:
-    """Each of what a field holds that may hold one."""
-    if isinstance(given, list) and not any(isinstance(one, int) for one in given):
-        return [_plain(cast("Input", one)) for one in given]
-    return [_plain(cast("Input", given))]
-
-
-def _plain(given: Input) -> Plain:
-    if isinstance(given, PromptText):
-        return given.prompt_string
-    return "".join(part.text for part in given.content) if isinstance(given, Parts) else given
+    """Each of what a field holds that may hold one, without its object."""
+    many = isinstance(given, list) and not any(isinstance(one, int) for one in given)
+    found: list[Plain] = []
+    for one in cast("list[Input]", given if many else [given]):
+        if isinstance(one, PromptText):
+            found.append(one.prompt_string)
+        else:
+            found.append("".join(part.text for part in one.content) if isinstance(one, Parts) else one)
+    return found
 
 
 def joined(engine: Engine, parts: list[int | str], param: str, *, special: bool) -> list[int]:
@@ -170,11 +159,8 @@ def joined(engine: Engine, parts: list[int | str], param: str, *, special: bool)
 
 
 def tokens_of(engine: Engine, texts: Sequence[Plain], most: int | None = None) -> list[Tokens]:
-    """The tokens of every text.
-
-    Args:
-        most: longer ones are cut after so many tokens; None = those that the context does not hold are refused.
-    """
+    """The tokens of every text. `most`: longer ones are cut after so many; None = those that the context does not hold
+    are refused."""
     found: list[Tokens] = []
     limit, known = engine.loaded.context.n_ctx, engine.loaded.model.n_vocab
     for number, one in enumerate(texts):
@@ -197,9 +183,3 @@ def tokens_of(engine: Engine, texts: Sequence[Plain], most: int | None = None) -
 def _unit(vector: Float32Array) -> Float32Array:
     length = float(np.linalg.norm(vector))
     return vector / length if length > 0 else vector
-
-
-def _encoded(vector: Float32Array, encoding: str) -> list[float] | str:
-    if encoding == "base64":
-        return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
-    return [float(value) for value in vector]

@@ -1,20 +1,23 @@
-"""/v1/models and LM Studio's /api/v0/models: what may be asked for, what each is, and whether it is loaded.
+"""/v1/models and LM Studio's /api/v0/models: what may be asked for, what each is, and whether it is loaded; and at / a
+page for people that says what runs here and how to connect to it.
 
 LM Studio's routes that answer, such as /api/v0/chat/completions, are those of OpenAI's API.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
+from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from typing_extensions import NotRequired, TypedDict
 
+from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.gguf import read_parts
 from localspec.models.installed.store import Store
@@ -28,8 +31,7 @@ from localspec.server.ollama.models import capabilities, describe, stamp
 ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)
 LM_STUDIO = APIRouter(prefix="/api/v0", tags=["LM Studio"])
 BODIES["/api/v0/"] = ApiError.body
-_ANTHROPIC = "anthropic-version"
-"""A header of Anthropic's clients."""
+_ANTHROPIC = "anthropic-version"  # a header of Anthropic's clients
 
 
 class FileFacts(TypedDict):
@@ -62,8 +64,6 @@ class ModelMeta(TypedDict):
 
 
 class Listed(FileFacts):
-    """One model of LM Studio's list."""
-
     id: str
     object: Literal["model"]
 
@@ -80,16 +80,15 @@ class ModelCard(FileFacts):
     meta: ModelMeta | None
 
 
-class ListedModels(TypedDict):
-    """All models, as LM Studio tells them."""
+_Model = TypeVar("_Model", Listed, ModelCard)
 
+
+class ListedModels(TypedDict):
     object: Literal["list"]
     data: list[Listed]
 
 
 class ModelList(TypedDict):
-    """All models."""
-
     object: str
     data: list[ModelCard]
 
@@ -101,16 +100,14 @@ class NamedModel(Body):
 
 
 class Done(TypedDict):
-    """It was done."""
-
     success: bool
 
 
 @ROUTER.get("/models", summary="List the models", response_model=ModelList)
-async def list_models(request: Request) -> Any:
+def list_models(request: Request) -> Any:
     """The default model first, then everything installed; each may be named in a request. Anthropic's clients, which
     say their version, get their list."""
-    found = await _cards(request.app.state.service)
+    found = _cards(request.app.state.service)
     if _ANTHROPIC not in request.headers:
         return {"object": "list", "data": found}
     data = [_as_anthropic(card) for card in found]
@@ -119,13 +116,10 @@ async def list_models(request: Request) -> Any:
 
 
 @ROUTER.get("/models/{name:path}", summary="One model", response_model=ModelCard)
-async def get_model(request: Request, name: str) -> Any:
+def get_model(request: Request, name: str) -> Any:
     """A model by its name or alias; names of the hub have a slash in them."""
     service: Service = request.app.state.service
-    found = {card["id"]: card for card in await _cards(service)}
-    card = found.get(service.resolve(name))
-    if card is None:
-        raise unknown_model(name, sorted(found))
+    card = _of_name(service, _cards(service), name)
     return JSONResponse(_as_anthropic(card)) if _ANTHROPIC in request.headers else card
 
 
@@ -154,20 +148,23 @@ async def unload(request: Request, fields: NamedModel) -> Done:
 
 
 @LM_STUDIO.get("/models", summary="List the models (LM Studio's API)", response_model_exclude_none=True)
-async def list_listed(request: Request) -> ListedModels:
+def list_listed(request: Request) -> ListedModels:
     """The default model first, then everything installed that can be read."""
-    return {"object": "list", "data": await to_thread.run_sync(_listed, request.app.state.service)}
+    return {"object": "list", "data": _listed(request.app.state.service)}
 
 
 @LM_STUDIO.get("/models/{name:path}", summary="One model (LM Studio's API)", response_model_exclude_none=True)
-async def get_listed(request: Request, name: str) -> Listed:
+def get_listed(request: Request, name: str) -> Listed:
     """A model by its name or alias."""
     service: Service = request.app.state.service
-    found = {one["id"]: one for one in await to_thread.run_sync(_listed, service)}
-    model = found.get(service.resolve(name))
-    if model is None:
+    return _of_name(service, _listed(service), name)
+
+
+def _of_name(service: Service, models: Sequence[_Model], name: str) -> _Model:
+    found = {one["id"]: one for one in models}
+    if service.resolve(name) not in found:
         raise unknown_model(name, sorted(found))
-    return model
+    return found[service.resolve(name)]
 
 
 def _listed(service: Service) -> list[Listed]:
@@ -213,11 +210,9 @@ _UNREAD: FileFacts = {
 """What is said of a model whose file cannot be read."""
 
 
-async def _cards(service: Service) -> list[ModelCard]:
+def _cards(service: Service) -> list[ModelCard]:
     """Every model that may be asked for, the default first."""
-    names = await to_thread.run_sync(service.pool.names)
-    loaded = service.pool.facts()
-    facts = await to_thread.run_sync(_facts, service)
+    loaded, facts = service.pool.facts(), _facts(service)
     return [
         {
             **facts.get(name, _UNREAD),
@@ -229,7 +224,7 @@ async def _cards(service: Service) -> list[ModelCard]:
             "status": "loaded" if name in loaded else "unloaded",
             "meta": _meta(loaded[name]) if name in loaded else None,
         }
-        for name, created in names.items()
+        for name, created in service.pool.names().items()
     ]
 
 
@@ -256,5 +251,61 @@ def _meta(facts: ModelFacts) -> ModelMeta:
 @lru_cache(maxsize=64)
 def _weight(path: Path) -> tuple[int, int]:
     """Parameters and bytes of a model's tensors, over all parts of its file."""
-    tensors = [tensor for header in read_parts(path) for tensor in header.tensors]
-    return sum(prod(tensor.shape) for tensor in tensors), sum(tensor.size for tensor in tensors)
+    parts = read_parts(path)
+    return sum(part.parameters for part in parts), sum(part.tensor_bytes for part in parts)
+
+
+PAGE = APIRouter(tags=["page"])  # it has no scripts and loads nothing
+_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }
+td, th { text-align: left; padding: 0 1.5rem 0 0 }
+"""
+_APIS = (
+    ("OpenAI", "/v1", "chat/completions, responses, completions, embeddings, models"),
+    ("Anthropic", "", "v1/messages"),
+    ("Ollama", "", "api/chat, api/generate, api/tags, api/show, api/ps"),
+    (
+        "llama-server",
+        "",
+        "health, metrics, props, slots, completion, infill, embedding, tokenize, detokenize, apply-template",
+    ),
+)
+"""Whose API, what goes after the server's address to make the client's base address, and the routes below that."""
+
+
+@PAGE.get("/", summary="A page about the server", response_class=HTMLResponse)
+async def page(request: Request) -> HTMLResponse:
+    """What is loaded, which APIs there are, and how to connect."""
+    service: Service = request.app.state.service
+    loaded = list[tuple[str, ...]]()
+    for name, facts in service.pool.facts().items():
+        used = min((await service.under_way(name)).count, facts.slots)
+        loaded.append((name, f"{facts.context}", f"{used} of {facts.slots}"))
+    address = str(request.base_url).rstrip("/")
+    where, default = escape(address), escape(service.pool.default)
+    apis = [(whose, f"{address}{base}", routes) for whose, base, routes in _APIS]
+    key = "<p>Clients send an API key of this server.</p>" if service.settings.api_keys else ""
+    models = _table(("Model in memory", "Context", "Slots in use"), loaded) if loaded else "<p>No model is loaded.</p>"
+    text = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>localspec</title><style>{_STYLE}</style></head><body>
+<h1>localspec {escape(__version__)}</h1>
+<p>The default model is <b>{default}</b>. Another one that is installed is loaded when a request names it:
+<a href="/v1/models">list of the models</a>.</p>
+{models}
+<h2>Connect</h2>
+{_table(("API", "Base address", "Routes"), apis)}
+{key}<pre>curl {where}/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{{"messages": [{{"role": "user", "content": "Hello"}}]}}'
+OLLAMA_HOST={where} python3 -c 'import ollama; print(ollama.list())'</pre>
+<p><a href="/openapi.json">Description of all routes</a>, <a href="/metrics">metrics</a>,
+<a href="/slots">slots</a>.</p>
+</body></html>
+"""
+    return HTMLResponse(text, headers=_HEADERS)
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    first = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    more = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+    return f"<table>\n<tr>{first}</tr>\n{more}</table>"

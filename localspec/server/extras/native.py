@@ -15,13 +15,9 @@ from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
 from localspec.engine.slot import Event, FinishReason
-from localspec.server.chat.chat import STREAMED, Exchange
-from localspec.server.chat.chat_fields import MOST_PROMPTS, MOST_TOP, ChatFields, CompletionFields, GenerationFields
-from localspec.server.chat.fields import MOST_ITEMS, Body, Json, Unused
-from localspec.server.chat.prepare import chat_turn, check_text, prepared, prompt_length, with_engine
-from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import (
+from localspec.server.chat.answers import (
     Extra,
+    InputTokens,
     PromptProgress,
     Timings,
     TokenLogProbs,
@@ -30,6 +26,21 @@ from localspec.server.chat.shapes import (
     extra,
     timings,
 )
+from localspec.server.chat.chat import STREAMED, Exchange
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_PROMPTS,
+    MOST_TOP,
+    Body,
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    Json,
+    Unused,
+    about,
+)
+from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, prepared, prompt_length, with_engine
+from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
 from localspec.server.http.route import JsonRoute, ModelRoute
@@ -40,12 +51,9 @@ if TYPE_CHECKING:
 
 
 ROUTER = APIRouter(tags=["llama-server"], route_class=ModelRoute)
-WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)
-"""Routes that need no model."""
-_LONG_TOKEN = 64
-"""Characters of a token at most, in texts around a gap that are cut to the context: few tokens are longer."""
-_ANSWER = 128
-"""Tokens that a gap is thought to need where the request does not say."""
+WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)  # routes that need no model
+_LONG_TOKEN = 64  # characters of a token at most, in texts around a gap that are cut: few tokens are longer
+_ANSWER = 128  # tokens that a gap is thought to need where the request does not say
 _MISSING = object()
 
 
@@ -56,24 +64,20 @@ class _Drawn(CompletionFields):
 class NativeFields(GenerationFields):
     """What /completion and /infill take."""
 
-    other_names: ClassVar[dict[str, str]] = {**GenerationFields.other_names, "n_predict": "max_tokens"}
-    n_probs: int | None = Field(default=None, ge=0, le=MOST_TOP, description="Log-probabilities of so many tokens.")
-    post_sampling_probs: bool | None = Field(
-        default=None, description="Probabilities that tokens were drawn by, instead: `prob` and `top_probs`."
-    )
-    return_tokens: bool | None = Field(default=None, description="Say the tokens of the text, too.")
-    t_max_predict_ms: int | None = Field(
-        default=None, description="Milliseconds after which an answer ends that has a line; 0 or less = no limit."
-    )
+    n_probs: int | None = about("Log-probabilities of so many tokens.", ge=0, le=MOST_TOP)
+    post_sampling_probs: bool | None = None
+    """Probabilities that tokens were drawn by, instead: `prob` and `top_probs`."""
+    return_tokens: bool | None = about("Say the tokens of the text, too.")
+    t_max_predict_ms: int | None = None
+    """Milliseconds after which an answer ends that has a line; 0 or less = no limit."""
     t_max_prompt_ms: Unused = None
     id_slot: Unused = None
     n_indent: Unused = None
     n_keep: Unused = None
-    samplers: Any = Field(default=None, description="Accepted and not used: samplers have one order here.")
-    response_fields: Annotated[list[str], Field(max_length=MOST_ITEMS)] | None = Field(
-        default=None, description="Tell these alone of the last object, such as timings/prompt_n; [] = all."
-    )
-    return_progress: bool | None = Field(default=None, description="A stream says how far the prompt is read.")
+    samplers: Any = about("Accepted and not used: samplers have one order here.")
+    response_fields: Annotated[list[str], Field(max_length=MOST_ITEMS)] | None = None
+    """Tell these alone of the last object, such as timings/prompt_n; [] = all."""
+    return_progress: bool | None = about("A stream says how far the prompt is read.")
 
     def completion(self, prompt: str | list[int]) -> CompletionFields:
         """The same as a body of the completion API. A request for nothing gets one token, which is not told."""
@@ -83,17 +87,12 @@ class NativeFields(GenerationFields):
         return kind.model_validate(same | {"prompt": prompt, "logprobs": self.n_probs or None})
 
     def check(self) -> None:
-        """
-        Raises:
-            ApiError: 400, several answers are asked for.
-        """
+        """ApiError 400: several answers are asked for."""
         if self.choices > 1:
             raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
 
 
 class NativeCompletion(NativeFields):
-    """POST /completion."""
-
     prompt: Input | Annotated[list[Input], Field(min_length=1, max_length=MOST_PROMPTS)]
 
 
@@ -106,19 +105,15 @@ class Chunk(Body):
 
 
 class Infill(NativeFields):
-    """POST /infill."""
-
-    input_prefix: str = Field(default="", description="Text before the gap.")
-    input_suffix: str = Field(default="", description="Text after the gap.")
-    input_extra: Annotated[list[Chunk], Field(max_length=MOST_ITEMS)] | None = Field(
-        default=None, description="Pieces of other files, shown before."
+    input_prefix: str = about("Text before the gap.", default="")
+    input_suffix: str = about("Text after the gap.", default="")
+    input_extra: Annotated[list[Chunk], Field(max_length=MOST_ITEMS)] | None = about(
+        "Pieces of other files, shown before."
     )
-    prompt: str = Field(default="", description="How the text of the gap begins.")
+    prompt: str = about("How the text of the gap begins.", default="")
 
 
 class TopProb(TypedDict):
-    """A likely token."""
-
     id: int
     token: str
     bytes: list[int]
@@ -163,14 +158,12 @@ class NativeTexts(Body):
     """POST /embedding."""
 
     other_names: ClassVar[dict[str, str]] = {"input": "content"}
-    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
+    model: str | None = about("Name of a model; left out: the default.")
     content: Inputs
-    embd_normalize: Literal[2] | None = Field(default=None, description="2 only: vectors have the length 1.")
+    embd_normalize: Literal[2] | None = about("2 only: vectors have the length 1.")
 
 
 class NativeVector(TypedDict):
-    """The vector of a text."""
-
     index: int
     embedding: list[list[float]]  # a list of one, of length 1
 
@@ -178,44 +171,34 @@ class NativeVector(TypedDict):
 class Ranked(Body):
     """POST /rerank."""
 
-    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
-    query: str = Field(description="What is looked for.")
-    documents: Annotated[list[str], Field(max_length=MOST_INPUTS)] | None = Field(
-        default=None, description="Texts to rank; also named `texts`."
-    )
-    top_n: int | None = Field(default=None, ge=1, description="So many of them.")
     other_names: ClassVar[dict[str, str]] = {"texts": "documents"}
+    model: str | None = about("Name of a model; left out: the default.")
+    query: str = Field(description="What is looked for.")
+    documents: Annotated[list[str], Field(max_length=MOST_INPUTS)] | None = about("Texts to rank; also named `texts`.")
+    top_n: int | None = about("So many of them.", ge=1)
 
 
-@ROUTER.post(
-    "/completion",
-    summary="Continue a text (llama-server's API)",
-    response_model=Answers,
-    responses=STREAMED,
-)
+@ROUTER.post("/completion", summary="Continue a text (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
+    service: Service = request.app.state.service
     fields.check()
     prompts = several(fields.prompt)
-    if len(prompts) == 1:
-        return await _answered(request, fields, await _begun(request, fields, prompts[0]))
-    if fields.stream:
+    if fields.stream and len(prompts) > 1:
         raise invalid("A stream takes one prompt.", "prompt", "invalid_value")
-    bodies = []
+    responses = []
     for index, prompt in enumerate(prompts):
-        response = await _answered(request, fields, await _begun(request, fields, prompt), index)
-        bodies.append(bytes(response.body))
-    return Response(b"[" + b",".join(bodies) + b"]", media_type="application/json")
+        lease = await service.lease(fields.model)
+        asked = await prepared(lease, partial(_asked, fields, prompt))
+        responses.append(await _answered(request, fields, await Exchange.text(service, asked, lease), index))
+    if len(prompts) == 1:
+        return responses[0]
+    bodies = b",".join(bytes(response.body) for response in responses)
+    return Response(b"[" + bodies + b"]", media_type="application/json")
 
 
-async def _begun(request: Request, fields: NativeCompletion, prompt: Plain) -> Exchange:
-    service: Service = request.app.state.service
-    lease = await service.lease(fields.model)
-
-    def asked(engine: Engine) -> CompletionFields:
-        return fields.completion(prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True))
-
-    return await Exchange.text(service, await prepared(lease, asked), lease)
+def _asked(fields: NativeCompletion, prompt: Plain, engine: Engine) -> CompletionFields:
+    return fields.completion(prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True))
 
 
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
@@ -266,7 +249,13 @@ def gap(fields: Infill, engine: Engine) -> list[int]:
     before, after, middle = model.fill_in
     repository, file = model.fill_in_files
     room = max(16, engine.loaded.context.n_ctx - 2 * (fields.max_tokens or _ANSWER) - 8)
-    spelled = partial(_spelled, engine, room)
+    most = room * _LONG_TOKEN
+
+    def spelled(text: str, *, end: bool = False) -> list[int]:
+        """Tokens of a text's beginning, or of its end, of which there may be `room`."""
+        near = text[-most:] if end else text[:most]
+        return [int(token) for token in model.tokenize(near, special=False, add_bos=False)]
+
     prompt = spelled(fields.prompt)[-room // 4 :]
     suffix = spelled(fields.input_suffix)[: max(0, room // 4 - len(prompt))]
     prefix = spelled(fields.input_prefix, end=True)[-(3 * room // 4) :] if fields.input_prefix else []
@@ -281,13 +270,6 @@ def gap(fields: Infill, engine: Engine) -> list[int]:
     extra = extra[max(0, len(extra) - left) :] if left > 0 else []
     start = [model.bos] if model.add_bos and model.bos is not None else []
     return [*extra, *start, before, *prefix, *prompt, after, *suffix, middle]
-
-
-def _spelled(engine: Engine, room: int, text: str, *, end: bool = False) -> list[int]:
-    """Tokens of a text's beginning, or of its end, of which there may be `room`."""
-    most = room * _LONG_TOKEN
-    near = text[-most:] if end else text[:most]
-    return [int(token) for token in engine.loaded.model.tokenize(near, special=False, add_bos=False)]
 
 
 async def _answered(request: Request, fields: NativeFields, exchange: Exchange, index: int = 0) -> Response:
@@ -305,8 +287,7 @@ class _Reply:
         self._fields, self._exchange, self._index = fields, exchange, index
         self._answer, self._generation = exchange.choices[0], exchange.choices[0].generation
         self._said, self._tokens = "", list[int]()
-        self._begun = 0.0
-        """When the first token came."""
+        self._begun = 0.0  # when the first token came
 
     async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """Pieces as they come, and the last."""
@@ -321,7 +302,6 @@ class _Reply:
         yield self._last("", ())
 
     async def whole(self) -> Response:
-        """The whole answer, once it is there."""
         async for news in self._exchange.news():
             if news is not None:
                 self._take(news.event)
@@ -354,12 +334,15 @@ class _Reply:
         if self._fields.n_probs and found:
             scores = chat_log_probs(found, self._exchange.model)
             drawn = self._fields.post_sampling_probs
-            piece["completion_probabilities"] = [_drawn(one) for one in scores] if drawn else scores
+            probs = [{**_prob(one), "top_probs": [_prob(other) for other in one["top_logprobs"]]} for one in scores]
+            piece["completion_probabilities"] = probs if drawn else scores
         return piece
 
     def _last(self, text: str, tokens: Sequence[int]) -> Json:
         generation, word = self._generation, self._exchange.stop_string()
         request, stats, ended = generation.request, generation.stats, generation.finish is FinishReason.STOP
+        banned = sorted(self._exchange.model.end_tokens) if request.ignore_end else ()
+        biases = [*request.sampling.logit_bias, *((token, -math.inf) for token in banned)]
         answer = self._piece(text, tokens) | {
             "stop": True,
             "model": self._exchange.name,
@@ -369,7 +352,9 @@ class _Reply:
                 "n_predict": -1 if self._fields.max_tokens is None else self._fields.max_tokens,
                 "stop": list(request.stop),
                 "ignore_eos": request.ignore_end,
-                "logit_bias": self._biases(),
+                "logit_bias": [
+                    {"token": token, "bias": None if value == -math.inf else value} for token, value in biases
+                ],  # what is added to logits; a token whose bias is null is banned
             },
             "prompt": self._exchange.model.detokenize(request.prompt, special=True),
             "has_new_line": "\n" in self._said,
@@ -380,36 +365,19 @@ class _Reply:
             "timings": timings(stats),
             "localspec": extra(self._exchange.engine, generation),
         }
-        return _picked(answer, self._fields.response_fields) if self._fields.response_fields else answer
-
-    def _biases(self) -> list[Json]:
-        """What is added to logits; a token whose bias is null is banned."""
-        request = self._generation.request
-        banned = sorted(self._exchange.model.end_tokens) if request.ignore_end else ()
-        pairs = [*request.sampling.logit_bias, *((token, -math.inf) for token in banned)]
-        return [{"token": token, "bias": None if value == -math.inf else value} for token, value in pairs]
-
-
-def _drawn(given: TokenLogProbs) -> TokenProbs:
-    """The probability of a log-probability."""
-    top: list[TopProb] = [_prob(one) for one in given["top_logprobs"]]
-    return {**_prob(given), "top_probs": top}
+        picked = {}
+        for name in self._fields.response_fields or ():
+            value: Any = answer
+            for step in name.split("/"):
+                value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
+            if value is not _MISSING:
+                picked[name] = value
+        return picked if self._fields.response_fields else answer
 
 
 def _prob(one: TopLogProb) -> TopProb:
+    """The probability of a log-probability."""
     return {"id": one["id"], "token": one["token"], "bytes": one["bytes"], "prob": math.exp(one["logprob"])}
-
-
-def _picked(answer: Json, names: list[str]) -> Json:
-    """What `response_fields` name of an answer, by these names."""
-    found = {}
-    for name in names:
-        value: Any = answer
-        for step in name.split("/"):
-            value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
-        if value is not _MISSING:
-            found[name] = value
-    return found
 
 
 TEXT = APIRouter(tags=["text"], route_class=ModelRoute)
@@ -418,70 +386,49 @@ MOST_TOKENS = 1 << 13
 
 
 class TokenizeFields(Body):
-    """POST /tokenize."""
-
     model: str | None = None
     content: str
-    add_special: bool = Field(
-        default=False, description="Begin with the begin-of-sequence token, if the model wants one."
-    )
-    parse_special: bool = Field(default=True, description="Read the text of special tokens as those tokens.")
-    with_pieces: bool = Field(default=False, description="Say what each token stands for.")
+    add_special: bool = about("Begin with the begin-of-sequence token, if the model wants one.", default=False)
+    parse_special: bool = about("Read the text of special tokens as those tokens.", default=True)
+    with_pieces: bool = about("Say what each token stands for.", default=False)
 
 
-class Piece(BaseModel):
-    """A token and what it stands for."""
-
+class TokenPiece(BaseModel):
     id: int
     piece: str | list[int]  # text, or bytes that are no whole characters
 
 
 class Tokenized(BaseModel):
-    """Tokens of a text."""
-
-    tokens: list[int] | list[Piece]
+    tokens: list[int] | list[TokenPiece]
 
 
 class DetokenizeFields(Body):
-    """POST /detokenize."""
-
     model: str | None = None
     tokens: list[int]
 
 
 class Detokenized(BaseModel):
-    """Text of tokens."""
-
     content: str
 
 
 class Templated(BaseModel):
-    """The prompt of a conversation."""
-
     prompt: str
-
-
-class Counted(BaseModel):
-    """How long a prompt is."""
-
-    object: str = "response.input_tokens"
-    input_tokens: int
 
 
 @TEXT.post("/tokenize", summary="Text to tokens")
 async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
     """llama-server's."""
-    return await with_engine(request.app.state.service, fields.model, partial(_tokenized, fields))
 
+    def work(engine: Engine) -> Tokenized:
+        model = engine.loaded.model
+        add_bos = fields.add_special and model.add_bos
+        check_text(fields.content, engine, "content", special=fields.parse_special, room=MOST_TOKENS)
+        tokens = model.tokenize(fields.content, special=fields.parse_special, add_bos=add_bos).tolist()
+        if not fields.with_pieces:
+            return Tokenized(tokens=tokens)
+        return Tokenized(tokens=[TokenPiece(id=one, piece=_piece(model.piece(one, special=True))) for one in tokens])
 
-def _tokenized(fields: TokenizeFields, engine: Engine) -> Tokenized:
-    model = engine.loaded.model
-    add_bos = fields.add_special and model.add_bos
-    check_text(fields.content, engine, "content", special=fields.parse_special, room=MOST_TOKENS)
-    tokens = model.tokenize(fields.content, special=fields.parse_special, add_bos=add_bos).tolist()
-    if not fields.with_pieces:
-        return Tokenized(tokens=tokens)
-    return Tokenized(tokens=[Piece(id=token, piece=_piece(model.piece(token, special=True))) for token in tokens])
+    return await with_engine(request.app.state.service, fields.model, work)
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -494,16 +441,12 @@ def _piece(data: bytes) -> str | list[int]:
 @TEXT.post("/detokenize", summary="Tokens to text")
 async def detokenize(request: Request, fields: DetokenizeFields) -> Detokenized:
     """llama-server's; special tokens are spelled."""
-    return await with_engine(request.app.state.service, fields.model, partial(_detokenized, fields))
 
+    def work(engine: Engine) -> Detokenized:
+        tokens = known_tokens(fields.tokens, engine.loaded.model, "tokens", "There is no token")
+        return Detokenized(content=engine.loaded.model.detokenize(tokens, special=True))
 
-def _detokenized(fields: DetokenizeFields, engine: Engine) -> Detokenized:
-    model = engine.loaded.model
-    wrong = next((token for token in fields.tokens if not 0 <= token < model.n_vocab), None)
-    if wrong is not None:
-        what = f"There is no token {str(wrong)[:24]}; ids are 0 to {model.n_vocab - 1}."
-        raise invalid(what, "tokens", "invalid_value")
-    return Detokenized(content=model.detokenize(fields.tokens, special=True))
+    return await with_engine(request.app.state.service, fields.model, work)
 
 
 @TEXT.post("/apply-template", summary="Conversation to prompt text")
@@ -511,14 +454,14 @@ async def apply_template(request: Request, fields: ChatFields) -> Templated:
     """The text the model would be shown; takes a chat request and answers nothing."""
 
     def work(engine: Engine) -> Templated:
-        _, tokens = chat_turn(fields, engine)
-        return Templated(prompt=engine.loaded.model.detokenize(tokens, special=True))
+        return Templated(prompt=engine.loaded.model.detokenize(chat_turn(fields, engine)[1], special=True))
 
     return await with_engine(request.app.state.service, fields.model, work)
 
 
 @TEXT.post("/v1/chat/completions/input_tokens", summary="Length of a conversation's prompt")
 @TEXT.post("/chat/completions/input_tokens", include_in_schema=False)
-async def input_tokens(request: Request, fields: ChatFields) -> Counted:
+async def input_tokens(request: Request, fields: ChatFields) -> InputTokens:
     """Tokens the model would be shown; takes a chat request and answers nothing."""
-    return Counted(input_tokens=await prompt_length(request.app.state.service, fields))
+    length = await prompt_length(request.app.state.service, fields)
+    return {"object": "response.input_tokens", "input_tokens": length}

@@ -29,7 +29,7 @@ from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
 from localspec.server import messages
-from localspec.server.chat import chat, completions
+from localspec.server.chat import chat
 from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, models, native
 from localspec.server.front import Front, Processes
@@ -41,8 +41,6 @@ from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSe
 from localspec.server.http.streaming import told
 from localspec.server.ollama import answers as ollama_answers
 from localspec.server.ollama import models as ollama_models
-from localspec.server.ollama import page
-from localspec.server.ollama import pull as ollama_pull
 from localspec.server.responses import responses
 from localspec.server.responses.responses import ResponseMemory
 
@@ -285,7 +283,7 @@ def encoding_of(header: str) -> str:
     raise ApiError(415, "invalid_request_error", what, headers=headers)
 
 
-OPENAI_ROUTERS = tuple(one.ROUTER for one in (chat, completions, responses, messages, embeddings, models))
+OPENAI_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, *(one.ROUTER for one in (responses, messages, embeddings, models)))
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (
     monitoring.ROUTER,
@@ -295,11 +293,10 @@ OWN_ROUTERS = (
     native.TEXT,
     ollama_answers.ROUTER,
     ollama_models.ROUTER,
-    ollama_pull.ROUTER,
-    page.ROUTER,
+    models.PAGE,
 )
 """Served as they are."""
-LM_STUDIO_ROUTERS = (chat.ROUTER, completions.ROUTER, embeddings.ROUTER)
+LM_STUDIO_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, embeddings.ROUTER)
 """Served below /api/v0, too, where LM Studio has them."""
 ELSEWHERE = frozenset(
     {("GET", "/chat/completions"), ("GET", "/responses"), ("POST", "/props"), ("POST", "/lora-adapters")}

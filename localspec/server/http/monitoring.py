@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.methods import PLAIN
 from localspec.runtime.generation import Generation
+from localspec.server.chat.answers import Timings, timings
 from localspec.server.chat.service import Service, props_of, props_unloaded
-from localspec.server.chat.shapes import Timings, timings
 from localspec.server.http.errors import ApiError, overloaded, unknown_model
 from localspec.server.http.meter import CONTENT_TYPE
 from localspec.server.http.route import JsonRoute

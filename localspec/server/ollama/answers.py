@@ -5,58 +5,227 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import from_json
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
-from localspec.server.chat.answers import arguments_of
+from localspec.server.chat.answers import TokenLogProbs, arguments_of, chat_log_probs
 from localspec.server.chat.chat import Exchange
-from localspec.server.chat.chat_fields import ChatFields, CompletionFields
-from localspec.server.chat.fields import Json, Unused
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_STOPS,
+    MOST_TOOLS,
+    MOST_TOP,
+    Body,
+    ChatFields,
+    CompletionFields,
+    Json,
+    SamplingFields,
+    Speculative,
+    ToolField,
+    Unused,
+    about,
+)
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
-from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
+from localspec.server.extras.embeddings import LONG_TOKEN, MOST_INPUTS, joined, shortened, tokens_of, vectors
 from localspec.server.http.errors import invalid
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
-from localspec.server.ollama.body import KeptAlive, OllamaChat, OllamaGenerate, Wanted
-from localspec.server.ollama.models import LINES, NDJSON, REFUSED, error_body, free, named, stamp
-from localspec.types import Float32Array, Tokens
+from localspec.server.ollama.models import LINES, NDJSON, REFUSED, KeptAlive, error_body, free, named, stamp
+from localspec.types import Tokens
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
+_AtStart = Annotated[Any, Field(description="Accepted and not used: `localspec serve` was told when it started.")]
+
+
+class OllamaOptions(SamplingFields):
+    """How an answer is drawn and limited; what is left out has llama.cpp's default."""
+
+    ignored_switches: ClassVar[frozenset[str]] = frozenset({"mirostat", "tfs_z"})  # as Ollama has them now
+    num_predict: int | None = about("Most new tokens; 0 or less = until the model ends.")
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    num_ctx: int | None = None
+    """Accepted and not used: the context is that of `serve --context`; `/api/ps` tells it."""
+    num_keep: Any = about("Accepted and not used: a prompt that does not fit is refused.")
+    num_batch: _AtStart = None
+    num_gpu: _AtStart = None
+    main_gpu: _AtStart = None
+    num_thread: _AtStart = None
+    use_mmap: _AtStart = None
+    use_mlock: _AtStart = None
+
+
+class OllamaFunction(Body):
+    name: str
+    arguments: Json = Field(default_factory=dict)
+    index: Unused = None
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        """As OpenAI's clients have them: JSON text."""
+        try:
+            return from_json(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
+
+
+class OllamaCall(Body):
+    id: str | None = None
+    type: Unused = None
+    function: OllamaFunction
+
+
+class OllamaMessage(Body):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = about("What the assistant thought.")
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=MOST_TOOLS)] | None = None
+    tool_name: str | None = about("The tool whose result this is.")
+    tool_call_id: str | None = about("The call whose result this is; left out: the first without one.")
+
+
+class OllamaTool(ToolField):
+    type: Literal["function"] = "function"
+
+
+class Wanted(KeptAlive):
+    """What both routes that answer take."""
+
+    stream: bool = True
+    format: Literal["", "json"] | Json | None = about("`json`, or a JSON schema that the answer has.")
+    options: OllamaOptions | None = None
+    think: bool | str | None = about("Whether to think, or how hard: low, medium, high.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
+    truncate: Any = about("Accepted and not used: a prompt that does not fit is refused.")
+    shift: Any = about("Accepted and not used: an answer ends where the context is full.")
+    speculative: Speculative | None = None
+
+    def drawn(self) -> Json:
+        """How to answer, as fields of the APIs of OpenAI's kind."""
+        options = self.options or OllamaOptions()
+        limit = options.num_predict
+        found = options.drawn() | {"stop": options.stop, "speculative": self.speculative}
+        found["max_tokens"] = -1 if limit is not None and limit <= 0 else limit
+        if isinstance(self.format, dict):
+            found["response_format"] = {"type": "json_schema", "json_schema": {"schema": self.format}}
+        elif self.format == "json":
+            found["response_format"] = {"type": "json_object"}
+        return found
+
+    def conversation(self, messages: Sequence[Json], **more: Any) -> ChatFields:
+        """A body of the chat API."""
+        scored = {"logprobs": self.logprobs, "top_logprobs": self.top_logprobs if self.logprobs else None}
+        own = {"messages": messages, "reasoning": self.think}
+        return ChatFields.model_validate({**own, **self.drawn(), **scored, **more})
+
+
+class OllamaChat(Wanted):
+    messages: Annotated[list[OllamaMessage], Field(max_length=MOST_ITEMS)] = Field(
+        default_factory=list, description="The conversation; none = only load the model."
+    )
+    tools: Annotated[list[OllamaTool], Field(max_length=MOST_TOOLS)] | None = None
+
+    def fields(self) -> ChatFields:
+        """The same as a body of the chat API. Ollama's calls may have no ids: results then go with the calls in their
+        order."""
+        found, waiting = list[Json](), list[Json]()
+        for number, message in enumerate(self.messages):
+            calls: list[Json] = []
+            for index, call in enumerate(message.tool_calls or ()):
+                arguments = json.dumps(call.function.arguments, ensure_ascii=False)
+                function = {"name": call.function.name, "arguments": arguments}
+                calls.append({"id": call.id or f"call_{number}_{index}", "function": function})
+            waiting += calls
+            answered = message.tool_call_id
+            if message.role == "tool" and answered is None:
+                of_name = (one for one in waiting if one["function"]["name"] == message.tool_name)
+                first = next(of_name, waiting[0] if waiting else None)
+                answered = None if first is None else first["id"]
+            waiting = [one for one in waiting if one["id"] != answered]
+            turn = message.model_dump(include={"role", "content"})
+            turn |= {"reasoning_content": message.thinking, "tool_calls": calls or None}
+            found.append(turn | {"name": message.tool_name, "tool_call_id": answered})
+        tools = [{"type": "function", "function": tool.function} for tool in self.tools or ()]
+        return self.conversation(found, tools=tools)
+
+
+class OllamaGenerate(Wanted):
+    prompt: str = about("What is asked; none = only load the model.", default="")
+    suffix: str | None = about("Text after the gap that the answer fills.")
+    system: str | None = about("A system message.")
+    raw: bool = about("The prompt goes to the model as it is, without its chat template.", default=False)
+    template: str | None = about("Refused: the model's own chat template is used.")
+    context: list[int] | None = about("Tokens that the prompt goes on from: `context` of an earlier answer.")
+
+    @property
+    def alone(self) -> bool:
+        """Whether the prompt stands for itself, in no conversation."""
+        return bool(self.raw or self.suffix)
+
+    def check(self) -> None:
+        """ApiError 400: a field that would change the answer, or fields that exclude each other."""
+        if self.template:
+            raise invalid("template is not supported: the model's own chat template is used.", "template")
+        if self.context and self.alone:
+            raise invalid("raw and suffix take the prompt alone, so there is no place for context.", "context")
+        if self.system and self.alone:
+            raise invalid("raw and suffix use no chat template, so there is no place for system.", "system")
+
+    def fields(self, engine: Engine) -> tuple[ChatFields, Tokens]:
+        """The same as a body of the chat API, and the tokens it goes on from; a system message that they say is not
+        said again."""
+        before = self._before(engine)
+        said = engine.loaded.model.detokenize(before, special=True)
+        system = [{"role": "system", "content": self.system}] if self.system and self.system not in said else []
+        return self.conversation([*system, {"role": "user", "content": self.prompt}]), before
+
+    def text_fields(self, engine: Engine) -> CompletionFields:
+        """The same as a body of the completion API, where no chat template is used."""
+        prompt: str | list[int] = self.prompt
+        if len(self._before(engine)):
+            prompt = joined(engine, [*(self.context or ()), self.prompt], "prompt", special=True)
+        scores = (self.top_logprobs or 0) if self.logprobs else None
+        own = {"prompt": prompt, "suffix": self.suffix or None, "logprobs": scores}
+        return CompletionFields.model_validate(own | self.drawn())
+
+    def _before(self, engine: Engine) -> Tokens:
+        found = known_tokens(self.context or (), engine.loaded.model, "context")
+        check_length(found, engine, "context")
+        return found
+
 
 ROUTER = APIRouter(prefix="/api", tags=["ollama"], route_class=ModelRoute, responses=REFUSED)
-_LONG_TOKEN = 64
-"""Characters of a token at most, in texts that are cut to the context: few tokens are longer."""
 
 
 class OllamaEmbed(KeptAlive):
-    """POST /api/embed."""
-
     input: str | Annotated[list[str], Field(max_length=MOST_INPUTS)] = Field(
         default_factory=list, description="A text or several; none = only load the model."
     )
-    truncate: bool = Field(default=True, description="Cut a text that does not fit the context; else it is refused.")
-    dimensions: int | None = Field(default=None, ge=0, description="So many numbers of each vector; 0 = all.")
+    truncate: bool = about("Cut a text that does not fit the context; else it is refused.", default=True)
+    dimensions: int | None = about("So many numbers of each vector; 0 = all.", ge=0)
     options: Unused = None
 
 
 class OllamaEmbeddings(KeptAlive):
     """POST /api/embeddings, the older route."""
 
-    prompt: str = Field(default="", description="The text; none = only load the model.")
+    prompt: str = about("The text; none = only load the model.", default="")
     options: Unused = None
 
 
@@ -71,19 +240,33 @@ class Embedded(TypedDict):
 
 
 class Vector(TypedDict):
-    """One vector of length 1."""
-
     embedding: list[float]
 
 
 @ROUTER.post("/embed", summary="Embed texts (Ollama's API)")
 async def embed(request: Request, body: OllamaEmbed) -> Embedded:
     """The same vectors as /v1/embeddings."""
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    service: Service = request.app.state.service
+    texts = [text for text in ([body.input] if isinstance(body.input, str) else body.input) if text]
     begun = perf_counter()
-    found, count, loaded = await _vectors(request, body, [text for text in texts if text], cut=body.truncate)
+    name = await named(service, body.model)
+    lease = await service.lease(name)
+    loaded = perf_counter()
+
+    def tokens(engine: Engine) -> list[Tokens]:
+        limit = engine.loaded.context.n_ctx
+        if not body.truncate:
+            return tokens_of(engine, texts)
+        return [tokens_of(engine, [text[: limit * LONG_TOKEN]], limit)[0] for text in texts]
+
+    try:
+        found, count = await vectors(request, lease, tokens) if texts else ([], 0)
+    finally:
+        lease.release()
+    if body.frees:
+        await free(service, name)
     return {
-        "model": body.model or request.app.state.service.pool.default,
+        "model": body.model or service.pool.default,
         "embeddings": [shortened(vector, body.dimensions or None).tolist() for vector in found],
         "total_duration": _nanoseconds(perf_counter() - begun),
         "load_duration": _nanoseconds(loaded - begun),
@@ -94,45 +277,18 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
 @ROUTER.post("/embeddings", summary="Embed a text (Ollama's older API)")
 async def embeddings(request: Request, body: OllamaEmbeddings) -> Vector:
     """One vector."""
-    found, _, _ = await _vectors(request, body, [body.prompt] if body.prompt else [], cut=True)
-    return {"embedding": found[0].tolist() if found else []}
-
-
-async def _vectors(
-    request: Request, body: KeptAlive, texts: list[str], *, cut: bool
-) -> tuple[list[Float32Array], int, float]:
-    """A vector for each text, the tokens of all, and when the model was in memory."""
-    service: Service = request.app.state.service
-    name = await named(service, body.model)
-    lease = await service.lease(name)
-    loaded = perf_counter()
-    try:
-        found, count = await vectors(request, lease, partial(_tokens, texts, cut)) if texts else ([], 0)
-    finally:
-        lease.release()
-    if body.frees:
-        await free(service, name)
-    return found, count, loaded
-
-
-def _tokens(texts: list[str], cut: bool, engine: Engine) -> list[Tokens]:
-    limit = engine.loaded.context.n_ctx
-    if not cut:
-        return tokens_of(engine, texts)
-    return [tokens_of(engine, [text[: limit * _LONG_TOKEN]], limit)[0] for text in texts]
+    texts = [body.prompt] if body.prompt else []
+    found = await embed(request, OllamaEmbed(model=body.model, keep_alive=body.keep_alive, input=texts))
+    return {"embedding": found["embeddings"][0] if texts else []}
 
 
 class Called(TypedDict):
-    """A function and what it is given."""
-
     index: int
     name: str
     arguments: Json
 
 
 class CallOfTool(TypedDict):
-    """A call the model asks for."""
-
     id: str
     function: Called
 
@@ -146,7 +302,7 @@ class Spoken(TypedDict):
     tool_calls: NotRequired[list[CallOfTool]]
 
 
-class Progress(TypedDict):
+class OllamaProgress(TypedDict):
     """What every object says; the durations, in nanoseconds, and the counts come with the last."""
 
     model: str  # as the request named it
@@ -162,15 +318,11 @@ class Progress(TypedDict):
     logprobs: NotRequired[list[TokenLogProbs]]
 
 
-class ChatProgress(Progress):
-    """An object of /api/chat."""
-
+class ChatProgress(OllamaProgress):
     message: Spoken
 
 
-class TextProgress(Progress):
-    """An object of /api/generate."""
-
+class TextProgress(OllamaProgress):
     response: str
     thinking: NotRequired[str]
     context: NotRequired[list[int]]
@@ -186,7 +338,7 @@ async def chat(request: Request, body: OllamaChat) -> Response:
         return await _loaded(service, reply)
     fields = body.fields()
     lease = await service.lease(reply.name)
-    reply.has_model()
+    reply.loaded = perf_counter()
     return await _answered(request, reply, await Exchange.chat(service, fields, lease))
 
 
@@ -195,45 +347,29 @@ async def generate(request: Request, body: OllamaGenerate) -> Response:
     """An answer to one message; with `raw` or `suffix`, and by a model without a chat template, a text goes on."""
     service: Service = request.app.state.service
     body.check()
-    reply = GeneratedReply(body, await named(service, body.model))
+    reply = OllamaReply(body, await named(service, body.model))
     if not body.prompt and not body.suffix:
         return await _loaded(service, reply)
     lease = await service.lease(reply.name)
-    reply.has_model()
+    reply.loaded = perf_counter()
     has_template = lease.engine.template.exists
     if body.system and not has_template:
         lease.release()
         raise invalid("This model has no chat template, so there is no place for system.", "system")
-    if body.raw or body.suffix or not has_template:
-        text = await prepared(lease, partial(_text, body))
+    if body.alone or not has_template:
+        text = await prepared(lease, body.text_fields)
         return await _answered(request, reply, await Exchange.text(service, text, lease))
-    conversation, said = await prepared(lease, partial(_conversation, body))
+    conversation, said = await prepared(lease, body.fields)
     return await _answered(request, reply, await Exchange.chat(service, conversation, lease, said))
-
-
-def _conversation(body: OllamaGenerate, engine: Engine) -> tuple[ChatFields, Tokens]:
-    """What is asked, and the tokens it goes on from."""
-    model = engine.loaded.model
-    said = known_tokens(body.context or (), model, "context")
-    check_length(said, engine, "context")
-    return body.fields(model.detokenize(said, special=True)), said
-
-
-def _text(body: OllamaGenerate, engine: Engine) -> CompletionFields:
-    """The same where no chat template is used."""
-    if not body.context:
-        return body.text_fields(body.prompt)
-    check_length(known_tokens(body.context, engine.loaded.model, "context"), engine, "context")
-    return body.text_fields(joined(engine, [*body.context, body.prompt], "prompt", special=True))
 
 
 async def _loaded(service: Service, reply: OllamaReply) -> Response:
     """Nothing is asked: the model is loaded, or its memory is freed."""
     if reply.body.frees:
         await free(service, reply.name)
-        return json_response(reply.said(reply.spoken(()), done_reason="unload"))
-    (await service.lease(reply.name)).release()
-    return json_response(reply.said(reply.spoken(()), done_reason="load"))
+    else:
+        (await service.lease(reply.name)).release()
+    return json_response(reply.said(reply.spoken(()), done_reason="unload" if reply.body.frees else "load"))
 
 
 async def _answered(request: Request, reply: OllamaReply, exchange: Exchange) -> Response:
@@ -242,26 +378,22 @@ async def _answered(request: Request, reply: OllamaReply, exchange: Exchange) ->
         lines = reply.lines(exchange, service.settings.ping_seconds)
         response: Response = EventStream(exchange.answers, lines, NDJSON)
     else:
-        response = await whole(request, exchange.answers, lambda: reply.whole(exchange))
+        response = await whole(request, exchange.answers, partial(reply.whole, exchange))
     if reply.body.frees:
         response.background = BackgroundTask(free, service, reply.name)
     return response
 
 
 class OllamaReply:
-    """One answer as /api/chat tells it."""
+    """One answer as /api/chat tells it, or as /api/generate does, with what the next prompt may go on from."""
 
     def __init__(self, body: Wanted, name: str) -> None:
         """`name`: what the model of the request is called here."""
         self.body, self.name = body, name
-        self._begun = self._has_model = perf_counter()
+        self._begun = self.loaded = perf_counter()  # when it began, and when the model was in memory
         self._calls = 0
         self._open: CallBegun | None = None
         self._arguments = ""  # of the call that is open
-
-    def has_model(self) -> None:
-        """The model is in memory now."""
-        self._has_model = perf_counter()
 
     async def lines(self, exchange: Exchange, silence: float) -> AsyncIterator[str]:
         """What comes as it comes, an object a line; one that says nothing after `silence` seconds without news."""
@@ -276,17 +408,16 @@ class OllamaReply:
         exchange.answers.close()
 
     async def whole(self, exchange: Exchange) -> Response:
-        """The whole answer, once it is there."""
         parts = [part async for news in exchange.news() if news for part in news.parts]
         return json_response(self.said(self.spoken(parts), **self._scores(exchange), **self._end(exchange)))
 
     def said(self, message: Spoken, **more: Any) -> Json:
         """An object; the last one if it has a `done_reason`."""
         head = {"model": self.body.model or self.name, "created_at": stamp(time()), "done": "done_reason" in more}
-        return head | self._body_of(message) | more
-
-    def _body_of(self, message: Spoken) -> Json:
-        return {"message": message}
+        if not isinstance(self.body, OllamaGenerate):
+            return head | {"message": message} | more
+        thought = {"thinking": message["thinking"]} if "thinking" in message else {}
+        return head | {"response": message["content"]} | thought | more
 
     def spoken(self, parts: Sequence[Part]) -> Spoken:
         """What parts of an answer bring. A call comes when it is whole, and not if the limit cuts it."""
@@ -301,11 +432,8 @@ class OllamaReply:
             elif isinstance(part, CallArguments):
                 self._arguments += part.text
             elif self._open is not None and part.whole:
-                called: Called = {
-                    "index": self._calls,
-                    "name": self._open.name,
-                    "arguments": arguments_of(self._arguments),
-                }
+                arguments = arguments_of(self._arguments)
+                called: Called = {"index": self._calls, "name": self._open.name, "arguments": arguments}
                 message.setdefault("tool_calls", []).append({"id": self._open.id, "function": called})
                 self._calls += 1
         return message
@@ -316,31 +444,18 @@ class OllamaReply:
         return {"logprobs": chat_log_probs(found, exchange.model)} if found else {}
 
     def _end(self, exchange: Exchange) -> Json:
-        answer = exchange.choices[0]
+        answer, body = exchange.choices[0], self.body
         stats = answer.generation.stats
-        return {
+        found = {
             "done_reason": "length" if answer.finish == "length" else "stop",
             "total_duration": _nanoseconds(perf_counter() - self._begun),
-            "load_duration": _nanoseconds(self._has_model - self._begun),
+            "load_duration": _nanoseconds(self.loaded - self._begun),
             "prompt_eval_count": stats.prompt_tokens,
             "prompt_eval_duration": _nanoseconds(stats.prefill_seconds),
             "eval_count": stats.generated,
             "eval_duration": _nanoseconds(stats.decode_seconds),
         }
-
-
-class GeneratedReply(OllamaReply):
-    """One answer as /api/generate tells it, with what the next prompt may go on from."""
-
-    body: OllamaGenerate
-
-    def _body_of(self, message: Spoken) -> Json:
-        thought = {"thinking": message["thinking"]} if "thinking" in message else {}
-        return {"response": message["content"]} | thought
-
-    def _end(self, exchange: Exchange) -> Json:
-        alone = self.body.raw or self.body.suffix
-        return super()._end(exchange) | ({} if alone else {"context": _context(exchange)})
+        return found | {"context": _context(exchange)} if isinstance(body, OllamaGenerate) and not body.alone else found
 
 
 def _context(exchange: Exchange) -> list[int]:

@@ -1,47 +1,53 @@
-"""/api/tags, /api/ps, /api/show and /api/version: which models there are, and what they are.
-
-Models as Ollama's clients name them, and errors as they read them.
-"""
+"""/api/tags, /api/ps, /api/show, /api/version and /api/pull: which models there are and what they are, as Ollama's
+clients name them, and the installing of one, where the server was told that it may. Errors as they read them."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
+import re
+import threading
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any, ClassVar, Literal
 
-from anyio import to_thread
+from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
+from starlette.responses import Response, StreamingResponse
 
 from localspec import __version__
 from localspec.chat.reply.reply import THOUGHTS
+from localspec.drafters.heads.loading import find, out_of_reach
 from localspec.errors import LocalspecError
-from localspec.gguf import Header, read_parts
+from localspec.gguf import Header
+from localspec.gguf.split import read_parts
+from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
 from localspec.runtime.loaded import ModelFacts
-from localspec.server.chat.fields import Body
-from localspec.server.chat.service import Service
-from localspec.server.http.errors import BODIES, ApiError
+from localspec.runtime.memory import places
+from localspec.server.chat.fields import Body, Json, Unused, about
+from localspec.server.chat.service import Service, ending
+from localspec.server.http.errors import BODIES, ApiError, from_localspec, invalid
 from localspec.server.http.route import JsonRoute
+from localspec.server.http.streaming import leaving, told
 
-_LATEST = ":latest"
-"""What Ollama's clients put after a name that has no tag."""
-
-
+_LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
+_DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
+"""As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
 NDJSON = "application/x-ndjson"
 LINES: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
 """For the OpenAPI document: a path answers with objects, one a line, unless `stream` is false."""
 
 
 class OllamaError(BaseModel):
-    """An error."""
-
     error: str
 
 
@@ -49,12 +55,32 @@ REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": OllamaError}, "5XX"
 """For the OpenAPI document: what all routes of this API say when they cannot do what is asked."""
 
 
-def error_body(error: ApiError) -> dict[str, Any]:
-    """Ollama's error body."""
+def error_body(error: ApiError) -> Json:
     return {"error": error.message}
 
 
 BODIES["/api/"] = error_body
+
+
+class KeptAlive(Body):
+    """What names a model and says how long it stays in memory."""
+
+    model: str | None = about("Name of a model; left out: the default.")
+    keep_alive: str | float | None = about("0 frees the model's memory after the answer; else `--idle-unload` decides.")
+
+    @field_validator("keep_alive")
+    @classmethod
+    def _is_duration(cls, value: str | float | None) -> str | float | None:
+        if isinstance(value, str) and not _DURATION.fullmatch(value.strip()):
+            raise ValueError("it must be a number of seconds or a duration such as 5m")
+        return value
+
+    @property
+    def frees(self) -> bool:
+        """Whether the model's memory is not needed after this request."""
+        if isinstance(self.keep_alive, str):
+            return not re.search("[1-9]", self.keep_alive)
+        return self.keep_alive == 0
 
 
 def spellings(service: Service, name: str | None) -> tuple[str, ...]:
@@ -102,15 +128,11 @@ Capability = Literal["completion", "tools", "thinking", "insert"]
 
 
 class ApiVersion(BaseModel):
-    """Which API is spoken, and who speaks it."""
-
     version: str  # version of Ollama whose API this is
     localspec: str  # version of localspec
 
 
 class Details(BaseModel):
-    """What a model is."""
-
     parent_model: str = ""
     format: str = "gguf"
     family: str  # its architecture
@@ -119,59 +141,47 @@ class Details(BaseModel):
     quantization_level: str
 
 
-class Tag(BaseModel):
-    """A model that may be asked for."""
-
+class OllamaModel(BaseModel):
     name: str
     model: str  # the same
-    modified_at: str  # when it was installed
-    size: int  # bytes of its files
+    size: int  # bytes of its files, or of its weights if it is in memory
     digest: str  # SHA-256 of the file as it was installed; of the first MiB and the size for a file that was not
     details: Details
 
 
-class Tags(BaseModel):
-    """All models."""
+class Tag(OllamaModel):
+    """A model that may be asked for."""
 
+    modified_at: str  # when it was installed
+
+
+class Tags(BaseModel):
     models: list[Tag]
 
 
-class Running(BaseModel):
-    """A model in memory."""
-
-    name: str
-    model: str  # the same
-    size: int  # bytes of its weights
-    digest: str
-    details: Details
+class Running(OllamaModel):
     expires_at: str  # when it leaves memory if no request asks for it; far away if it stays
     size_vram: int  # bytes of its weights on GPUs
     context_length: int  # tokens a conversation may have
 
 
 class RunningModels(BaseModel):
-    """Models in memory."""
-
     models: list[Running]
 
 
 class ShowBody(Body):
-    """POST /api/show."""
-
     other_names: ClassVar[dict[str, str]] = {"name": "model"}
-    model: str | None = Field(default=None, description="Name of a model; left out: the default.")
-    verbose: bool | None = Field(default=None, description="Accepted and not used: long lists are always left out.")
+    model: str | None = about("Name of a model; left out: the default.")
+    verbose: bool | None = about("Accepted and not used: long lists are always left out.")
 
 
 class Shown(BaseModel):
-    """Facts of a model."""
-
     modelfile: str
     parameters: str = ""  # settings of its own: models here have none
     template: str  # its chat template, in Jinja
     license: str
     details: Details
-    model_info: dict[str, Any]  # metadata of the file; null for long lists
+    model_info: Json  # metadata of the file; null for long lists
     capabilities: list[Capability]
     modified_at: str
 
@@ -181,13 +191,11 @@ class _Described:
     """What is told of a file."""
 
     details: Details
-    bytes: int
-    """Of all parts."""
-    weights: int
-    """Bytes of the tensors."""
+    bytes: int  # of all parts
+    weights: int  # bytes of the tensors
+    parameters: int
     digest: str
-    header: Header
-    """Of the first part."""
+    header: Header  # of the first part
 
 
 @ROUTER.get("/version", summary="Version of Ollama's API")
@@ -197,40 +205,30 @@ async def version() -> ApiVersion:
 
 
 @ROUTER.get("/tags", summary="List the models (Ollama's API)")
-async def tags(request: Request) -> Tags:
+def tags(request: Request) -> Tags:
     """The default model first, then everything installed that can be read."""
-    return Tags(models=await to_thread.run_sync(_tags, request.app.state.service))
-
-
-def _tags(service: Service) -> list[Tag]:
-    found = []
+    service: Service = request.app.state.service
+    found: list[Tag] = []
     for name, created in service.pool.names().items():
         try:
             what = describe(service.pool.files(name).target)
         except LocalspecError:  # its file was changed or moved
             continue
+        facts: Json = {
+            "modified_at": stamp(created),
+            "size": what.bytes,
+            "digest": what.digest,
+            "details": what.details,
+        }
         aliases = service.settings.aliases if name == service.pool.default else ()
-        found += [
-            Tag(
-                name=one,
-                model=one,
-                modified_at=stamp(created),
-                size=what.bytes,
-                digest=what.digest,
-                details=what.details,
-            )
-            for one in (name, *aliases)
-        ]
-    return found
+        found += [Tag(name=one, model=one, **facts) for one in (name, *aliases)]
+    return Tags(models=found)
 
 
 @ROUTER.get("/ps", summary="List the models in memory (Ollama's API)")
-async def running(request: Request) -> RunningModels:
+def running(request: Request) -> RunningModels:
     """Those that answer without being loaded first."""
-    return RunningModels(models=await to_thread.run_sync(_running, request.app.state.service))
-
-
-def _running(service: Service) -> list[Running]:
+    service: Service = request.app.state.service
     found = []
     for name, facts in service.pool.facts().items():
         what, left = describe(Path(facts.target)), service.pool.leaves_in(name)
@@ -246,7 +244,7 @@ def _running(service: Service) -> list[Running]:
                 context_length=facts.context,
             )
         )
-    return found
+    return RunningModels(models=found)
 
 
 @ROUTER.post("/show", summary="What a model is (Ollama's API)")
@@ -254,14 +252,11 @@ async def show(request: Request, body: ShowBody) -> Shown:
     """Facts from its file; it is not loaded for this."""
     service: Service = request.app.state.service
     name = await named(service, body.model)
-    return await to_thread.run_sync(_shown, service, name)
-
-
-def _shown(service: Service, name: str) -> Shown:
-    what, facts = describe(service.pool.files(name).target), service.pool.facts().get(name)
+    what = await to_thread.run_sync(lambda: describe(service.pool.files(name).target))
+    names, facts = await to_thread.run_sync(service.pool.names), service.pool.facts().get(name)
     template = what.header.chat_template or ""
     info = {key: _plain(value) for key, value in what.header.metadata.items() if key != "tokenizer.chat_template"}
-    info["general.parameter_count"] = sum(part.parameters for part in read_parts(what.header.path))
+    info["general.parameter_count"] = what.parameters
     return Shown(
         modelfile=f"# Made by localspec {__version__}.\nFROM {name}\n",
         template=template,
@@ -269,7 +264,7 @@ def _shown(service: Service, name: str) -> Shown:
         details=what.details,
         model_info=info,
         capabilities=capabilities(what.header, facts),
-        modified_at=stamp(service.pool.names().get(name, 0)),
+        modified_at=stamp(names.get(name, 0)),
     )
 
 
@@ -295,31 +290,27 @@ def describe(path: Path) -> _Described:
 @lru_cache(maxsize=256)
 def _described(path: Path, changed: int) -> _Described:
     parts = read_parts(path)
-    first = parts[0]
+    first, size, parameters = parts[0], sum(part.file_bytes for part in parts), sum(part.parameters for part in parts)
     details = Details(
         family=first.architecture,
         families=[first.architecture],
-        parameter_size=_human(sum(part.parameters for part in parts)),
+        parameter_size=_human(parameters),
         quantization_level=first.quantisation,
     )
-    size, weights = sum(part.file_bytes for part in parts), sum(part.tensor_bytes for part in parts)
-    return _Described(details, size, weights, _digest(path, size), first)
-
-
-def _digest(path: Path, size: int) -> str:
-    for entry in Store().entries():
-        if entry.path == path:
-            sums = [file.sha256 for file in entry.files]
-            return sums[0] if len(sums) == 1 else sha256("\n".join(sums).encode()).hexdigest()
-    with path.open("rb") as file:
-        return sha256(file.read(_HEAD) + size.to_bytes(8, "little")).hexdigest()
+    sums = next(([file.sha256 for file in entry.files] for entry in Store().entries() if entry.path == path), None)
+    if sums is None:
+        with path.open("rb") as file:
+            digest = sha256(file.read(_HEAD) + size.to_bytes(8, "little")).hexdigest()
+    else:
+        digest = sums[0] if len(sums) == 1 else sha256("\n".join(sums).encode()).hexdigest()
+    return _Described(details, size, sum(part.tensor_bytes for part in parts), parameters, digest, first)
 
 
 def _human(count: int) -> str:
     """A number of parameters as Ollama writes it: 1.5B, 134.52M, 12K."""
-    for size, letter, places in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
+    for size, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
         if count >= size:
-            return f"{count / size:.{places}f}{letter}"
+            return f"{count / size:.{digits}f}{letter}"
     return str(count)
 
 
@@ -330,3 +321,118 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     return value if isinstance(value, str | int) else None
+
+
+_SECONDS = 0.25  # how often the progress of a file is told
+
+
+class OllamaPull(Body):
+    other_names: ClassVar[dict[str, str]] = {"name": "model"}
+    model: str = Field(min_length=1, description="A pair or model of the catalogue, or `user/repo[:quant]`.")
+    stream: bool = True
+    insecure: Unused = None
+
+
+class PullProgress(BaseModel):
+    status: str  # what is done now; `success` at the end
+    digest: str | None = None  # of the file that comes
+    total: int | None = None  # bytes of it
+    completed: int | None = None  # bytes that are here
+
+
+@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=LINES)
+async def pull(request: Request, body: OllamaPull) -> Response:
+    """What `localspec pull` does; a model that is installed is left as it is."""
+    service: Service = request.app.state.service
+    work = _Pull(service, body.model)
+    names = await to_thread.run_sync(service.pool.names)
+    if any(one in names for one in spellings(service, body.model)):
+        work.done = True
+    elif not service.settings.allow_pull:
+        what = "This server installs no models. Start it with --allow-pull, or use `localspec pull` on its machine."
+        raise ApiError(403, "permission_error", what)
+    elif "://" in body.model:
+        raise invalid("model is an address; name a model of the catalogue or user/repo[:quant].", "model")
+    if body.stream:
+        return StreamingResponse(work.lines(), media_type=NDJSON, headers={"Cache-Control": "no-cache"})
+    async with leaving(request) as left:
+        states = [state async for state in work.states(left)]
+    return Response(json.dumps(states[-1]), media_type="application/json")
+
+
+class _Pull:
+    """One pull, on a thread of its own; it is stopped when its client reads no more."""
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service, self._name = service, name
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Queue[Json | LocalspecError | Exception | None] = asyncio.Queue()
+        self._stop = threading.Event()
+        self._told: dict[str, tuple[float, str]] = {}
+        self._digests: dict[str, str] = {}
+        self.done = False  # it is installed already
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Its states, an object a line; an error is the last."""
+        try:
+            async for state in self.states():
+                yield json.dumps(state) + "\n"
+        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+            yield json.dumps(error_body(told(error))) + "\n"
+
+    async def states(self, left: asyncio.Future[None] | None = None) -> AsyncIterator[Json]:
+        """What is done, as it is done; the last state again after some silence."""
+        state: Json = {"status": "pulling manifest"}
+        yield state
+        if not self.done:
+            task = asyncio.ensure_future(to_thread.run_sync(self._work, limiter=self._service.pulling))
+            try:
+                while True:
+                    item: Any = state
+                    with move_on_after(self._service.settings.ping_seconds):
+                        item = await self._news.get()
+                    if self._service.ending or (left is not None and left.done()):
+                        raise ending()
+                    if item is None:
+                        break
+                    if isinstance(item, Exception):
+                        raise from_localspec(item) if isinstance(item, LocalspecError) else item
+                    state = item
+                    yield state
+            finally:
+                self._stop.set()
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        yield {"status": "success"}
+
+    def _work(self) -> None:
+        """Worker thread: plans, fetches, checks, lists."""
+        from localspec.models.hub.hub import Hub  # a quarter of a second that a start saves
+        from localspec.models.hub.pull import check_disk, install, make_plan, wishes
+
+        try:
+            hub, store = Hub(), Store()
+            wanted = wishes(self._name, hub)
+            plan = make_plan(wanted, hub, store, None, places(), catalog=Catalog.load(), reach=out_of_reach)
+            check_disk(plan)
+            files = [transfer for part in plan.parts for transfer in part.transfers]
+            self._digests = {one.label: f"sha256:{one.file.sha256}" for one in files if one.file.sha256}
+            install(plan, hub, store, self._report, self._stop, find)
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the reader must hear of it
+            self._tell(error)
+        else:
+            self._tell(None)
+
+    def _report(self, file: str, done: int, size: int, what: str) -> None:
+        """Any thread: progress of a file."""
+        now, (before, was) = monotonic(), self._told.get(file, (0.0, ""))
+        if what == was and done < size and now - before < _SECONDS:
+            return
+        self._told[file] = now, what
+        verb = {"loading": "pulling", "checking": "verifying sha256 digest of", "waiting": "waiting for"}[what]
+        state: Json = {"status": f"{verb} {file}", "total": size, "completed": done}
+        if file in self._digests:
+            state["digest"] = self._digests[file]
+        self._tell(state)
+
+    def _tell(self, item: Json | Exception | None) -> None:
+        self._loop.call_soon_threadsafe(self._news.put_nowait, item)

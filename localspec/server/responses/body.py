@@ -8,8 +8,23 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from localspec.server.chat.chat_fields import ChatFields, only_text
-from localspec.server.chat.fields import MOST_ITEMS, MOST_TOOLS, Body, Json, SamplingFields, Speculative, Unused
+from localspec.server.chat.fields import (
+    MOST_ITEMS,
+    MOST_TOOLS,
+    MOST_TOP,
+    Body,
+    ChatFields,
+    FunctionField,
+    Harmless,
+    Json,
+    NamedFunction,
+    SamplingFields,
+    Speculative,
+    Unused,
+    about,
+    only_text,
+    part_kind,
+)
 from localspec.server.http.errors import invalid
 
 Earlier = Annotated[Any, Field(description="Accepted from earlier answers; the model does not see it.")]
@@ -24,20 +39,19 @@ class InputText(Body):
     logprobs: Earlier = None
 
 
-class MessageItem(Body):
-    """A message."""
+Texts = str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
 
+
+class MessageItem(Body):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
+    content: Texts
     id: str | None = None
     status: Earlier = None
     phase: Earlier = None
 
 
 class CallItem(Body):
-    """A call the assistant made."""
-
     type: Literal["function_call"]
     call_id: str
     name: str
@@ -47,11 +61,9 @@ class CallItem(Body):
 
 
 class OutputItem(Body):
-    """The result of a call."""
-
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Annotated[list[InputText], Field(max_length=MOST_ITEMS)]
+    output: Texts
     id: str | None = None
     status: Earlier = None
 
@@ -62,27 +74,17 @@ class OutputItem(Body):
 
 
 class ReasoningText(Body):
-    """A piece of a thought."""
-
     type: Literal["reasoning_text", "summary_text"]
     text: str
 
 
 class ReasoningItem(Body):
-    """What the assistant thought."""
-
     type: Literal["reasoning"]
     id: str | None = None
     summary: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
     content: Annotated[list[ReasoningText], Field(max_length=MOST_ITEMS)] | None = None
-    encrypted_content: str | None = None
-    """Accepted from other servers; the model does not see it."""
+    encrypted_content: str | None = about("Accepted from other servers; the model does not see it.")
     status: Earlier = None
-
-
-def _kind(item: Any) -> Any:
-    """A message may leave its type out. The tags are no names, so that no error takes them for a field's."""
-    return f"<{item.get('type', 'message') if isinstance(item, dict) else getattr(item, 'type', None)}>"
 
 
 Item = Annotated[
@@ -91,7 +93,7 @@ Item = Annotated[
     | Annotated[OutputItem, Tag("<function_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")],
     Discriminator(
-        _kind,
+        lambda item: part_kind(item, default="message"),
         custom_error_type="unknown_item",
         custom_error_message="items are of the type message, function_call, function_call_output or reasoning",
     ),
@@ -123,55 +125,37 @@ _OTHER_CALLS = frozenset({
 """Calls of tools that a server runs, in the history of an answer by another server."""
 
 
-class FunctionTool(Body):
+class FunctionTool(FunctionField):
     """A function of the client's own; tools that a server would run are not here."""
 
     type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    """Whether calls must fit the schema."""
 
 
-class NamedTool(Body):
-    """The function to call."""
-
+class NamedTool(NamedFunction):
     type: Literal["function"]
-    name: str
 
 
 class TextFormat(Body):
-    """The form of the answer."""
-
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
-    """The schema is always kept to."""
+    schema_: Json | None = Field(default=None, alias="schema")
+    strict: bool | None = about("The schema is always kept to.")
 
 
 class TextOptions(Body):
-    """What the text shall be like."""
-
     format: TextFormat | None = None
     verbosity: Unused = None
 
 
 class ReasoningOptions(Body):
-    """How to think."""
-
     effort: str | None = None
     """`none` asks the template for an answer without thoughts, all else for one with, where it knows the difference."""
-    summary: Any = None
-    """Accepted: thoughts are shown as they are."""
+    summary: Any = about("Accepted: thoughts are shown as they are.")
     generate_summary: Unused = None
 
 
 class ResponseStreamOptions(Body):
-    """What a stream brings."""
-
     include_obfuscation: Unused = None
 
 
@@ -179,8 +163,7 @@ class ResponsePrompt(Body):
     """What makes up the prompt; all that counting tokens takes."""
 
     tool_types: ClassVar[frozenset[str]] = frozenset({"function"})
-    model: str | None = None
-    """Name of a model; null = the default one."""
+    model: str | None = about("Name of a model; null = the default one.")
     input: str | Annotated[list[Item], Field(max_length=MOST_ITEMS)]
     """A message of the user, or items of a conversation."""
     instructions: str | None = None
@@ -209,56 +192,50 @@ class ResponsePrompt(Body):
     def fields(self, before: Sequence[Json], **more: Any) -> ChatFields:
         """The same as a body of the chat API, after the conversation `before`, with `more` of its fields."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        wanted, chosen = self.text.format if self.text is not None else None, self.tool_choice
+        wanted: Any = self.text.format if self.text is not None else None
+        if wanted is not None:
+            if wanted.type == "json_schema" and wanted.schema_ is None:
+                what = "text.format is json_schema without a schema."
+                raise invalid(what, "text.format.schema", "missing_required_parameter")
+            schema = {"json_schema": {"schema": wanted.schema_}} if wanted.type == "json_schema" else {}
+            wanted = {"type": wanted.type, **schema}
+        chosen: Any = self.tool_choice
         if isinstance(chosen, NamedTool):
-            more["tool_choice"] = {"type": "function", "function": {"name": chosen.name}}
-        else:
-            more["tool_choice"] = chosen
+            chosen = {"type": "function", "function": {"name": chosen.name}}
         return ChatFields.model_validate({
             "model": self.model,
             "messages": [*system, *before, *self.added()],
             "tools": [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
+            "tool_choice": chosen,
             "parallel_tool_calls": self.parallel_tool_calls,
             "continue_final_message": False,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
-            "response_format": None if wanted is None else _format(wanted),
+            "response_format": wanted,
             **more,
         })  # fmt: skip
 
 
-class ResponsesBody(ResponsePrompt, SamplingFields):
+class ResponsesBody(ResponsePrompt, SamplingFields, Harmless):
     """A conversation that wants an answer."""
 
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    store: bool | None = None
-    """false = the answer is not remembered."""
-    max_output_tokens: int | None = Field(None, ge=1)
-    """Most new tokens, thoughts included."""
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    store: bool | None = about("false = the answer is not remembered.")
+    max_output_tokens: int | None = about("Most new tokens, thoughts included.", ge=1)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     """With `message.output_text.logprobs` in `include`: how many likely tokens at each position."""
     truncation: Literal["disabled"] | None = None
     """Only `disabled`: a conversation that does not fit is refused."""
-    background: Literal[False] | None = None
-    """Only false."""
+    background: Literal[False] | None = about("Only false.")
     include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
     """`reasoning.encrypted_content` is accepted and changes nothing: thoughts come as text."""
-    metadata: dict[str, str] | None = None
-    """Comes back with the answer."""
+    metadata: dict[str, str] | None = about("Comes back with the answer.")
     max_tool_calls: Any = None
     """Accepted: it counts calls of tools that a server runs, and there are none."""
-    user: Unused = None
-    safety_identifier: Unused = None
-    prompt_cache_key: Any = None
-    """Accepted and not used: prefixes are found by their tokens."""
-    prompt_cache_retention: Unused = None
     prompt_cache_options: Unused = None
-    service_tier: Unused = None
     client_metadata: Unused = None
-    speculative: Speculative | None = None
-    """How drafts are made (localspec's own field)."""
-    timings_per_token: bool | None = None
-    """`timings` on every piece of a stream, as llama-server has it."""
+    speculative: Speculative | None = about("How drafts are made (localspec's own field).")
+    timings_per_token: bool | None = about("`timings` on every piece of a stream, as llama-server has it.")
     return_progress: bool | None = None
     """A stream says how far the prompt is read: `prompt_progress`, as llama-server has it."""
 
@@ -279,15 +256,6 @@ class ResponsesBody(ResponsePrompt, SamplingFields):
         )
 
 
-def _format(wanted: TextFormat) -> Json:
-    if wanted.type != "json_schema":
-        return {"type": wanted.type}
-    if wanted.schema_ is None:
-        what = "text.format is json_schema without a schema."
-        raise invalid(what, "text.format.schema", "missing_required_parameter")
-    return {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
-
-
 def conversation(items: Sequence[Item]) -> list[Json]:
     """Items as messages: thoughts, text and calls of one turn of the assistant become one message."""
     found: list[Json] = []
@@ -296,24 +264,19 @@ def conversation(items: Sequence[Item]) -> list[Json]:
             found.append({"role": "tool", "content": _joined(item.output), "tool_call_id": item.call_id})
         elif isinstance(item, MessageItem) and item.role != "assistant":
             found.append({"role": item.role, "content": _joined(item.content)})
-        else:
-            _say(found, item)
+        else:  # the assistant's: said in its turn, which may begin with it
+            last = found[-1] if found else None
+            if last is None or last["role"] != "assistant" or (last["tool_calls"] and not isinstance(item, CallItem)):
+                last = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+                found.append(last)
+            if isinstance(item, CallItem):
+                function = {"name": item.name, "arguments": item.arguments}
+                last["tool_calls"].append({"id": item.call_id, "function": function})
+            elif isinstance(item, ReasoningItem):
+                last["reasoning_content"] += "".join(part.text for part in item.content or item.summary or ())
+            else:
+                last["content"] += _joined(item.content)
     return found
-
-
-def _say(found: list[Json], item: MessageItem | CallItem | ReasoningItem) -> None:
-    """Adds what the assistant said to its turn, or begins one."""
-    last = found[-1] if found else None
-    if last is None or last["role"] != "assistant" or (last["tool_calls"] and not isinstance(item, CallItem)):
-        last = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
-        found.append(last)
-    if isinstance(item, CallItem):
-        function = {"name": item.name, "arguments": item.arguments}
-        last["tool_calls"].append({"id": item.call_id, "function": function})
-    elif isinstance(item, ReasoningItem):
-        last["reasoning_content"] += "".join(part.text for part in item.content or item.summary or ())
-    else:
-        last["content"] += _joined(item.content)
 
 
 def _joined(content: str | Sequence[InputText]) -> str:

@@ -15,12 +15,9 @@ from typing_extensions import TypedDict
 
 from localspec.chat.reply.reply import Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.chat.chat import STREAMED, Exchange, News
-from localspec.server.chat.fields import Json
-from localspec.server.chat.prepare import prompt_length
-from localspec.server.chat.service import Service
-from localspec.server.chat.shapes import (
+from localspec.server.chat.answers import (
     Extra,
+    InputTokens,
     PromptProgress,
     Timings,
     TokenLogProbs,
@@ -29,6 +26,10 @@ from localspec.server.chat.shapes import (
     reasoning_tokens,
     timings,
 )
+from localspec.server.chat.chat import STREAMED, Exchange, News
+from localspec.server.chat.fields import Json
+from localspec.server.chat.prepare import prompt_length
+from localspec.server.chat.service import Service
 from localspec.server.http.errors import ApiError
 from localspec.server.http.route import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
@@ -38,8 +39,6 @@ Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class TextOutput(TypedDict):
-    """Text of a message."""
-
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
@@ -47,8 +46,6 @@ class TextOutput(TypedDict):
 
 
 class MessageOutput(TypedDict):
-    """What the model says."""
-
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -57,15 +54,11 @@ class MessageOutput(TypedDict):
 
 
 class ThoughtOutput(TypedDict):
-    """Text of a thought."""
-
     type: Literal["reasoning_text"]
     text: str
 
 
 class ReasoningOutput(TypedDict):
-    """What the model thinks."""
-
     id: str
     type: Literal["reasoning"]
     summary: list[Any]
@@ -74,8 +67,6 @@ class ReasoningOutput(TypedDict):
 
 
 class CallOutput(TypedDict):
-    """What the model asks its caller to run."""
-
     id: str
     type: Literal["function_call"]
     call_id: str
@@ -88,21 +79,15 @@ ItemOutput: TypeAlias = MessageOutput | ReasoningOutput | CallOutput
 
 
 class InputDetails(TypedDict):
-    """Of the prompt's tokens."""
-
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputDetails(TypedDict):
-    """Of the generated tokens."""
-
     reasoning_tokens: int
 
 
 class ResponseUsage(TypedDict):
-    """Tokens."""
-
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
@@ -111,21 +96,15 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseFailure(TypedDict):
-    """Why there is no answer."""
-
     code: Literal["server_error"]
     message: str
 
 
 class IncompleteDetails(TypedDict):
-    """Why the answer is not whole."""
-
     reason: Literal["max_output_tokens"]
 
 
 class ResponseObject(TypedDict):
-    """An answer."""
-
     id: str
     object: Literal["response"]
     created_at: int
@@ -155,13 +134,6 @@ class ResponseObject(TypedDict):
     localspec: Extra | None  # seed and statistics, once the answer is there
 
 
-class InputTokens(TypedDict):
-    """Length of a prompt."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
 class Deleted(TypedDict):
     """An answer that is forgotten now."""
 
@@ -174,16 +146,12 @@ class Deleted(TypedDict):
 
 MOST_ANSWERS = 1024
 MOST_BYTES = 64 << 20
-_OVERHEAD = 2048
-"""Bytes of an answer besides its text, about."""
+_OVERHEAD = 2048  # bytes of an answer besides its text, about
 
 
 class Remembered(NamedTuple):
-    """One answer."""
-
     response: ResponseObject
-    conversation: Sequence[Json]
-    """All messages up to and with the answer, without instructions."""
+    conversation: Sequence[Json]  # all messages up to and with the answer, without instructions
 
 
 class ResponseMemory:
@@ -199,7 +167,10 @@ class ResponseMemory:
 
     def keep(self, answer: Remembered) -> None:
         """Remembers an answer, and forgets those used longest ago for which there is no room any more."""
-        size = _OVERHEAD + sum(map(_size, answer.conversation))
+        size = _OVERHEAD  # and the characters of its messages, about
+        for message in answer.conversation:
+            size += len(message["content"]) + len(message.get("reasoning_content") or "")
+            size += sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
         self._kept[answer.response["id"]] = answer, size
         self._bytes += size
         while len(self._kept) > self._most_answers or self._bytes > self._most_bytes:
@@ -222,26 +193,14 @@ class ResponseMemory:
         self._bytes -= self._kept.pop(key)[1]
 
 
-def _size(message: Json) -> int:
-    """Characters of a message, about."""
-    calls = sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
-    return len(message["content"]) + len(message.get("reasoning_content") or "") + calls
-
-
 ROUTER = APIRouter(tags=["responses"], route_class=ModelRoute)
-
-
-def memory_of(request: Request) -> ResponseMemory:
-    """Where this server keeps answers."""
-    memory: ResponseMemory = request.app.state.responses
-    return memory
 
 
 @ROUTER.post("/responses", summary="Answer (OpenAI's newer API)", response_model=ResponseObject, responses=STREAMED)
 async def create(request: Request, body: ResponsesBody) -> Response:
     """The model's answer, as one object or as a stream of events."""
     service: Service = request.app.state.service
-    memory = memory_of(request)
+    memory: ResponseMemory = request.app.state.responses
     before = _before(body, memory)
     exchange = await Exchange.chat(service, body.answered(before))
     with exchange.answers.handing_over():
@@ -262,7 +221,7 @@ async def create(request: Request, body: ResponsesBody) -> Response:
 @ROUTER.post("/responses/input_tokens", summary="Count the tokens of a prompt")
 async def input_tokens(request: Request, body: ResponsePrompt) -> InputTokens:
     """How long the prompt would be; nothing is generated."""
-    fields = body.fields(_before(body, memory_of(request)))
+    fields = body.fields(_before(body, request.app.state.responses))
     length = await prompt_length(request.app.state.service, fields)
     return {"object": "response.input_tokens", "input_tokens": length}
 
@@ -270,13 +229,14 @@ async def input_tokens(request: Request, body: ResponsePrompt) -> InputTokens:
 @ROUTER.get("/responses/{response_id}", summary="An earlier answer")
 async def retrieve(request: Request, response_id: str) -> ResponseObject:
     """As long as it is remembered."""
-    return memory_of(request).find(response_id, "response_id").response
+    memory: ResponseMemory = request.app.state.responses
+    return memory.find(response_id, "response_id").response
 
 
 @ROUTER.delete("/responses/{response_id}", summary="Forget an answer")
 async def delete(request: Request, response_id: str) -> Deleted:
     """Answers that go on from it keep what they took over."""
-    memory_of(request).forget(response_id)
+    request.app.state.responses.forget(response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
@@ -327,14 +287,6 @@ class Responding:
             "localspec": None,
         }
 
-    async def events(self, silence: float) -> AsyncIterator[list[Json] | None]:
-        """Events of the items as they come."""
-        async for news in self._exchange.stream(silence, self._body.return_progress):
-            if isinstance(news, PromptProgress):
-                yield [self._about("response.in_progress") | {"prompt_progress": news}]
-            else:
-                yield None if news is None else self.add(news)
-
     def add(self, news: News) -> list[Json]:
         """Takes what a pass brings; the events of the items."""
         wanted = news.parts and self._body.wants_log_probs
@@ -350,25 +302,21 @@ class Responding:
         response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         response["completed_at"] = None if cut else int(time())
         response["output"] = self._items.output
-        response["usage"] = self._usage()
-        response["timings"] = timings(self._generation.stats)
-        response["localspec"] = extra(self._exchange.engine, self._generation)
-        if response["store"]:
-            said = {"role": "assistant", "content": answer.content, "tool_calls": answer.calls}
-            said["reasoning_content"] = answer.reasoning
-            self._memory.keep(Remembered(response, (*self._before, *self._body.added(), said)))
-        return events
-
-    def _usage(self) -> ResponseUsage:
-        stats = self._generation.stats
-        thinking = reasoning_tokens([self._answer.reasoning], self._exchange.model)
-        return {
+        stats, thinking = self._generation.stats, reasoning_tokens([answer.reasoning], self._exchange.model)
+        response["usage"] = {
             "input_tokens": stats.prompt_tokens,
             "input_tokens_details": {"cached_tokens": stats.reused_tokens, "cache_write_tokens": 0},
             "output_tokens": stats.generated,
             "output_tokens_details": {"reasoning_tokens": min(thinking, stats.generated)},
             "total_tokens": stats.prompt_tokens + stats.generated,
         }
+        response["timings"] = timings(stats)
+        response["localspec"] = extra(self._exchange.engine, self._generation)
+        if response["store"]:
+            said = {"role": "assistant", "content": answer.content, "tool_calls": answer.calls}
+            said["reasoning_content"] = answer.reasoning
+            self._memory.keep(Remembered(response, (*self._before, *self._body.added(), said)))
+        return events
 
     async def lines(self, silence: float) -> AsyncIterator[str]:
         """Server-sent events in OpenAI's order."""
@@ -385,11 +333,14 @@ class Responding:
             yield self._about(kind)
         timed = bool(self._body.timings_per_token)
         try:
-            async for events in self.events(silence):
-                if events is None:
+            async for news in self._exchange.stream(silence, self._body.return_progress):
+                if news is None:
                     yield None
-                for event in events or ():
-                    yield event | self._timings() if timed and event["type"].endswith(".delta") else event
+                elif isinstance(news, PromptProgress):
+                    yield self._about("response.in_progress") | {"prompt_progress": news}
+                else:
+                    for event in self.add(news):
+                        yield event | self._timings() if timed and event["type"].endswith(".delta") else event
             for event in self.finish():
                 yield event
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
@@ -408,8 +359,7 @@ class Items:
     """OpenAI's output items, put together from the parts of an answer; `status` says whether the last is open."""
 
     def __init__(self) -> None:
-        self.output: list[Any] = []
-        """`ItemOutput`, each."""
+        self.output: list[Any] = []  # `ItemOutput`, each
 
     def add(self, parts: Sequence[Part], log_probs: Sequence[TokenLogProbs] = ()) -> list[Json]:
         """Takes parts, and log-probabilities of the text among them; returns the events they bring."""

@@ -15,11 +15,10 @@ from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
 from localspec.engine.slot import Event
 from localspec.runtime.pool import Pool
 from localspec.server.chat.chat import Exchange, News
-from localspec.server.chat.chat_fields import ChatMessage
+from localspec.server.chat.fields import ChatMessage
 from localspec.server.http.errors import ApiError
 from localspec.server.http.settings import ServerSettings
-from localspec.server.ollama.answers import OllamaReply
-from localspec.server.ollama.body import OllamaChat
+from localspec.server.ollama.answers import OllamaChat, OllamaReply
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
 from tests.server.live import COPIED, COPY, RECORD, RECORDED, Live, engine_of, running, user
