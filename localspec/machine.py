@@ -26,8 +26,8 @@ def text_of(path: Path) -> str:
 
 
 def groups(controller: str, root: Path) -> list[Path]:
-    """Where limits may stand that Linux sets a container or a service: this process's control groups and all above
-    them, of either version. `controller` is what limits, such as "cpu"."""
+    """Where Linux's limits of a container or a service may stand: this process's control groups and all above them, of
+    either version. `controller` is what limits, such as "cpu"."""
     top = root / "sys/fs/cgroup"
     found = dict.fromkeys((top, top / controller))
     for line in text_of(root / "proc/self/cgroup").splitlines():
@@ -50,8 +50,13 @@ def allowed() -> Collection[int]:
 def default_threads(root: Path = ROOT) -> int:
     """Physical cores that this process may use, as far as it may have all of their time; at least 1."""
     topology = root / "sys/devices/system/cpu"
-    cores = {text_of(topology / f"cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed()}
-    return max(1, int(min([len(cores), *_quotas(root)])))
+    found = [1.0 * len({text_of(topology / f"cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed()})]
+    for folder in groups("cpu", root):  # each may limit how many CPUs' worth of time there is
+        old = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = text_of(folder / "cpu.max").split() or [text_of(folder / name) for name in old]
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            found.append(int(words[0]) / int(words[1]))
+    return max(1, int(min(found)))
 
 
 def load() -> float | None:
@@ -79,16 +84,6 @@ def on_battery(root: Path = ROOT) -> bool:
     own = [one for one in supplies if text_of(one / "type") == "Battery" and text_of(one / "scope") != "Device"]
     drained = any(text_of(one / "status") == "Discharging" for one in own)
     return "1" not in plugs and bool(own) and (bool(plugs) or drained)
-
-
-def _quotas(root: Path) -> list[float]:
-    """CPUs' worth of time that each control group which limits this process lets it have."""
-    found, old = [], ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    for folder in groups("cpu", root):
-        words = text_of(folder / "cpu.max").split() or [text_of(folder / name) for name in old]
-        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
-            found.append(int(words[0]) / int(words[1]))
-    return found
 
 
 def mapped_files(root: Path = ROOT, process: int | str = "self") -> list[str]:

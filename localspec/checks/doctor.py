@@ -30,7 +30,7 @@ from localspec.llama.model import Model
 from localspec.machine import ROOT, Place, ram, taken, text_of
 from localspec.models.facts import facts
 from localspec.models.installed.catalog import Catalog
-from localspec.models.memory import gpu
+from localspec.models.memory import fit
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
 from localspec.runtime import memory, placement
@@ -75,7 +75,7 @@ def examine_devices(
         room = f", {device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free"
         use = ""
         if device.name in places:
-            why = gpu.why_unused(places[device.name], listed)
+            why = fit.why_unused(places[device.name], listed)
             use = f"; not used by default: {why}" if why else "; used by default"
         if ordinal_of(device.name) is not None:
             use += "; it lists logits, by a kernel that is tried out"

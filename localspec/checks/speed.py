@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec.checks.doctor import Finding
 from localspec.engine.stats import kept_comparison
-from localspec.models.memory import gpu
+from localspec.models.memory import fit
 from localspec.runtime import memory
 from localspec.runtime.engine import Engine
 
@@ -109,7 +109,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Finding]:
         )
     if not loaded.context.most_nodes:
         yield Finding("who guesses", "none: this architecture's cache cannot be trimmed")
-    gpus = gpu.used(memory.gpus())
+    gpus = fit.used_gpus(memory.gpus())
     if gpus and settings.gpu_layers == 0:
         found = f"{gpus[0].name} ({gpus[0].description}) is idle: the target is on the CPU"
         yield Finding("GPU", found, "Put the target's layers on it.", "--gpu-layers -1")

@@ -64,8 +64,7 @@ def _add_speculation_options(parser: argparse.ArgumentParser) -> None:
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """How tokens are drawn; defaults are llama.cpp's."""
-    from localspec.options import LIMITS
-    from localspec.sampling import SamplingParams
+    from localspec.options import LIMITS, SamplingParams
 
     group = parser.add_argument_group("sampling")
     for row in numbers_of(SamplingParams):
@@ -192,7 +191,7 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     told of it until it is closed.
     """
     from localspec.cli.output import load_progress
-    from localspec.models.installed.processes import announce
+    from localspec.processes import announce
     from localspec.runtime import memory
     from localspec.runtime.engine import Engine
 

@@ -16,7 +16,7 @@ from localspec.machine import Place
 from localspec.models.facts.heads import draft_kind
 from localspec.models.hub import drafters
 from localspec.models.hub.hub import Hub
-from localspec.models.hub.pull import Plan, install, make_plan, wishes
+from localspec.models.hub.pull import PullPlan, install, make_plan, wishes
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
@@ -32,7 +32,7 @@ REPOSITORY = "maker/model-GGUF"
 EYES = {"mmproj-model-BF16.gguf": b"GGUF", "README.md": b"# model"}
 
 
-def planned(client: Hub, store: Store, text: str, catalog: str = "", room: list[Place] = ROOM) -> Plan:
+def planned(client: Hub, store: Store, text: str, catalog: str = "", room: list[Place] = ROOM) -> PullPlan:
     listed = Catalog({}, {})
     if catalog:
         path = store.folder / "models.toml"

@@ -11,7 +11,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localspec.chat.archive.message import Preset
 from localspec.checks.doctor import Finding
-from localspec.models.hub.hub import Found, Hub
+from localspec.models.hub.hub import FoundRepository, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
@@ -49,8 +49,8 @@ FINDINGS = [
     Finding("time", "draft 21%, verify 74%, host 5% of decoding"),
 ]
 FOUND = [
-    Found("Qwen/Qwen3-8B-GGUF", 1_204_311, False, ""),
-    Found("someone/Qwen3-8B-[b]-GGUF", 20_115, True, ""),
+    FoundRepository("Qwen/Qwen3-8B-GGUF", 1_204_311, False, ""),
+    FoundRepository("someone/Qwen3-8B-[b]-GGUF", 20_115, True, ""),
 ]
 MARKDOWN = """\
 # Fibonacci numbers

@@ -16,9 +16,9 @@ from localspec.chat.archive.file import storable
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.archive.messages import ArchivedMessages
 from localspec.chat.archive.passes import Recorder, encode
-from localspec.claim import Claim, is_held
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
+from localspec.processes import Claim, is_held
 
 FLUSH_SECONDS = 0.5
 """Between two writings of a streaming answer."""

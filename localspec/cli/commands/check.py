@@ -38,7 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.drafters.heads import loading as heads
     from localspec.gguf.split import read_parts
-    from localspec.models.facts import checkpoint, pairing
+    from localspec.models.facts import pairing
+    from localspec.models.facts.heads import is_checkpoint
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if draft is None:
         return _check_alone(options, target)
     parts, drafts, shared = read_parts(target), None, None
-    if checkpoint.is_checkpoint(draft):
+    if is_checkpoint(draft):
         match, settings, there, why = _of_published(parts[0], draft), fit_settings(options), places(), ""
     else:
         drafts = read_parts(draft)

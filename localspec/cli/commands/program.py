@@ -19,7 +19,7 @@ from localspec.cli.output import print_rows
 from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
-    from localspec.models.installed.processes import Process
+    from localspec.processes import Process
 
 
 def add_options_help(parser: argparse.ArgumentParser) -> None:
@@ -98,8 +98,8 @@ def add_options_ps(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ps(options: argparse.Namespace) -> int:
-    from localspec.models.installed.processes import running
     from localspec.models.installed.store import Store
+    from localspec.processes import running
 
     found = running()
     if options.json:
@@ -133,7 +133,7 @@ def add_options_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stop(options: argparse.Namespace) -> int:
-    from localspec.models.installed.processes import servers
+    from localspec.processes import servers
 
     server = _meant(servers(), options.server)
     try:

@@ -16,10 +16,10 @@ from localspec.cli.parser import add_engine_settings
 from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
-    from localspec.models.hub.download import Part
+    from localspec.models.hub.download import PullPart
     from localspec.models.hub.drafters import Suggestion
     from localspec.models.hub.hub import Hub
-    from localspec.models.hub.pull import Plan
+    from localspec.models.hub.pull import PullPlan
     from localspec.models.installed.store import Entry
 
 _SUGGESTIONS = 3
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def ask(plan: Plan) -> None:
+def ask(plan: PullPlan) -> None:
     """Asks whether to go on.
 
     Raises:
@@ -98,7 +98,7 @@ def ask(plan: Plan) -> None:
         raise Cancelled("Nothing was loaded.")
 
 
-def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
+def as_dict(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
     """The plan as plain data."""
     return {
         "parts": [part.as_dict(hub) for part in plan.parts],
@@ -113,7 +113,7 @@ def as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str
     }
 
 
-def drafts_for(plan: Plan) -> list[Suggestion]:
+def drafts_for(plan: PullPlan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
     from localspec.cli.output import drafts
     from localspec.models.hub.drafters import candidates, suggest
@@ -128,7 +128,7 @@ def drafts_for(plan: Plan) -> list[Suggestion]:
     return [one for one in found if drafts(one.method) and one.draft not in named]
 
 
-def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
+def plan_lines(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
     """The plan for people."""
     lines = [line for part in plan.parts for line in _part_lines(part, hub)]
     if plan.match is not None:
@@ -147,7 +147,7 @@ def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[
     return lines
 
 
-def _part_lines(part: Part, hub: Hub) -> list[str]:
+def _part_lines(part: PullPart, hub: Hub) -> list[str]:
     commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
     licence = f", licence {part.licence}" if part.licence else ""
     have = part.choice.size - part.missing(hub)

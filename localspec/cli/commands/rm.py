@@ -82,7 +82,7 @@ def _models(names: list[str], store: Store) -> list[str]:
 
 
 def _check_unused(name: str, store: Store, doomed: list[str]) -> None:
-    from localspec.models.installed.processes import users_of
+    from localspec.processes import users_of
 
     entries = store.entries()
     entry = next(entry for entry in entries if entry.name == name)

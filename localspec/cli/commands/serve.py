@@ -107,7 +107,7 @@ def _serve(
     pool: Pool, slots: int, settings: ServerSettings, options: argparse.Namespace, processes: Processes | None
 ) -> None:
     from localspec.cli.output import load_progress
-    from localspec.models.installed.processes import announce_server
+    from localspec.processes import announce_server
     from localspec.server.http import listen, meter
 
     listening = listen.bind(settings.host, settings.port)

@@ -11,14 +11,13 @@ from localspec.gguf import Header, bytes_by_type
 from localspec.gguf.formats import packs
 from localspec.machine import Place, total_ram
 from localspec.methods import TABLE, Need
-from localspec.models.facts.heads import draft_kind, keeps_guesses, nextn_layers, reads, trained_for
+from localspec.models.facts.heads import TARGET_SHA256, draft_kind, keeps_guesses, nextn_layers, reads
 from localspec.models.facts.pairing import doubt_of, template_marks, vocabulary
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import FitSettings, plan
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-LANGUAGE_MODEL = "a language model"
-"""`Facts.kind` of what can be a target."""
+LANGUAGE_MODEL = "a language model"  # `ModelFacts.kind` of what can be a target
 _LAYER_INPUTS = frozenset((
     "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
     "minimax-m2", "deepseek4",
@@ -37,7 +36,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodFit:
     """One way to draft for a model."""
 
     name: str
@@ -46,7 +45,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModelFacts:
     """A model file, explained."""
 
     name: str
@@ -54,51 +53,46 @@ class Facts:
     bytes: int
     parts: int
     gguf_version: int
-    kind: str
-    """What it is in a pair: see `heads.DraftKind`."""
-    made_for: str
-    """sha256 of the file it was trained for, where it is a head and says so; "" where not."""
-    reads: str
-    """What it takes from its target, where it is a head and says so; "" where not."""
+    kind: str  # what it is in a pair: see `heads.DraftKind`
+    made_for: str  # sha256 of the file it was trained for, where it is a head and says so; "" where not
+    reads: str  # what it takes from its target, where it is a head and says so; "" where not
     architecture: str
     parameters: int
     layers: int
     embedding: int
     quantisation: str
-    tensor_bytes: dict[str, int]
-    """Bytes per tensor type, most first."""
-    unpacked_bytes: dict[str, int]
-    """Of them, those of matrices that our kernels do not pack (`unpacked`)."""
-    unpacked: str
-    """The same in words, with what it costs; "" if all is packed."""
-    context: int
-    """Tokens it was trained for; 0 = not stated."""
-    default_context: int
-    """Tokens that a conversation with it alone holds here, unless told otherwise."""
+    tensor_bytes: dict[str, int]  # bytes per tensor type, most first
+    unpacked_bytes: dict[str, int]  # of them, those of matrices that our kernels do not pack (`unpacked`)
+    unpacked: str  # the same in words, with what it costs; "" if all is packed
+    context: int  # tokens it was trained for; 0 = not stated
+    default_context: int  # tokens that a conversation with it alone holds here, unless told otherwise
     licence: str
     tokenizer: dict[str, Any]
     template: dict[str, Any] | None
     memory: tuple[Memory, ...]
-    methods: tuple[Method, ...]
+    methods: tuple[MethodFit, ...]
     memory_guessed: bool
 
 
-def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Facts:
-    """Everything about a model, from the headers of its files; the context of the settings adds a length to the table
-    of memory."""
+def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> ModelFacts:
+    """From the headers of a model's files; the context of the settings adds a length to the table of memory."""
     header, shape = parts[0], shape_of(parts)
     whole, found = any(part.tensors for part in parts), draft_kind(header)
-    kind = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
-    kind = kind if found.method == "draft" else found.sentence
-    template = header.chat_template
-    return Facts(
+    alone = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
+    template, words = header.chat_template, vocabulary(header)
+    tokenizer: dict[str, Any] = {"kind": words.kind, "tokens": words.size, "pre_tokenizer": words.pre}
+    tokenizer["merges"] = words.merge_count
+    for name, token in (("bos", words.bos), ("eos", words.eos)):
+        tokenizer[name] = None if token is None else {"id": token, "text": words.text(token)}
+    tokenizer |= {"add_bos": words.add_bos, "add_eos": words.add_eos, "doubt": doubt_of(header)}
+    return ModelFacts(
         name=header.name,
         file=str(header.path),
         bytes=sum(part.file_bytes for part in parts),
         parts=len(parts),
         gguf_version=header.version,
-        kind=kind,
-        made_for=trained_for(header),
+        kind=alone if found.method == "draft" else found.sentence,
+        made_for=header.text(TARGET_SHA256),
         reads=reads(header),
         architecture=header.architecture,
         parameters=sum(part.parameters for part in parts),
@@ -111,7 +105,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         context=shape.train_context,
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
-        tokenizer=_tokenizer(header),
+        tokenizer=tokenizer,
         template={"characters": len(template), "marks": sorted(template_marks(template))}
         if template is not None
         else None,
@@ -119,24 +113,6 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
     )
-
-
-def _tokenizer(header: Header) -> dict[str, Any]:
-    found = vocabulary(header)
-    special = {
-        name: None if token is None else {"id": token, "text": found.text(token)}
-        for name, token in (("bos", found.bos), ("eos", found.eos))
-    }
-    return {
-        "kind": found.kind,
-        "tokens": found.size,
-        "pre_tokenizer": found.pre,
-        "merges": found.merge_count,
-        **special,
-        "add_bos": found.add_bos,
-        "add_eos": found.add_eos,
-        "doubt": doubt_of(header),
-    }
 
 
 def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Iterator[Memory]:
@@ -147,19 +123,19 @@ def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Plac
         yield Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits)
 
 
-def _methods(parts: Sequence[Header]) -> list[Method]:
+def _methods(parts: Sequence[Header]) -> list[MethodFit]:
     header = parts[0]
     kind = draft_kind(header)
     if not kind.drafts or kind.is_head:
-        return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
+        return [MethodFit(kind.method, False, f"it is {kind.sentence}, not a target")]
     if keeps_guesses(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
-        return [Method(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
+        return [MethodFit(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
     found = []
     for row in TABLE:
         if (lacking := _lacking(row.needs, parts)) is not None:
             told = row.told or f"carries {nextn_layers(parts)} layer(s) of its own"
-            found.append(Method(row.name, not lacking, lacking or told))
+            found.append(MethodFit(row.name, not lacking, lacking or told))
     return found
 
 

@@ -1,15 +1,14 @@
 """What drafts for a model: layers inside its file, files beside it, the catalogue, and models of this machine.
 
 `search` is for a model that is pulled, `suggest` for one that is here or only named. Names order what is read; headers
-decide. `search` takes what lies inside, beside, or in the catalogue from the same owner or the model's maker; all else
-is proposed with its command.
+decide. What is from neither the same owner nor the model's maker is only proposed, with its command.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -26,9 +25,9 @@ from localspec.methods import OF_ITS_OWN
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.facts.pairing import irreversible, match, misfit, rank, refusal
 from localspec.models.hub import names
-from localspec.models.hub.download import Part, Wish, chosen, part_of, wish_for
+from localspec.models.hub.download import PullPart, Wish, chosen, part_of, wish_for
 from localspec.models.hub.hub import Hub
-from localspec.models.hub.names import Choice, RepositoryName
+from localspec.models.hub.names import RepositoryModel, RepositoryName
 from localspec.models.installed.catalog import Catalog, ModelEntry
 from localspec.models.installed.store import Store
 
@@ -36,27 +35,21 @@ Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
 """Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
 _BEST_BITS, _FEWEST_BITS = 8, 4
 """Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
-_MOST_BASES = 4
-"""Models that a header may say it was made from, of which notice is taken."""
-_MOST_READ = 6
-"""Drafters of one repository whose headers are read: each may take some MB."""
+_MOST_BASES = 4  # models that a header may say it was made from, of which notice is taken
+_MOST_READ = 6  # drafters of one repository whose headers are read: each may take some MB
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DrafterFinding:
     """A place where a drafter was looked for, and what came of it."""
 
-    name: str
-    """File of the repository, or model of the catalogue."""
+    name: str  # file of the repository, or model of the catalogue
     method: str
     """How it drafts, as `heads.DraftKind` has it; before its header was read, as its name or the catalogue says."""
     taken: bool
-    why: str
-    """Why it was taken or not: a clause without a full stop."""
-    bytes: int = 0
-    """Of its files; 0 = unknown, or inside the model."""
-    command: str = ""
-    """What pulls it with the model, asked or not; "" = it cannot draft, or is inside."""
+    why: str  # why it was taken or not: a clause without a full stop
+    bytes: int = 0  # of its files; 0 = unknown, or inside the model
+    command: str = ""  # what pulls it with the model, asked or not; "" = it cannot draft, or is inside
 
     def line(self) -> str:
         size = f" ({decimal(self.bytes)})" if self.bytes else ""
@@ -71,38 +64,29 @@ class _Candidate:
     name: str
     method: str
     bytes: int
-    draft: str
-    """What `--draft` takes."""
-    read: Callable[[], Part]
-    origin: str
-    """Where it is from, as what is said of it ends if it is taken."""
-    away: str = ""
-    """Why it is never taken unasked."""
-    unfit: str = ""
-    """Why it is not taken where nothing is yet."""
+    draft: str  # what `--draft` takes
+    read: Callable[[], PullPart]
+    origin: str  # where it is from, as what is said of it ends if it is taken
+    away: str = ""  # why it is never taken unasked
+    unfit: str = ""  # why it is not taken where nothing is yet
     beside: bool = False
-    whole: bool = False
-    """Whether it may be a whole model."""
+    whole: bool = False  # whether it may be a whole model
 
 
 def search(
-    target: Part, hub: Hub, store: Store, catalog: Catalog, reach: Reach = lambda target, head: ""
-) -> tuple[tuple[Finding, ...], Part | None]:
-    """Looks for the drafter of a model: inside, beside, in the catalogue; the first that fits is taken.
-
-    What cannot be reached or read is a finding, never an error: the model does without.
-
-    Returns:
-        What came of each place, and what is to be fetched with the model.
-    """
+    target: PullPart, hub: Hub, store: Store, catalog: Catalog, reach: Reach = lambda target, head: ""
+) -> tuple[tuple[DrafterFinding, ...], PullPart | None]:
+    """Looks for the drafter of a model inside, beside, and in the catalogue; the first that fits is taken, and is to be
+    fetched with the model. What cannot be reached or read is a finding, never an error: the model does without."""
     own = target.choice.files[0].name
     if why := irreversible(target.header):
-        return (Finding(own, "", False, why),), None
-    found, part, read = list[Finding](), None, 0
+        return (DrafterFinding(own, "", False, why),), None
+    part: PullPart | None = None
+    found, read = list[DrafterFinding](), 0
     if inside := nextn_layers(target.headers):
         cannot = reach(target.headers, target.headers)
         why = cannot or f"{inside} layer(s) of multi-token prediction inside, nothing to fetch"
-        found.append(Finding(own, OF_ITS_OWN, not cannot, why))
+        found.append(DrafterFinding(own, OF_ITS_OWN, not cannot, why))
     for one in (*_beside(target, hub), *_listed(target, hub, store, catalog)):
         taken = next((finding.method for finding in found if finding.taken), "")
         why = one.away or (f"{taken} comes first" if taken else one.unfit)
@@ -110,37 +94,33 @@ def search(
             why = why or f"{read} others were read"
         command = f"localspec pull {quote(target.name if target.listing else target.origin)} --draft {quote(one.draft)}"
         if why:
-            found.append(Finding(one.name, one.method, False, why, one.bytes, command))
+            found.append(DrafterFinding(one.name, one.method, False, why, one.bytes, command))
             continue
         read += one.beside
-        finding, part = _judged(target, one, reach)
-        found.append(replace(finding, command=command if part else ""))
+        try:
+            candidate = one.read()
+            kind, why = draft_kind(candidate.header), refusal(target.headers, candidate.header, one.whole)
+            why = why or ("" if one.whole else reach(target.headers, candidate.headers))
+        except LocalspecError as error:
+            found.append(DrafterFinding(one.name, one.method, False, str(error).rstrip("."), one.bytes))
+            continue
+        if why:
+            found.append(DrafterFinding(one.name, kind.method, False, why, one.bytes))
+            continue
+        part, block = candidate, candidate.header.number("block_size")
+        why = kind.sentence + (f" of blocks of {block}" if block > 0 else "") + f", {one.origin}"
+        found.append(DrafterFinding(one.name, kind.method, True, why, part.choice.size, command))
     return tuple(found), part
 
 
-def _judged(target: Part, one: _Candidate, reach: Reach) -> tuple[Finding, Part | None]:
-    """Reads a drafter's headers."""
-    try:
-        part = one.read()
-        kind, why = draft_kind(part.header), refusal(target.headers, part.header, one.whole)
-        why = why or ("" if one.whole else reach(target.headers, part.headers))
-    except LocalspecError as error:
-        return Finding(one.name, one.method, False, str(error).rstrip("."), one.bytes), None
-    if why:
-        return Finding(one.name, kind.method, False, why, one.bytes), None
-    block = part.header.number("block_size")
-    blocks = f" of blocks of {block}" if block > 0 else ""
-    return Finding(one.name, kind.method, True, f"{kind.sentence}{blocks}, {one.origin}", part.choice.size), part
-
-
-def _beside(target: Part, hub: Hub) -> Iterator[_Candidate]:
+def _beside(target: PullPart, hub: Hub) -> Iterator[_Candidate]:
     """The drafters of the model's repository, the most promising first: of several quantisations the best."""
     listing, mixture = target.listing, _is_mixture(target.header)
     if listing is None:
         return
     model, home = names.family(target.choice), names.folder_of(target.choice)
 
-    def group_of(choice: Choice) -> tuple[bool, int, int, bool, str]:
+    def group_of(choice: RepositoryModel) -> tuple[bool, int, int, bool, str]:
         folder, family = names.folder_of(choice), names.family(choice)
         is_above = not folder or f"{home}/".startswith(f"{folder}/")
         order = rank(names.drafter_method(choice.stem), mixture)
@@ -176,7 +156,7 @@ def _is_mixture(header: Header) -> bool:
     return header.number("expert_count") > 0
 
 
-def _listed(target: Part, hub: Hub, store: Store, catalog: Catalog) -> Iterator[_Candidate]:
+def _listed(target: PullPart, hub: Hub, store: Store, catalog: Catalog) -> Iterator[_Candidate]:
     """The drafts of the catalogue's pairs whose target this is, the most promising first."""
     called = (target.name, target.choice.files[0].name.rpartition("/")[2])
     pairs = {pair.draft: pair for entry in catalog.like(called) for pair in catalog.drafts_for(entry.name)}
@@ -208,8 +188,7 @@ def _owner(text: str) -> str:
 
 # ---- for a model that is here, or only named
 
-_MOST_BYTES = 0.7
-"""A draft larger than this share of its target cannot pay."""
+_MOST_BYTES = 0.7  # a draft larger than this share of its target cannot pay
 _MOST_NEIGHBOURS = 200
 
 
@@ -221,11 +200,9 @@ class Suggestion:
     """Name in the catalogue or the list of installed models, or a file; the target's own if it drafts for itself."""
     method: str
     installed: bool
-    bytes: int
-    """0 = unknown."""
+    bytes: int  # 0 = unknown
     why: str
-    command: str
-    """What to type next."""
+    command: str  # what to type next
     warnings: tuple[str, ...] = ()
     doubt: str = ""
 
@@ -241,9 +218,8 @@ def suggest(
 
     Args:
         target: its header, or those of all its files; None = not on this machine, so that only the catalogue can tell.
-        names: what the target is called: names of the catalogue, file names, `user/repo[:quant]`. Another
-            quantisation of a model of the catalogue is drafted for by the same, and where there is none, models of
-            the same family tell.
+        names: of the target in the catalogue, of its files, or `user/repo[:quant]`. Another quantisation of a model of
+            the catalogue is drafted for by the same, and where there is none, models of the same family tell.
         installed: models on this machine by name; a file may also be given by its path.
         called: what the user types for the target; "" = its path.
     """
@@ -259,9 +235,8 @@ def suggest(
             fetch = f"localspec pull {draft.name} --role draft && {use}"
             if entry.is_called(known):
                 use, fetch = f"localspec run --target {pair.name}", f"localspec pull {pair.name}"
-            here = path is not None
-            command = use if here else fetch
-            found[draft.name] = Suggestion(draft.name, pair.method, here, size, pair.why, command, (), pair.doubt)
+            way = (path is not None, size, pair.why, fetch if path is None else use)
+            found[draft.name] = Suggestion(draft.name, pair.method, *way, (), pair.doubt)
     found = found or {one.draft: one for one in _of_family(parts, known, catalog, installed, called)}
     if parts:
         if irreversible(parts[0]):
@@ -281,11 +256,21 @@ def _of_family(
     target: Sequence[Header], names: set[str], catalog: Catalog, installed: dict[str, Path], called: str
 ) -> Iterator[Suggestion]:
     """Draft models of the catalogue that are smaller than the target, and of its family or of the one it was made from.
-    Of one that is here the tokenizer decides; of others nothing but names is known before they are fetched.
-    """
+    Of one that is here the tokenizer decides; of others nothing but names is known before they are fetched."""
     size = sum(part.parameters for part in target) or max(map(parameters_of, names), default=0.0)
-    for family in _families(target[0] if target else None, names):
-        entries = {entry.name: entry for entry in _relatives(family, catalog)}
+    own, bases = [*names], list[str]()  # families that it may be of: its own, then those that it was made from
+    for header in target[:1]:
+        parts = (header.text(f"general.{part}") for part in ("basename", "size_label", "finetune"))
+        own += [header.text("general.name"), "-".join(filter(None, parts))]
+        keys = (f"general.base_model.{number}.{key}" for number in range(_MOST_BASES) for key in ("name", "repo_url"))
+        bases = [header.text(key) for key in keys]
+    for family in filter(None, dict.fromkeys(map(family_of, [*own, *bases]))):
+        entries = dict[str, ModelEntry]()  # drafts of the family, and those that draft for a target of it
+        for entry in catalog.models.values():
+            if family_of(entry.file or entry.repository) == family:
+                pairs = [pair.draft for pair in catalog.drafts_for(entry.name) if pair.method == "draft"]
+                drafts = [*([entry.name] if entry.role == "draft" else []), *pairs]
+                entries |= {name: catalog.models[name] for name in drafts}
         for name, draft in entries.items():
             if draft.bundled or name in installed:
                 continue  # its header tells: see `_fitting`
@@ -341,49 +326,22 @@ def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
 
 # Models of one family: the same base and training in several sizes, so that a small one can draft for a large one.
 
-_SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])")
-"""A number of parameters as names write it: 0.5b, 135m, 8x7b."""
-_ACTIVE = re.compile(r"[ae]\d+(?:\.\d+)?b")
-"""Those in use for a token: a3b, e2b."""
+_SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])")  # a number of parameters as names write it: 0.5b, 135m, 8x7b
+_ACTIVE = re.compile(r"[ae]\d+(?:\.\d+)?b")  # those in use for a token: a3b, e2b
 
 
 def family_of(name: str) -> str:
-    """What the names of a family have in common: a model's without its size, such as "qwen2.5-coder-instruct". "" for
-    a name without a size.
-    """
+    """A model's name without its size, such as "qwen2.5-coder-instruct"; "" for a name without a size."""
     rest = [word for word in _words(name) if not (_SIZE.fullmatch(word) or _ACTIVE.fullmatch(word))]
     return "-".join(rest) if rest and parameters_of(name) else ""
 
 
 def parameters_of(name: str) -> float:
     """Parameters that a name states; 0 = none."""
-    found = next(filter(None, map(_SIZE.fullmatch, _words(name))), None)
-    if found is None:
-        return 0.0
-    return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
+    for found in filter(None, map(_SIZE.fullmatch, _words(name))):
+        return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
+    return 0.0
 
 
 def _words(name: str) -> list[str]:
     return re.split(r"[-_]+", names.base_name(re.sub(r"\s+", "-", name.strip())))
-
-
-def _families(target: Header | None, names: Iterable[str]) -> list[str]:
-    """Families a target may be of: its own, as its names and its header have it, then those it was made from."""
-    own, bases = [*names], list[str]()
-    if target is not None:
-        parts = (target.text(f"general.{part}") for part in ("basename", "size_label", "finetune"))
-        own += [target.text("general.name"), "-".join(filter(None, parts))]
-        keys = (f"general.base_model.{number}.{key}" for number in range(_MOST_BASES) for key in ("name", "repo_url"))
-        bases = [target.text(key) for key in keys]
-    return [found for found in dict.fromkeys(map(family_of, [*own, *bases])) if found]
-
-
-def _relatives(family: str, catalog: Catalog) -> Iterator[ModelEntry]:
-    """Draft models of the catalogue for a family: those of the family, and those that draft for a target of it."""
-    for entry in catalog.models.values():
-        if family_of(entry.file or entry.repository) != family:
-            continue
-        if entry.role == "draft":
-            yield entry
-        pairs = catalog.drafts_for(entry.name)
-        yield from (catalog.models[pair.draft] for pair in pairs if pair.method == "draft")

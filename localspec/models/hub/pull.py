@@ -19,8 +19,8 @@ from localspec.models.facts import pairing
 from localspec.models.facts.heads import draft_kind
 from localspec.models.facts.shape import HeadShape, default_context, gguf_head, shape_of
 from localspec.models.hub import names
-from localspec.models.hub.download import Part, Report, Wish, chosen, fetch_all, part_of, wish_for
-from localspec.models.hub.drafters import Finding, Reach, search
+from localspec.models.hub.download import PullPart, Report, Wish, chosen, fetch_all, part_of, wish_for
+from localspec.models.hub.drafters import DrafterFinding, Reach, search
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.names import Url
 from localspec.models.installed.catalog import Catalog
@@ -29,29 +29,21 @@ from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings, MemoryPlan
 
 _LOG = logging.getLogger("localspec")
-SPARE_DISK = 256 << 20
-"""Bytes of the disk that a pull leaves free."""
+SPARE_DISK = 256 << 20  # bytes of the disk that a pull leaves free
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PullPlan:
     """What a pull would do."""
 
-    parts: tuple[Part, ...]
-    """The target, and the draft that goes with it."""
-    match: pairing.Match | None
-    """None = there is no pair to check."""
-    memory: MemoryPlan
-    """Whether it will fit memory once loaded."""
+    parts: tuple[PullPart, ...]  # the target, and the draft that goes with it
+    match: pairing.Match | None  # None = there is no pair to check
+    memory: MemoryPlan  # whether it will fit memory once loaded
     missing_bytes: int
-    folder: Path
-    """Where the files go: the Hugging Face cache, or the data folder for plain addresses."""
-    free_bytes: int
-    """On its disk; the smaller number where both folders are used."""
-    notes: tuple[str, ...] = ()
-    """Sentences about what was chosen, and why."""
-    drafters: tuple[Finding, ...] = ()
-    """Where a drafter was looked for, and what came of it."""
+    folder: Path  # where the files go: the Hugging Face cache, or the data folder for plain addresses
+    free_bytes: int  # on its disk; the smaller number where both folders are used
+    notes: tuple[str, ...] = ()  # sentences about what was chosen, and why
+    drafters: tuple[DrafterFinding, ...] = ()  # where a drafter was looked for, and what came of it
 
     @property
     def is_pair(self) -> bool:
@@ -74,9 +66,8 @@ def wishes(
 
 def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wish:
     catalog.check_local(text)
-    entry = catalog.models.get(text)
-    if entry is not None:
-        return wish_for(entry, role, revision)
+    if text in catalog.models:
+        return wish_for(catalog.models[text], role, revision)
     source = names.parse(text, (hub.host,))
     if source is None:
         raise ModelError(f"{text!r} is no model or pair, no user/repo[:quant] and no address.", catalog.nearest(text))
@@ -96,14 +87,13 @@ def make_plan(
     cross_tokenizer: bool = False,
     catalog: Catalog | None = None,
     reach: Reach = lambda target, head: "",
-) -> Plan:
+) -> PullPlan:
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
 
     Where no quantisation was named and the usual one does not fit memory, the largest that does is chosen.
 
     Args:
         wanted: the target, and its draft if there is one.
-        hub, store: where from, and where plain downloads go.
         context: tokens to plan memory for; None = as many as it has by default here.
         places: devices to plan for; none = the CPU's memory.
         catalog: where a drafter is looked for, after the target's own file and repository, if a target is all that is
@@ -112,7 +102,7 @@ def make_plan(
     """
     places = places or [ram()]
 
-    def planned(*parts: Part) -> Plan:
+    def planned(*parts: PullPart) -> PullPlan:
         return _planned(parts, hub, context, places, cross_tokenizer)
 
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
@@ -123,22 +113,19 @@ def make_plan(
     found, part = search(plan.parts[0], hub, store, catalog, reach)
     if part is None:
         return replace(plan, drafters=found)
-    both, fact = planned(*plan.parts, part), ""
+    both, why, more = planned(*plan.parts, part), "", ""
     if not both.memory.fits:
-        fact = "beside the model it does not fit the memory that is free now"
+        why = "beside the model it does not fit the memory that is free now"
     elif both.missing_bytes + SPARE_DISK > both.free_bytes:
-        fact = f"the disk has no room for it in {both.folder}"
-    if fact:
-        left = (replace(one, taken=False, why=fact) if one.taken else one for one in found)
-        return replace(plan, drafters=tuple(left))
-    more = both.memory.total_bytes - plan.memory.total_bytes
-    if more > 0 and both.memory.context == plan.memory.context:
-        fact = f", {decimal(more)} more memory"
-    noted = (replace(one, why=one.why + fact) if one.taken else one for one in found)
-    return replace(both, notes=plan.notes, drafters=tuple(noted))
+        why = f"the disk has no room for it in {both.folder}"
+    added = both.memory.total_bytes - plan.memory.total_bytes
+    if added > 0 and both.memory.context == plan.memory.context:
+        more = f", {decimal(added)} more memory"
+    noted = (replace(one, taken=not why, why=why or one.why + more) if one.taken else one for one in found)
+    return replace(plan if why else both, notes=plan.notes, drafters=tuple(noted))
 
 
-def _smaller(plan: Plan, wish: Wish, hub: Hub, planned: Callable[..., Plan]) -> Plan:
+def _smaller(plan: PullPlan, wish: Wish, hub: Hub, planned: Callable[..., PullPlan]) -> PullPlan:
     """What becomes of a plan that does not fit memory: the largest quantisation whose weights leave everything else its
     room is taken where none was named, else it is said."""
     target, *rest = plan.parts
@@ -161,8 +148,8 @@ def _smaller(plan: Plan, wish: Wish, hub: Hub, planned: Callable[..., Plan]) -> 
 
 
 def _planned(
-    parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool
-) -> Plan:
+    parts: tuple[PullPart, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool
+) -> PullPlan:
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
     match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
     heads: tuple[HeadShape, ...] = ()
@@ -175,25 +162,22 @@ def _planned(
     memory = fit.choose(target.headers, drafts, settings, places, cache_types=())
     folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
     folder = min(sorted(folders), key=paths.free_bytes)
-    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, paths.free_bytes(folder))
+    return PullPlan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, paths.free_bytes(folder))
 
 
-def check_disk(plan: Plan) -> None:
-    """Refuses what does not fit the disk.
-
+def check_disk(plan: PullPlan) -> None:
+    """
     Raises:
-        DownloadError: says how many bytes are missing.
+        DownloadError: it does not fit the disk.
     """
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
-        raise DownloadError(
-            f"There is no room: {decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free "
-            f"in {plan.folder}.",
-            "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA.",
-        )
+        there = f"{decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free in {plan.folder}"
+        hint = "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA."
+        raise DownloadError(f"There is no room: {there}.", hint)
 
 
 def install(
-    plan: Plan,
+    plan: PullPlan,
     hub: Hub,
     store: Store,
     report: Report,
@@ -205,7 +189,6 @@ def install(
     The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
 
     Args:
-        report: called with progress, from several threads.
         stop: ends it when set.
         load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
     """
@@ -234,19 +217,12 @@ def install(
         entries.append(entry)
         if part.listing is not None and not hub.offline:
             hub.remember(part.listing)
-    if plan.is_pair and _loads(plan, entries, load_head):
-        entries[0] = replace(entries[0], draft=entries[1].name)
+    if plan.is_pair:
+        target, draft = entries
+        try:
+            if load_head is not None and plan.drafters and draft.role == "head":  # found, not asked for
+                load_head(draft.path, read_header(target.path))
+            entries[0] = replace(target, draft=draft.name)
+        except LocalspecError as error:
+            _LOG.warning("%s It is installed and not used.", error)
     return store.add(*entries)
-
-
-def _loads(plan: Plan, entries: Sequence[Entry], load_head: Callable[[Path, Header], object] | None) -> bool:
-    """False for a head that was found, not asked for, and cannot be loaded."""
-    target, draft = entries
-    if load_head is None or not plan.drafters or draft.role != "head":
-        return True
-    try:
-        load_head(draft.path, read_header(target.path))
-    except LocalspecError as error:
-        _LOG.warning("%s It is installed and not used.", error)
-        return False
-    return True

@@ -259,28 +259,22 @@ def _entries(kind: type[_Entry], rows: Any, path: Path) -> dict[str, _Entry]:
         raise UsageError(f"{path}: {rows!r} is not a list of tables.")
     found: dict[str, _Entry] = {}
     for row in rows:
-        entry = _entry(kind, row, path)
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}: {row!r} is not a table.")
+        unknown = set(row) - {one.name for one in fields(kind)}
+        if unknown:
+            raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
+        for one in fields(kind):
+            wanted, value = _KINDS[one.type], row.get(one.name)
+            if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise UsageError(f"{path}: {one.name} is {value!r}; it must be a {wanted.__name__}.")
+        try:
+            entry = kind(**row)
+        except TypeError as error:
+            raise UsageError(f"{path}: {row.get('name', '?')!r}: {error}.") from None
+        if fault := entry.fault():
+            raise UsageError(f"{path}: {entry.name!r} {fault}.")
         if entry.name in found:
             raise UsageError(f"{path}: {entry.name!r} is listed twice.")
         found[entry.name] = entry
     return found
-
-
-def _entry(kind: type[_Entry], row: Any, path: Path) -> _Entry:
-    if not isinstance(row, dict):
-        raise UsageError(f"{path}: {row!r} is not a table.")
-    unknown = set(row) - {one.name for one in fields(kind)}
-    if unknown:
-        raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
-    for one in fields(kind):
-        wanted, value = _KINDS[one.type], row.get(one.name)
-        if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise UsageError(f"{path}: {one.name} is {value!r}; it must be a {wanted.__name__}.")
-    try:
-        entry = kind(**row)
-    except TypeError as error:
-        raise UsageError(f"{path}: {row.get('name', '?')!r}: {error}.") from None
-    fault = entry.fault()
-    if fault:
-        raise UsageError(f"{path}: {entry.name!r} {fault}.")
-    return entry

@@ -20,8 +20,7 @@ from typing import Any, Literal
 from localspec import paths, sqlite
 from localspec.errors import ModelError, ModelFileError, UsageError
 
-_BUSY_SECONDS = 60.0
-"""How long to wait for another process, which may be deleting files."""
+_BUSY_SECONDS = 60.0  # how long to wait for another process, which may be deleting files
 Ownership = Literal["link", "copy", "foreign"]
 
 _STEPS = [
@@ -48,10 +47,8 @@ class StoredFile:
 
     path: Path
     bytes: int
-    sha256: str
-    """Of what was on disk when it was checked."""
-    changed: int
-    """Modification time then, in nanoseconds."""
+    sha256: str  # of what was on disk when it was checked
+    changed: int  # modification time then, in nanoseconds
     ownership: Ownership
     """`link`: a link that localspec made (in the Hugging Face cache, or to an imported file); `copy`: localspec's own
     bytes; `foreign`: it was there before."""
@@ -89,23 +86,16 @@ class StoredFile:
 class Entry:
     """An installed model."""
 
-    name: str
-    """What a user types."""
-    files: tuple[StoredFile, ...]
-    """The file, or all parts of a split model in order."""
-    role: str = "target"
-    """`target`, `draft` or `head` (drafts from one target's hidden states)."""
-    source: str = "import"
-    """`hub`, `url` or `import`."""
-    origin: str = ""
-    """Repository, address or file it came from."""
-    revision: str = ""
-    """Commit of the repository."""
+    name: str  # what a user types
+    files: tuple[StoredFile, ...]  # the file, or all parts of a split model in order
+    role: str = "target"  # `target`, `draft` or `head` (drafts from one target's hidden states)
+    source: str = "import"  # `hub`, `url` or `import`
+    origin: str = ""  # repository, address or file it came from
+    revision: str = ""  # commit of the repository
     quant: str = ""
     architecture: str = ""
     licence: str = ""
-    draft: str = ""
-    """Name of the draft model that was installed with it; "" = none."""
+    draft: str = ""  # name of the draft model that was installed with it; "" = none
     added: float = 0.0
 
     @property
@@ -134,10 +124,8 @@ class Removal:
     """What `Store.remove` did with one file."""
 
     path: Path
-    bytes: int
-    """Bytes given back."""
-    kept: str
-    """Why its bytes were kept; "" = they are gone."""
+    bytes: int  # bytes given back
+    kept: str  # why its bytes were kept; "" = they are gone
 
 
 class Store:
