@@ -28,8 +28,7 @@ _LOG = logging.getLogger("localspec")
 _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, LocalspecError)
 """Exceptions of reading a file that localspec did not write."""
 _DAY_SECONDS = 86_400
-_SEASON, _YEAR = 90, 365
-"""Days without use after which a fact is deleted: what is measured beside the work, and what takes minutes to find."""
+_SEASON, _YEAR = 90, 365  # days without use after which is deleted what is measured aside, and what takes minutes
 
 
 KINDS: Final[dict[str, tuple[str, int | None]]] = {
@@ -61,8 +60,7 @@ class KeptFiles:
         """Where, and the bytes that are there now; links count nothing."""
         root, _, pattern = self.files.partition("/")
         folder = {"data": paths.data_dir, "cache": paths.cache_dir, "config": paths.config_dir}[root]()
-        total = 0
-        found = folder.glob(pattern) if os.path.isdir(folder) else ()  # `Path.glob` may raise
+        total, found = 0, folder.glob(pattern) if os.path.isdir(folder) else ()  # `Path.glob` may raise
         for one in [below for top in found for below in (top, *top.rglob("*"))]:
             with suppress(OSError):
                 status = one.lstat()
@@ -105,13 +103,8 @@ class FactStore:
         self._folder = folder
 
     def read(self, kind: str, key: Any, made: Callable[[Any], T]) -> T | None:
-        """A fact, which then counts as used; None = there is none.
-
-        Args:
-            kind: of `KINDS`.
-            key: what it is about, as plain data.
-            made: makes it of what `write` was given; raises whatever it likes of a foreign file.
-        """
+        """A fact of one of `KINDS`, which then counts as used; None = there is none. `key`: what it is about, as plain
+        data; `made` makes the fact of what `write` was given, and may raise anything of a foreign file."""
         if self._folder is None:
             return None
         path = _path(self._folder, kind, key)

@@ -99,8 +99,8 @@ def holder(file: Path, process: int, root: Path = ROOT) -> int:
 
 
 def give_back(files: Iterable[Path], root: Path = ROOT) -> int:
-    """Tells the system that no page of these files is needed now, wherever this process has mapped them; how many bytes
-    of address space were named.
+    """Tells the system that no page of these files is needed now where this process has mapped them; bytes of address
+    space that were named.
 
     llama.cpp maps a model's file and copies what our kernels, its own repacked ones or a GPU compute with. The copied
     pages stay in the process's memory until it ends: 0.8 GB of a model of 1.1. Given back, they are still in the

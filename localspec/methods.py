@@ -39,8 +39,7 @@ class Gguf:
     tensor: str = ""  # part of the name of a tensor that it holds; "" = none is needed
     nextn: bool = False  # whether it holds layers of multi-token prediction, and not the model they belong to
     called: str = ""  # regular expression that is found in the model's own name; "" = any name
-    word: str = ""
-    """Regular expression of the word in a file's name that tells the method before the header is read; "" = none."""
+    word: str = ""  # regular expression of the word in a file's name, known before the header is read; "" = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +58,14 @@ class Method:
     name: str  # what a user asks for it by; the drafter's name everywhere
     title: str  # what people call it
     line: str  # one line for `--help`
-    module: str
-    """`module:function` below `localspec.drafters`: what makes the drafter of a `Setup`, or reads a head's file."""
+    module: str  # `module:function` below `localspec.drafters`: makes the drafter of a `Setup`, or reads a file
     does: str  # its row in docs/drafters.md: what it does, or of a file what it is
     look: DrafterLook
     needs: Need = "inputs"
     good_at: str = ""  # what texts it is good at; only of methods without a file
     source: str = ""  # who thought of it
     told: str = ""  # what `localspec show` says of it for a target that has what it needs
-    kind: Literal["search", "model", "head"] = "head"
-    """search: it has no file; model: a whole model drafts; head: a file that was trained for one target."""
+    kind: Literal["search", "model", "head"] = "head"  # search: no file; model: a whole one; head: for one target
     gguf: Gguf | None = None  # how GGUF files of it are known; None = it has none, or every model could be one
     published: Published | None = None
     sentence: str = ""  # what a file of it is, with an article
@@ -83,8 +80,7 @@ class Method:
     turn."""
     chains: tuple[int, ...] = (1, 4)  # lengths of the chains that `localspec verify` tries
     tree: int = 6  # nodes of the trees that it tries; 0 = none
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-    """{another engine: what its documentation calls the method}."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # {another engine: its documentation's word for it}
 
 
 _BLOCK = "all guesses in one pass"
@@ -325,8 +321,7 @@ NAMES: dict[str, str] = {
     "auto": "those below that there are, each where it pays; plain decoding where none does",
     **{row.name: row.line for row in TABLE},
     PLAIN: "plain decoding",
-}
-"""What a user may ask for by `--drafter`, and a line about each."""
+}  # what `--drafter` takes, and a line about each
 HEADS: tuple[str, ...] = tuple(row.name for row in TABLE if row.kind == "head")
 """Those whose files are trained for one target, the most promising for a dense model first."""
 FROM_FILES: tuple[str, ...] = ("draft", *HEADS)  # those that draft with a file: a draft model, and heads

@@ -41,11 +41,8 @@ def is_pipe(path: str | os.PathLike[str]) -> bool:
 
 
 def read_own(path: Path) -> str:
-    """A small file of settings: UTF-8, with or without a byte order mark, as some editors write it.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe.
-    """
+    """A small file of settings: UTF-8, with or without a byte order mark, as some editors write it. Raises OSError: it
+    cannot be read, or is a pipe."""
     if is_pipe(path):
         raise OSError(errno.EINVAL, "it is a pipe, not a file", str(path))
     return path.read_text(encoding="utf-8-sig")
@@ -67,11 +64,8 @@ def new_mode() -> int:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk.
-
-    Raises:
-        OSError: it cannot be written; nothing of the attempt is left.
-    """
+    """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk. Raises
+    OSError: it cannot be written; nothing of the attempt is left."""
     beside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,11 +117,7 @@ def _folder(kind: str, variable: str) -> Path:
 
 
 def home() -> Path:
-    """The user's folder.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The user's folder. Raises UsageError: there is none."""
     found = os.path.expanduser("~")
     if os.path.isabs(found):
         return Path(found)

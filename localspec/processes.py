@@ -77,20 +77,12 @@ def folder() -> Path:
     return paths.data_dir() / "run"
 
 
-def announce(command: str, target: Path, draft: Path | None = None, context: int = 0) -> Callable[[], None]:
-    """Says that this process has models open, until it ends or calls what is returned.
-
-    A folder that cannot be written is no reason to fail.
-    """
-    return _announce(Process(os.getpid(), command, str(target), str(draft or ""), context, time.time()))
-
-
-def announce_server(name: str, at: str) -> None:
-    """Says that this process serves, until it ends: what its default model is called, and its port or socket file."""
-    _announce(Process(os.getpid(), "serve", "", "", 0, time.time(), name, at))
-
-
-def _announce(process: Process) -> Callable[[], None]:
+def announce(
+    command: str, target: Path | str = "", draft: Path | None = None, context: int = 0, name: str = "", at: str = ""
+) -> Callable[[], None]:
+    """Says that this process has models open, or serves at a port or socket file, until it ends or calls what is
+    returned. A folder that cannot be written is no reason to fail."""
+    process = Process(os.getpid(), command, str(target), str(draft or ""), context, time.time(), name, at)
     path = folder() / f"{process.pid}-{time.time_ns()}.json"
     try:
         folder().mkdir(parents=True, exist_ok=True)
@@ -123,18 +115,13 @@ def running() -> list[Process]:
 
 
 def servers() -> list[Process]:
-    """Servers that run, oldest first."""
     return [process for process in running() if process.at]
 
 
 def users_of(files: set[Path]) -> list[Process]:
     """Running processes that have one of these files open."""
-    real = {paths.real(file) for file in files}
-    return [
-        process
-        for process in running()
-        if {paths.real(name) for name in (process.target, process.draft) if name} & real
-    ]
+    real, found = {paths.real(file) for file in files}, running()
+    return [one for one in found if {paths.real(name) for name in (one.target, one.draft) if name} & real]
 
 
 def _claimed(path: Path) -> Path:

@@ -93,10 +93,7 @@ class Setting:
         return _allowed(self.declared)
 
     def check(self, value: Any) -> None:
-        """
-        Raises:
-            UsageError: the value is of another kind, or out of the range that is declared.
-        """
+        """Raises UsageError: the value is of another kind, or out of the range that is declared."""
         if value is None and self.optional:
             return
         if self.kind is int and type(value) is not int:
@@ -117,11 +114,7 @@ class Setting:
         return f"{value:g}" if self.kind is float else str(value)
 
     def read(self, text: str) -> Any:
-        """The value of what people typed.
-
-        Raises:
-            UsageError: it has none.
-        """
+        """The value of what people typed. Raises UsageError: it has none."""
         text = text.strip()
         if not text:
             return None if self.optional else self.default
@@ -139,11 +132,8 @@ class Setting:
 
 
 def check(settings: Any) -> None:
-    """Whether the numbers of a dataclass are in the ranges that its fields declare; for its `__post_init__`.
-
-    Raises:
-        UsageError: one is not; names it and its range. NaN is in no range.
-    """
+    """Whether the numbers of a dataclass are in the ranges that its fields declare; for its `__post_init__`. Raises
+    UsageError: one is not; names it and its range. NaN is in no range."""
     owner: type = type(settings)
     for name, one in _declared(owner):
         value = getattr(settings, name)

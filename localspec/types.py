@@ -56,8 +56,7 @@ class Prompt:
     """A text to be read by a model, in which only some spellings of special tokens are these tokens."""
 
     text: str
-    breaks: tuple[int, ...] = ()
-    """Indexes into `text`, ascending: where a spelling goes across one, it is text like any other."""
+    breaks: tuple[int, ...] = ()  # indexes into `text`, ascending: a spelling across one is text like any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +133,6 @@ class Feed:
 
     slot: int
     tokens: Tokens  # int32[n], the whole history; at least one token
-    prompt_length: int
-    """How many leading tokens are prompt (prefilled in chunks on a fixed grid); the rest was generated one by one."""
+    prompt_length: int  # leading tokens that are prompt, prefilled in chunks on a fixed grid; others come one by one
     draft_tokens: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k], draft nodes, parents before children
-    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[k], index of each node's parent; -1 is the last history token."""
+    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k]; -1 is the last history token

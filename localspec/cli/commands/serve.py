@@ -107,13 +107,13 @@ def _serve(
     pool: Pool, slots: int, settings: ServerSettings, options: argparse.Namespace, processes: Processes | None
 ) -> None:
     from localspec.cli.output import load_progress
-    from localspec.processes import announce_server
+    from localspec.processes import announce
     from localspec.server.http import listen, meter
 
     listening = listen.bind(settings.host, settings.port)
     with meter.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
-        announce_server(pool.default, listen.place_of(listening))
+        announce("serve", name=pool.default, at=listen.place_of(listening))
         _say(pool.default, slots, url, options, bool(settings.api_keys))
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress, processes)

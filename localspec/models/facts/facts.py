@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.gguf import Header, bytes_by_type
 from localspec.gguf.formats import packs
 from localspec.machine import Place, total_ram
-from localspec.methods import TABLE, Need
+from localspec.methods import TABLE
 from localspec.models.facts.heads import TARGET_SHA256, draft_kind, keeps_guesses, nextn_layers, reads
 from localspec.models.facts.pairing import doubt_of, template_marks, vocabulary
 from localspec.models.facts.shape import default_context, shape_of
@@ -85,6 +85,12 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
     for name, token in (("bos", words.bos), ("eos", words.eos)):
         tokenizer[name] = None if token is None else {"id": token, "text": words.text(token)}
     tokenizer |= {"add_bos": words.add_bos, "add_eos": words.add_eos, "doubt": doubt_of(header)}
+    longest, needs = max(0, header.context_length) or CONTEXTS[1], list[Memory]()
+    lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
+    lengths |= set() if settings.context is None else {settings.context}
+    for length in sorted(lengths) if whole else ():
+        made = plan(parts, None, replace(settings, context=length), places)
+        needs.append(Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
     return ModelFacts(
         name=header.name,
         file=str(header.path),
@@ -109,18 +115,10 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         template={"characters": len(template), "marks": sorted(template_marks(template))}
         if template is not None
         else None,
-        memory=tuple(_needs(parts, settings, places)) if whole else (),
+        memory=tuple(needs),
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
     )
-
-
-def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Iterator[Memory]:
-    longest = max(0, parts[0].context_length) or CONTEXTS[1]
-    lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
-    for length in sorted(lengths if settings.context is None else {*lengths, settings.context}):
-        made = plan(parts, None, replace(settings, context=length), places)
-        yield Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits)
 
 
 def _methods(parts: Sequence[Header]) -> list[MethodFit]:
@@ -131,24 +129,17 @@ def _methods(parts: Sequence[Header]) -> list[MethodFit]:
     if keeps_guesses(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
         return [MethodFit(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
-    found = []
+    found, own = [], nextn_layers(parts)
     for row in TABLE:
-        if (lacking := _lacking(row.needs, parts)) is not None:
-            told = row.told or f"carries {nextn_layers(parts)} layer(s) of its own"
-            found.append(MethodFit(row.name, not lacking, lacking or told))
+        if row.needs == "grammar" or (row.needs == "cache" and header.architecture != "gemma4"):
+            continue  # not spoken of with this model
+        lacking = ""
+        if row.needs == "own layers" and not own:
+            lacking = "the file has no prediction layers"
+        elif row.needs in ("inputs", "all inputs") and header.architecture not in _LAYER_INPUTS:
+            lacking = f"llama.cpp hands out no hidden states of {header.architecture}"
+        found.append(MethodFit(row.name, not lacking, lacking or row.told or f"carries {own} layer(s) of its own"))
     return found
-
-
-def _lacking(need: Need, parts: Sequence[Header]) -> str | None:
-    """What a model lacks of what a method needs, "" = nothing; None = the method is not spoken of with it."""
-    architecture = parts[0].architecture
-    if need == "grammar" or (need == "cache" and architecture != "gemma4"):
-        return None
-    if need == "own layers" and not nextn_layers(parts):
-        return "the file has no prediction layers"
-    if need in ("inputs", "all inputs") and architecture not in _LAYER_INPUTS:
-        return f"llama.cpp hands out no hidden states of {architecture}"
-    return ""
 
 
 # Which weights of a model our own kernels do not pack, and what that costs.

@@ -15,11 +15,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,11 +84,8 @@ def draft_kind(header: Header) -> DraftKind:
 
 
 def check_supported(path: Path, kind: DraftKind) -> None:
-    """Refuses what localspec cannot draft with.
-
-    Raises:
-        PairError: it is no drafter at all, or a head of a kind for which there is no drafter.
-    """
+    """Refuses what localspec cannot draft with. Raises PairError: it is no drafter at all, or a head of a kind for
+    which there is no drafter."""
     if not kind.drafts:
         raise PairError(f"{path.name} cannot draft: it is {kind.sentence}.")
     if kind.method not in FROM_FILES:
@@ -96,11 +94,8 @@ def check_supported(path: Path, kind: DraftKind) -> None:
 
 
 def check_target(header: Header) -> None:
-    """Refuses as a target what is no whole model, over which llama.cpp would end the process.
-
-    Raises:
-        PairError: it is a head, or no language model.
-    """
+    """Refuses as a target what is no whole model, over which llama.cpp would end the process. Raises PairError: it is a
+    head, or no language model."""
     kind = draft_kind(header)
     if kind.is_head or not kind.drafts:
         hint = "Give it with --head, beside the model it was trained for." if kind.is_head else ""
@@ -145,7 +140,7 @@ def _predicts(part: Header) -> bool:
 
 
 def _only_nextn(header: Header) -> bool:
-    """Whether the file holds the multi-token-prediction layers and not the model they belong to."""
+    """Whether it holds the multi-token-prediction layers and not the model they belong to."""
     layers = {found[1] for tensor in header.tensors if (found := re.match(r"blk\.(\d+)\.", tensor.name))}
     return _predicts(header) and "0" not in layers and len(layers) <= header.number("nextn_predict_layers")
 
@@ -161,10 +156,7 @@ def keeps_guesses(header: Header) -> bool:
 
 
 def check_forgets(target: Header) -> None:
-    """
-    Raises:
-        PairError: tokens that the target rejects cannot be dropped from its cache.
-    """
+    """Raises PairError: tokens that the target rejects cannot be dropped from its cache."""
     if keeps_guesses(target):
         state = f"{target.path.name} keeps a recurrent state ({target.architecture})"
         raise PairError(f"{state}, from which rejected tokens cannot be dropped.", "It answers without drafts.")
@@ -189,11 +181,8 @@ def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str,
 
 
 def opened(path: Path) -> Any:
-    """The package's `safe_open`: the file is mapped, and its header checked.
-
-    Raises:
-        ModelFileError: missing, truncated or damaged.
-    """
+    """The package's `safe_open`: the file is mapped, and its header checked. Raises ModelFileError: missing, truncated
+    or damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -205,15 +194,8 @@ def opened(path: Path) -> Any:
 
 def save(path: Path, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, str] | None = None) -> None:
     """Writes a file, whole or not at all; what is there is replaced. The package writes it beside, for its owner alone,
-    and renames it.
-
-    Args:
-        arrays: mapped ones are never in memory as a whole.
-        facts: for the header's `__metadata__`.
-
-    Raises:
-        LocalspecError: the disk is full or read-only.
-    """
+    and renames it. Mapped arrays are never in memory as a whole; `facts` go into the header's `__metadata__`. Raises
+    LocalspecError: the disk is full or read-only."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -227,10 +209,8 @@ def save(path: Path, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str,
 
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 _KNOWN = ("model", "pytorch_model")  # how names of weights files begin
-_BESIDE_MODEL = "medusa_lm_head"
-"""How those of heads begin that are published in one folder with the whole model they were trained for."""
-_OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
-"""How those begin that trainers leave beside them."""
+_BESIDE_MODEL = "medusa_lm_head"  # heads' own, beside the whole model they were trained for
+_OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -253,11 +233,8 @@ def checkpoint_kind(path: Path) -> DraftKind:
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """The config.json in the folder, or beside the weights file; empty without one.
-
-    Raises:
-        ModelFileError: it is no JSON object.
-    """
+    """The config.json in the folder, or beside the weights file; empty without one. Raises ModelFileError: it is no
+    JSON object."""
     place = (path if path.is_dir() else path.parent) / "config.json"
     try:
         found = json.loads(place.read_text("utf-8"))
@@ -272,11 +249,7 @@ def config_of(path: Path) -> dict[str, Any]:
 
 def weights_of(path: Path) -> list[Path]:
     """The weights files of a folder, safetensors before others, and those of known names before others; of a file
-    itself. The model that Medusa heads lie beside is none of them.
-
-    Raises:
-        ModelFileError: there is none.
-    """
+    itself. The model that Medusa heads lie beside is none of them. Raises ModelFileError: there is none."""
     found = [path] if path.is_file() else []
     for name in (_BESIDE_MODEL, "") if path.is_dir() else ():
         for suffix in _WEIGHTS:
@@ -314,60 +287,19 @@ def _names(path: Path) -> set[str]:
         raise ModelFileError(f"{path} cannot be read as a file of torch's: {error or 'no data.pkl in it'}.") from None
 
 
-_SAFE_TORCH = (2, 10)
-"""Older ones run what a pickle holds, whatever `weights_only` says (CVE-2025-32434, CVE-2026-24747)."""
+_SAFE_TORCH = (2, 10)  # older: CVE-2025-32434, CVE-2026-24747 (`weights_only` does not help)
 
 
-_STORED: dict[str, np.dtype[Any]] = {
+_STORED: dict[str, np.dtype[Any]] = {  # how each number format lies in the file
     "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"), "F8_E4M3": np.dtype("u1"),
     "I8": np.dtype("i1"), "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?"),
 }  # fmt: skip
-"""How each of the format's number formats lies in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Where one lies in a safetensors file."""
-
-    name: str
-    path: Path
-    kind: str
+class _Tensor(NamedTuple):
+    kind: str  # number format in the file; "" = one of torch's
     shape: tuple[int, ...]
-    offset: int
-
-    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """As they are stored.
-
-        Raises:
-            ModelFileError: the file has changed.
-        """
-        width, stored = math.prod(self.shape[1:]), _STORED[self.kind]
-        try:
-            place = self.offset + start * width * stored.itemsize
-            flat = np.fromfile(self.path, stored, (stop - start) * width, offset=place)
-        except OSError as error:
-            raise ModelFileError(f"{self.path} cannot be read: {error.strerror or error}.") from None
-        if len(flat) != (stop - start) * width:
-            raise ModelFileError(f"{self.path.name} is truncated at the tensor {self.name}.", DOWNLOAD_AGAIN)
-        return flat.reshape(stop - start, *self.shape[1:])
-
-
-@dataclass(frozen=True, slots=True)
-class _Pickled:
-    """One of torch's, whose file is mapped."""
-
-    tensor: Any
-    kind: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Floats in F32, others as they are stored."""
-        part = self.tensor.reshape(self.shape or 1)[start:stop]
-        found: npt.NDArray[Any] = (part.float() if part.is_floating_point() else part).numpy()
-        return found
+    rows: Callable[[int, int], npt.NDArray[Any]]  # (from, before) as they are stored; torch's floats in F32
 
 
 class Tensors:
@@ -376,7 +308,7 @@ class Tensors:
     def __init__(self, path: Path) -> None:
         """Reads the headers of a weights file, or of a folder of them."""
         self.path = path
-        self._found: dict[str, _Tensor | _Pickled] = {}
+        self._found: dict[str, _Tensor] = {}
         for file in weights_of(path):
             self._found |= _safetensors(file) if file.suffix.lower() == ".safetensors" else _pickled(file)
         for name, held in self._found.items():  # scales are one for each row of their tensor, or one in all
@@ -393,10 +325,7 @@ class Tensors:
         return {name: found.shape for name, found in self._found.items()}
 
     def need(self, name: str, *shape: int) -> None:
-        """
-        Raises:
-            ModelFileError: there is no such tensor, or not of this shape.
-        """
+        """Raises ModelFileError: there is no such tensor, or not of this shape."""
         found = self._held(name).shape
         if found != shape:
             raise ModelFileError(f"{self.path.name}: tensor {name} is {list(found)}; {list(shape)} is needed.")
@@ -421,7 +350,7 @@ class Tensors:
             return Int8Matrix(np.ascontiguousarray(values), np.ascontiguousarray(scales))
         return Int8Matrix.in_parts(held.shape, lambda start, stop: self._floats(name, start, stop))
 
-    def _held(self, name: str) -> _Tensor | _Pickled:
+    def _held(self, name: str) -> _Tensor:
         found = self._found.get(name)
         if found is None:
             raise ModelFileError(f"{self.path.name} lacks the tensor {name}.")
@@ -448,6 +377,17 @@ class Tensors:
 
 def _safetensors(path: Path) -> dict[str, _Tensor]:
     """The package has checked that its tensors fill a file to the end, without holes."""
+
+    def rows(name: str, kind: str, shape: tuple[int, ...], offset: int, start: int, stop: int) -> npt.NDArray[Any]:
+        width, stored = math.prod(shape[1:]), _STORED[kind]
+        try:
+            flat = np.fromfile(path, stored, (stop - start) * width, offset=offset + start * width * stored.itemsize)
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be read: {error.strerror or error}.") from None
+        if len(flat) != (stop - start) * width:
+            raise ModelFileError(f"{path.name} is truncated at the tensor {name}.", DOWNLOAD_AGAIN)
+        return flat.reshape(stop - start, *shape[1:])
+
     file, found = opened(path), dict[str, _Tensor]()
     end = path.stat().st_size
     for name in reversed(file.offset_keys()):
@@ -456,33 +396,37 @@ def _safetensors(path: Path) -> dict[str, _Tensor]:
         if kind not in _STORED:
             raise ModelFileError(f"{path.name}: tensor {name} is in {kind}, which localspec does not read.")
         end -= math.prod(shape) * _STORED[kind].itemsize
-        found[name] = _Tensor(name, path, kind, shape, end)
+        found[name] = _Tensor(kind, shape, partial(rows, name, kind, shape, end))
     return found
 
 
-def _pickled(path: Path) -> dict[str, _Pickled]:
-    """The state dictionary in a pickle, opened by torch without running anything in it."""
+def _pickled(path: Path) -> dict[str, _Tensor]:
+    """The state dictionary in a pickle, mapped and opened by torch without running anything in it."""
     import zipfile
 
     try:
         torch = import_module("torch")
     except ImportError:
-        raise ModelFileError(
-            f"{path.name} is a pickle, which only torch reads, and torch is not installed.",
-            "Install torch, or convert the file to safetensors.",
-        ) from None
+        text = f"{path.name} is a pickle, which only torch reads, and torch is not installed."
+        raise ModelFileError(text, "Install torch, or convert the file to safetensors.") from None
     version = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     if version is None or tuple(map(int, version.groups())) < _SAFE_TORCH:
-        raise ModelFileError(
-            f"{path.name} is a pickle, and torch {torch.__version__} can be made to run what is in one.",
-            f"Install torch {'.'.join(map(str, _SAFE_TORCH))} or newer, or convert the file to safetensors.",
-        )
+        text = f"{path.name} is a pickle, and torch {torch.__version__} can be made to run what is in one."
+        hint = f"Install torch {'.'.join(map(str, _SAFE_TORCH))} or newer, or convert the file to safetensors."
+        raise ModelFileError(text, hint)
+
+    def rows(tensor: Any, start: int, stop: int) -> npt.NDArray[Any]:
+        part = tensor.reshape(tuple(tensor.shape) or 1)[start:stop]
+        found: npt.NDArray[Any] = (part.float() if part.is_floating_point() else part).numpy()
+        return found
+
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-        tensors = {str(name): _Pickled(tensor.detach()) for name, tensor in found.items()}
-        for tensor in tensors.values():
-            tensor.rows(0, 0)  # what is no array of numbers says so here
+        tensors = dict[str, _Tensor]()
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        for name, tensor in loaded.items():
+            tensors[str(name)] = _Tensor("", tuple(tensor.shape), partial(rows, tensor.detach()))
+            tensors[str(name)].rows(0, 0)  # what is no array of numbers says so here
         return tensors
     except Exception as error:  # noqa: BLE001 (torch raises whatever its parts do)
-        reason = str(error).strip().split("\n")[0][:200]
-        raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {reason}.", DOWNLOAD_AGAIN) from None
+        why = str(error).strip().split("\n")[0][:200]
+        raise ModelFileError(f"{path.name} cannot be read as weights of torch's: {why}.", DOWNLOAD_AGAIN) from None

@@ -22,11 +22,10 @@ from localspec.methods import FROM_FILES, HEADS, OF_ITS_OWN, ROWS
 from localspec.models.facts.heads import DraftKind, check_head, draft_kind, keeps_guesses, keeps_state, nextn_layers
 from localspec.types import Tokens
 
-KINDS = {
+KINDS = {  # `tokenizer.ggml.model` -> the kind of tokenizer llama.cpp makes of it
     "llama": "SPM", "gpt2": "BPE", "gemma4": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "bert": "WPM",
     "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2",
 }  # fmt: skip
-"""`tokenizer.ggml.model` -> the kind of tokenizer llama.cpp makes of it."""
 
 _BOS_EOS = {"SPM": (1, 2), "BPE": (11, 11), "WPM": (101, None), "UGM": (None, 1), "PLaMo-2": (1, 2)}
 _ADDS = {"SPM": (True, False), "WPM": (True, False), "UGM": (False, True)}
@@ -110,8 +109,7 @@ def _special(header: Header, key: str, default: int | None, size: int) -> int | 
 # Text tokens are the same where they add the same bytes to a text, however each file writes them; control tokens where
 # they have the same name or the same purpose (the end of an answer, the marks around a gap).
 
-LEAST_SHARED = 0.1
-"""Share of the smaller vocabulary that both must have; with less (the 256 bytes, say) next to nothing is guessed."""
+LEAST_SHARED = 0.1  # of the smaller vocabulary, that both must have; with less (the 256 bytes, say) little is guessed
 READABLE = frozenset(("BPE", "SPM", "UGM", "WPM"))  # kinds of tokenizers whose tokens `piece` can read
 _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
 _SPACE = "\u2581".encode()
@@ -149,23 +147,17 @@ def share(target: FileVocabulary, draft: FileVocabulary) -> SharedVocabulary:
     counts, which is the one that models say. Each must have as many types as tokens, or none."""
     ours, theirs = _texts(target), _texts(draft)
     same = {token: theirs[text] for text, token in ours.items() if text in theirs}
-    foreign, controls = len(theirs) - len(same), _controls(target, draft, same)
+    foreign, controls = len(theirs) - len(same), dict[int, int]()
+    taken = set(same.values())
+    for own, others in ((_names(target), _names(draft)), (_purposes(target), _purposes(draft))):
+        for one, other in ((token, others[name]) for name, token in own.items() if name in others):
+            if one not in same and one not in controls and other not in taken:  # one of the two reads it as control
+                controls[one] = other
+                taken.add(other)
     pairs = np.array(sorted((same | controls).items()), dtype=np.int32).reshape(-1, 2)
     bare = {text[0]: token for text, token in theirs.items() if len(text) == 1}
     ids = (np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]))
     return SharedVocabulary(target.size, draft.size, *ids, controls, bare, foreign)
-
-
-def _controls(target: FileVocabulary, draft: FileVocabulary, same: Mapping[int, int]) -> dict[int, int]:
-    """Tokens that at least one of the two reads as control tokens and that mean the same."""
-    found: dict[int, int] = {}
-    taken = set(same.values())
-    for ours, theirs in ((_names(target), _names(draft)), (_purposes(target), _purposes(draft))):
-        for one, other in ((token, theirs[name]) for name, token in ours.items() if name in theirs):
-            if one not in same and one not in found and other not in taken:
-                found[one] = other
-                taken.add(other)
-    return found
 
 
 def _purposes(found: FileVocabulary) -> Mapping[Any, int]:
@@ -209,10 +201,8 @@ def _texts(found: FileVocabulary) -> Ids:
 MOST_SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5  # tokens before this one (unknown, begin, end, padding) may be written differently
 
-TRAINED_FOR = "localspec.trained_for"
-"""Key of a file's metadata: the sha256 of the target that `localspec train` made it for."""
-_MOST_FOREIGN = 16
-"""Texts of such a file's tokens that its target may lack: names of control tokens that one of the two reads as text."""
+TRAINED_FOR = "localspec.trained_for"  # key of a file: the sha256 of the target that `localspec train` made it for
+_MOST_FOREIGN = 16  # texts of its tokens that its target may lack: control tokens that one of the two reads as text
 
 _WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 
@@ -245,11 +235,8 @@ class Match:
 
 
 def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """`match`, for those who need a pair that fits.
-
-    Raises:
-        PairError: it does not; the message names the first difference.
-    """
+    """`match`, for those who need a pair that fits. Raises PairError: it does not; the message names the first
+    difference."""
     found = match(target, draft, cross_tokenizer=cross_tokenizer)
     if not found.fits:
         raise PairError(found.verdict, "`localspec suggest` names drafts that fit.")
@@ -257,15 +244,13 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
 
 def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """Compares two headers; `cross_tokenizer`: whether the draft may have another tokenizer.
-
-    Raises:
-        ModelFileError: a file has not as many types of tokens as tokens, or has changed.
-    """
+    """Compares two headers; `cross_tokenizer`: whether the draft may have another tokenizer. Raises ModelFileError: a
+    file has not as many types of tokens as tokens, or has changed."""
     kind, base = draft_kind(draft), draft_kind(target)
 
     def no(why: str, fact: Difference, shared: SharedVocabulary | None = None) -> Match:
-        return Match(False, kind.method, f"{_subject(target, draft)}: {why}.", fact, shared=shared)
+        verdict = f"{draft.path.name} cannot draft for {target.path.name}: {why}."
+        return Match(False, kind.method, verdict, fact, shared=shared)
 
     if base.is_head or not base.drafts:
         fact = Difference("kind of file", base.sentence, kind.sentence)
@@ -307,10 +292,6 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
         note = f"tokenizers differ: {count}, only these are guessed, so it is right less often ({words})"
         return Match(True, kind.method, f"{fits}.", difference, (note, *notes), shared=shared)
     return no(words + (f"; {_WAY_OUT}" if may_cross else ""), difference)
-
-
-def _subject(target: Header, draft: Header) -> str:
-    return f"{draft.path.name} cannot draft for {target.path.name}"
 
 
 def differences(target: FileVocabulary, draft: FileVocabulary) -> Iterator[Difference]:
@@ -408,7 +389,11 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
     if fault := misfit(target, draft):
         return fault
     found = match(model, draft)
-    return "" if found.fits else found.verdict.removeprefix(f"{_subject(model, draft)}: ").rstrip(".")
+    return (
+        ""
+        if found.fits
+        else found.verdict.removeprefix(f"{draft.path.name} cannot draft for {model.path.name}: ").rstrip(".")
+    )
 
 
 def irreversible(model: Header) -> str:

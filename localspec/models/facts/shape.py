@@ -22,8 +22,7 @@ from localspec.models.facts.heads import nextn_layers
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _MOST_LAYERS = 4096
-_SHARED_FROM = {"gemma3n": 20}
-"""Architectures whose layers from this one on use the cache of an earlier one, though the header does not say so."""
+_SHARED_FROM = {"gemma3n": 20}  # from this layer on they use an earlier one's cache, though the header does not say so
 _MIB = 1 << 20
 
 
@@ -54,8 +53,7 @@ class ModelShape:
     tied: bool  # whether the token embeddings are the output matrix too
     windows: bool  # whether some layers attend to a sliding window (a cache and a mask of their own)
     train_context: int  # tokens it was trained for; 0 = not stated
-    guessed: bool
-    """Whether parts are taken from experience, not from the header: recurrent layers, multi-token prediction."""
+    guessed: bool  # whether parts are taken from experience: recurrent layers, multi-token prediction
     moved: Mapping[str, int] = field(default_factory=dict)
     """{device: bytes of layers' tensors that overrides put there}; they count nowhere else."""
 
@@ -77,9 +75,6 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
         nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
             alone have none.
         spread: whose overrides move tensors.
-
-    Raises:
-        ModelFileError: layer numbers that no model has.
     """
     parts = [headers] if isinstance(headers, Header) else list(headers)
     header, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
@@ -204,13 +199,8 @@ _CELL_STEP = 256  # llama.cpp makes caches of whole multiples of this
 def default_context(
     target: ModelShape, draft: ModelShape | None = None, slots: int = 1, total_bytes: int = 0, element: float = 2.0
 ) -> int:
-    """Tokens a slot can hold, at most as many as the target was trained for.
-
-    Args:
-        slots: each has a cache of its own.
-        total_bytes: all memory of the machine; 0 = unknown.
-        element: bytes of an element of the target's cache (the draft's have 2).
-    """
+    """Tokens a slot can hold, at most as many as the target was trained for. `total_bytes`: of all memory; 0 = unknown.
+    `element`: bytes of an element of the target's cache (the draft's have 2)."""
     token = slots * _token_bytes(target, draft, element)
     found = LONGEST_DEFAULT
     if token and total_bytes:
@@ -231,11 +221,8 @@ def is_small(
 
 def _token_bytes(target: ModelShape, draft: ModelShape | None, element: float) -> float:
     """Of keys and values that a token leaves in the caches of both."""
-    return sum(
-        size * sum(layer.key + layer.value for layer in shape.layers)
-        for shape, size in ((target, element), (draft, 2.0))
-        if shape is not None
-    )
+    shapes = [(target, element)] if draft is None else [(target, element), (draft, 2.0)]
+    return sum(size * sum(layer.key + layer.value for layer in shape.layers) for shape, size in shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +231,7 @@ class HeadShape:
 
     model: ModelShape | None = None  # what llama.cpp runs, in a context of its own; None = localspec computes it
     weights: int = 0  # bytes of the matrices that localspec computes with
-    token_bytes: int = 0
-    """Kept of each token of a slot: the target's hidden states in F16, and keys and values that localspec keeps."""
+    token_bytes: int = 0  # of each token of a slot: hidden states in F16, and keys and values that localspec keeps
     all_rows: bool = False  # whether the target computes logits of whole prompts for it
 
 

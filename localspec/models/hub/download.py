@@ -41,8 +41,7 @@ _BLOCK_BYTES = 1 << 20
 
 constants.DOWNLOAD_CHUNK_SIZE = _BLOCK_BYTES  # a cut connection loses what is not yet written: 1 MiB instead of 10
 
-Report = Callable[[str, int, int, str], None]
-"""(file, bytes done, bytes in all, "loading", "checking" or "waiting"), from several threads."""
+Report = Callable[[str, int, int, str], None]  # (file, done, in all, "loading", "checking" or "waiting"), in threads
 
 
 class Fetched(NamedTuple):
@@ -138,11 +137,7 @@ class PullPart:
 
 
 def wish_for(entry: ModelEntry, role: str, revision: str = "") -> Wish:
-    """What a model of the catalogue asks for.
-
-    Raises:
-        ModelError: it is shipped with localspec.
-    """
+    """What a model of the catalogue asks for. Raises ModelError: it is shipped with localspec."""
     if entry.bundled:
         text = f"{entry.name!r} is shipped with localspec; there is nothing to pull."
         raise ModelError(text, "localspec run uses it.")
@@ -153,11 +148,8 @@ def wish_for(entry: ModelEntry, role: str, revision: str = "") -> Wish:
 
 
 def part_of(wish: Wish, hub: Hub, store: Store) -> PullPart:
-    """The files that a wish means, and their headers.
-
-    Raises:
-        ModelError: no such file, or one that cannot be what it is wished for.
-    """
+    """The files that a wish means, and their headers. Raises ModelError: no such file, or one that cannot be what it is
+    wished for."""
     if isinstance(wish.source, Url):
         file = hub.url_file(wish.source)
         choice = RepositoryModel(names.quant_of(file.name), (file,))
@@ -177,10 +169,7 @@ def part_of(wish: Wish, hub: Hub, store: Store) -> PullPart:
 
 
 def chosen(wish: Wish, listing: Listing, choice: RepositoryModel, hub: Hub) -> PullPart:
-    """One choice of a repository, and its headers; raises as `part_of`.
-
-    A model is called `user/repo:QUANT` where that is clear; a drafter that lies beside it, by its file.
-    """
+    """A model of a repository, called `user/repo:QUANT` where that is clear, else by its file; raises as `part_of`."""
     transfers = tuple(Transfer(file, listing.repository, listing.commit) for file in choice.files)
     others = names.choices(listing.files)
     alone = bool(choice.quant) and [other for other in others if other.quant == choice.quant] == [choice]
@@ -238,23 +227,17 @@ def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
 def fetch_all(
     transfers: Sequence[Transfer], hub: Hub, report: Report, stop: threading.Event | None = None
 ) -> list[Fetched]:
-    """Fetches files in parallel; Ctrl-C or `stop` leaves partial files to go on with.
-
-    Raises:
-        DownloadError: the first failure; the other files are stopped and keep what they have.
-        Cancelled: `stop` was set.
-    """
+    """Fetches files in parallel; Ctrl-C or `stop` (Cancelled) leaves partial files to go on with. Raises DownloadError:
+    the first failure; the other files are stopped and keep what they have."""
     stop = threading.Event() if stop is None else stop
     results: dict[int, Fetched] = {}
     failures: list[BaseException] = []
-    waiting, lock = list(enumerate(transfers)), threading.Lock()
+    waiting = iter([*enumerate(transfers)])  # the workers share it
 
     def work() -> None:
-        while not stop.is_set():
-            with lock:
-                if not waiting:
-                    return
-                index, transfer = waiting.pop(0)
+        for index, transfer in waiting:
+            if stop.is_set():
+                return
             try:
                 results[index] = _Fetch(transfer, hub, report, stop).run()
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
@@ -322,12 +305,8 @@ class _Fetch:
     stop: threading.Event
 
     def run(self) -> Fetched:
-        """Fetches and checks the file, or finds it complete.
-
-        Raises:
-            DownloadError: not to be had, wrong bytes, or no room; says which.
-            Cancelled: it was stopped.
-        """
+        """Fetches and checks the file, or finds it complete. Raises DownloadError: not to be had, wrong bytes, or no
+        room; says which."""
         transfer, hub, file = self.transfer, self.hub, self.transfer.file
         if hub.offline:
             return self._cached()

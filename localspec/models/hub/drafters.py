@@ -44,8 +44,7 @@ class DrafterFinding:
     """A place where a drafter was looked for, and what came of it."""
 
     name: str  # file of the repository, or model of the catalogue
-    method: str
-    """How it drafts, as `heads.DraftKind` has it; before its header was read, as its name or the catalogue says."""
+    method: str  # of `heads.DraftKind`; before its header was read, as its name or the catalogue says
     taken: bool
     why: str  # why it was taken or not: a clause without a full stop
     bytes: int = 0  # of its files; 0 = unknown, or inside the model
@@ -115,22 +114,20 @@ def search(
 
 def _beside(target: PullPart, hub: Hub) -> Iterator[_Candidate]:
     """The drafters of the model's repository, the most promising first: of several quantisations the best."""
-    listing, mixture = target.listing, _is_mixture(target.header)
-    if listing is None:
+    if (listing := target.listing) is None:
         return
     model, home = names.family(target.choice), names.folder_of(target.choice)
 
     def group_of(choice: RepositoryModel) -> tuple[bool, int, int, bool, str]:
         folder, family = names.folder_of(choice), names.family(choice)
         is_above = not folder or f"{home}/".startswith(f"{folder}/")
-        order = rank(names.drafter_method(choice.stem), mixture)
+        order = rank(names.drafter_method(choice.stem), _is_mixture(target.header))
         return not is_above, order, -len(folder), model not in family, f"{folder}/{family}"
 
     wanted = max(_BEST_BITS, _bits(target.choice.quant))
     for key, group in groupby(sorted(names.drafters(listing.files), key=group_of), group_of):
-        choice, *rest = sorted(
-            group, key=lambda one: (abs((_bits(one.quant) or _BEST_BITS) - wanted), one.size, one.stem)
-        )
+        by_bits = sorted(group, key=lambda one: (abs((_bits(one.quant) or _BEST_BITS) - wanted), one.size, one.stem))
+        choice, *rest = by_bits
         file, is_coarse = choice.files[0].name, 0 < _bits(choice.quant) < _FEWEST_BITS
         wish = Wish(RepositoryName(listing.repository, file=file), "draft", f"{listing.repository}/{file}")
         yield _Candidate(
@@ -196,8 +193,7 @@ _MOST_NEIGHBOURS = 200
 class Suggestion:
     """Something that can draft for a target."""
 
-    draft: str
-    """Name in the catalogue or the list of installed models, or a file; the target's own if it drafts for itself."""
+    draft: str  # name in the catalogue or of an installed model, or a file; the target's own if it drafts itself
     method: str
     installed: bool
     bytes: int  # 0 = unknown

@@ -33,11 +33,8 @@ _KINDS = ("http", "https", "all")  # of HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, w
 
 
 def check_proxies() -> None:
-    """Refuses proxies that no client can be made with, wherever it goes.
-
-    Raises:
-        UsageError: says which variable holds one. The password of an address is not repeated.
-    """
+    """Refuses proxies that no client can be made with, wherever it goes. Raises UsageError: says which variable holds
+    one. The password of an address is not repeated."""
     for kind, address in getproxies().items():
         if kind not in _KINDS or not address:
             continue
@@ -56,10 +53,7 @@ def check_proxies() -> None:
 
 def certificates() -> ssl.SSLContext:
     """The certificates that a server's own is checked with: the system's, or those of SSL_CERT_FILE or SSL_CERT_DIR.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
+    Raises UsageError: they cannot be read."""
     try:
         return httpx.create_ssl_context()
     except OSError as error:
@@ -68,13 +62,11 @@ def certificates() -> ssl.SSLContext:
         raise UsageError(f"The certificates {which} cannot be read: {reason(error)}.") from None
 
 
-ReadRange = Callable[[int, int], bytes]
-"""(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
+ReadRange = Callable[[int, int], bytes]  # (offset, length) -> bytes from there; fewer at the end of the file
 
 _Result = TypeVar("_Result")
 _RETRY_WAITS = (1.0, 3.0)  # seconds before a question is asked again
-_CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-"""Each says where the library's cache is."""
+_CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")  # where the cache is
 _SHA256, _COMMIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # warnings would cut through our progress and sentences
@@ -91,8 +83,7 @@ class Listing:
     commit: str
     files: tuple[RemoteFile, ...]
     gated: bool = False
-    made_from: tuple[str, ...] = ()
-    """Repositories of the models that these were made from (quantised, fine-tuned), as its tags say."""
+    made_from: tuple[str, ...] = ()  # repositories that these were quantised or fine-tuned from, as its tags say
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +128,8 @@ class Hub:
         return self.cache / repo_folder_name(repo_id=repository, repo_type="model")
 
     def listing(self, repository: str, revision: str = "") -> Listing:
-        """What a repository holds; offline, what of it is in the cache.
-
-        Raises:
-            DownloadError: unreachable, no such repository or revision, no access.
-        """
+        """What a repository holds; offline, what of it is in the cache. Raises DownloadError: unreachable, no such
+        repository or revision, no access."""
         asked = revision or "main"
         if not is_plain_path(asked):  # it names files of the cache, too
             raise UsageError(f"{asked!r} is not the name of a branch, tag or commit.")
@@ -172,10 +160,8 @@ class Hub:
         commit = reference.read_text().strip() if reference.is_file() else revision
         snapshot = folder / "snapshots" / commit
         if not snapshot.is_dir():
-            raise DownloadError(
-                f"{repository} at {revision} is not in the cache ({self.cache}).",
-                "Pull it once without --offline, with HF_HUB_OFFLINE unset.",
-            )
+            text = f"{repository} at {revision} is not in the cache ({self.cache})."
+            raise DownloadError(text, "Pull it once without --offline, with HF_HUB_OFFLINE unset.")
         files = []
         for path in sorted(snapshot.rglob("*.gguf")):
             if not path.exists():
@@ -193,11 +179,8 @@ class Hub:
                 paths.write_whole(self.folder(listing.repository) / "refs" / listing.revision, listing.commit)
 
     def url_file(self, url: Url) -> RemoteFile:
-        """The file at an address, at its present version.
-
-        Raises:
-            DownloadError: unreachable, not found, or the server does not state the size.
-        """
+        """The file at an address, at its present version. Raises DownloadError: unreachable, not found, or the server
+        does not state the size."""
         if self.offline:
             raise DownloadError(f"{url} cannot be fetched offline.", "Leave out --offline.")
 
@@ -241,11 +224,7 @@ class Hub:
         return read
 
     def search(self, words: Sequence[str], limit: int = 20) -> list[FoundRepository]:
-        """GGUF repositories by words, most downloaded first.
-
-        Raises:
-            DownloadError: unreachable, or offline.
-        """
+        """GGUF repositories by words, most downloaded first. Raises DownloadError: unreachable, or offline."""
         if self.offline:
             raise DownloadError("There is no search offline.", "Leave out --offline and unset HF_HUB_OFFLINE.")
 
@@ -265,7 +244,10 @@ class Hub:
 
     def _ask(self, where: str, question: Callable[[], _Result], file: str = "") -> _Result:
         """Asks up to three times where waiting may help; failures become sentences."""
-        self.check_way()
+        if not self._way_checked:  # before the library meets proxies and certificates that cannot be used
+            check_proxies()
+            certificates()
+            self._way_checked = True
         for wait in (*_RETRY_WAITS, None):
             try:
                 return question()
@@ -276,13 +258,6 @@ class Hub:
                     raise self.explain(error, where, file) from error
                 time.sleep(wait)
         raise AssertionError("the last wait is None")
-
-    def check_way(self) -> None:
-        """Refuses proxies and certificates of the environment that cannot be used, before the library meets them."""
-        if not self._way_checked:
-            check_proxies()
-            certificates()
-            self._way_checked = True
 
     def explain(self, error: BaseException, where: str, file: str = "") -> DownloadError:
         """A failure of httpx or huggingface_hub in plain words; `where` is a repository or an address."""

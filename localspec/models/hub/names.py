@@ -20,8 +20,7 @@ from localspec.methods import OF_ITS_OWN, TABLE
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
 """Tried in this order when no quantisation was named (llama.cpp's own order is Q4_K_M, Q8_0, then the first file)."""
-HEAD_QUANTS = ("Q8_0", "BF16", "F16")
-"""The same where a repository has only heads that are not part of a whole model: fewer bits guess worse."""
+HEAD_QUANTS = ("Q8_0", "BF16", "F16")  # of a repository with heads alone: fewer bits guess worse
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANT = re.compile(
@@ -71,10 +70,8 @@ class RemoteFile:
     size: int
     url: str
     sha256: str = ""  # Lower-case hex; "" = the server does not say
-    blob: str = ""
-    """Its name in the Hugging Face cache: sha256, or git's sha1 for a small file; elsewhere a name for this version."""
-    version: str = ""
-    """What the server calls this version of a plain address (ETag or date), as for If-Range; "" = it does not say."""
+    blob: str = ""  # its name in the cache: sha256, or git's sha1 of a small file; elsewhere one for this version
+    version: str = ""  # ETag or date of a plain address, as for If-Range; "" = the server does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +102,9 @@ def is_server(address: str) -> bool:
 
 
 def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | None:
-    """What `text` names on the net; None if it is not of such a form.
-
-    Args:
-        hub_hosts: further hosts (with port) that speak for the hub, such as that of HF_ENDPOINT.
-
-    Raises:
-        UsageError: an address that leads to no .gguf file, or a file path that leaves its repository.
-    """
+    """What `text` names on the net; None if it is not of such a form. `hub_hosts` (with port), such as that of
+    HF_ENDPOINT, speak for the hub, too. Raises UsageError: an address that leads to no .gguf file, or a file path that
+    leaves its repository."""
     text = text.strip()
     scheme, separator, rest = text.partition("://")
     if separator and scheme in ("http", "https"):
@@ -163,11 +155,8 @@ def _hub_address(text: str, path: str) -> RepositoryName:
 
 
 def check_file_name(file: str, where: str) -> str:
-    """The file's path, which cannot leave the folder it is put into.
-
-    Raises:
-        UsageError: absolute, with `..`, backslashes, a drive or control characters.
-    """
+    """The file's path, which cannot leave the folder it is put into. Raises UsageError: absolute, with `..`,
+    backslashes, a drive or control characters."""
     if not is_plain_path(file):
         raise UsageError(f"{where!r} holds the file name {file!r}, which is not a plain path.")
     return file
@@ -189,8 +178,7 @@ def base_name(name: str) -> str:
     """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
     last = _last(name).partition(":")[0].removesuffix(".gguf")
     last = re.sub(r"-gguf$", "", last, flags=re.IGNORECASE)
-    quant = quant_of(last)
-    if quant:
+    if quant := quant_of(last):
         last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)
     return re.sub(r"-gguf$", "", last, flags=re.IGNORECASE).lower()
 
@@ -205,10 +193,8 @@ def _last(path: str) -> str:
 
 
 def choices(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
-    """The models among a repository's files, sorted by size; projectors, importance matrices and vocabularies are not.
-
-    A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
-    """
+    """The models among a repository's files, sorted by size; projectors, importance matrices and vocabularies are none,
+    a split model with a part missing is left out, and so are drafters, unless the repository has nothing else."""
     found = _whole(files)
     return [choice for choice in found if not drafter_method(choice.stem)] or found
 
@@ -252,11 +238,8 @@ def _whole(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
 
 
 def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> RepositoryModel:
-    """The model that `name` means among a repository's files.
-
-    Raises:
-        ModelError: none or several fit; the hint lists what there is.
-    """
+    """The model that `name` means among a repository's files. Raises ModelError: none or several fit; the hint lists
+    what there is."""
     found = choices(files)
     if not found:
         hint = f"Try: localspec search {name.repository.split('/')[1]} GGUF"

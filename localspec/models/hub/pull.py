@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.filesize import decimal
@@ -100,11 +101,7 @@ def make_plan(
             wanted; None = none is looked for.
         reach: says which heads cannot be run; those are not taken.
     """
-    places = places or [ram()]
-
-    def planned(*parts: PullPart) -> PullPlan:
-        return _planned(parts, hub, context, places, cross_tokenizer)
-
+    planned = partial(_planned, hub, context, places or [ram()], cross_tokenizer)
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
     if not plan.memory.fits:
         plan = _smaller(plan, wanted[0], hub, planned)
@@ -126,8 +123,7 @@ def make_plan(
 
 
 def _smaller(plan: PullPlan, wish: Wish, hub: Hub, planned: Callable[..., PullPlan]) -> PullPlan:
-    """What becomes of a plan that does not fit memory: the largest quantisation whose weights leave everything else its
-    room is taken where none was named, else it is said."""
+    """A plan that does not fit, with the largest quantisation that does: taken where none was named, else said."""
     target, *rest = plan.parts
     short = max((plan.memory.missing(place) for place in plan.memory.places), default=0)
     kind, most = names.family(target.choice), target.choice.size - short
@@ -148,7 +144,7 @@ def _smaller(plan: PullPlan, wish: Wish, hub: Hub, planned: Callable[..., PullPl
 
 
 def _planned(
-    parts: tuple[PullPart, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool
+    hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool, *parts: PullPart
 ) -> PullPlan:
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
     match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
@@ -166,10 +162,7 @@ def _planned(
 
 
 def check_disk(plan: PullPlan) -> None:
-    """
-    Raises:
-        DownloadError: it does not fit the disk.
-    """
+    """Raises DownloadError: it does not fit the disk."""
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
         there = f"{decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free in {plan.folder}"
         hint = "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA."

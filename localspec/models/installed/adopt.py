@@ -43,10 +43,8 @@ class Kept:
 
 
 def find_kept(store: Store) -> list[Kept]:
-    """Models of other programs that can answer or draft here, by program and name; each file once.
-
-    Files that cannot be read, and such as only encode texts or pictures, are left out.
-    """
+    """Models of other programs that can answer or draft here, by program and name; each file once. Files that cannot be
+    read, and such as only encode texts or pictures, are left out."""
     installed = {
         paths.real(file.path): entry.name for entry in store.entries() for file in entry.files if file.path.exists()
     }
@@ -231,11 +229,7 @@ def is_begun(name: str) -> bool:
 
 
 def forget(name: str) -> int:
-    """Removes what training it left; the bytes that are given back.
-
-    Raises:
-        ModelError: it is being trained.
-    """
+    """Removes what training it left; the bytes that are given back. Raises ModelError: it is being trained."""
     if not is_begun(name):
         return 0
     if is_held(work_folder(name) / LOCK):
@@ -246,11 +240,8 @@ def forget(name: str) -> int:
 
 
 def check_name(name: str, store: Store) -> None:
-    """Whether a draft model may be called so.
-
-    Raises:
-        UsageError: a model that was not trained here is called so, or it cannot be the name of a file.
-    """
+    """Whether a draft model may be called so. Raises UsageError: a model that was not trained here is called so, or it
+    cannot be the name of a file."""
     catalog = Catalog.load()
     if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
         raise UsageError(f"--out is {name!r}; it must be a name, without slashes.")

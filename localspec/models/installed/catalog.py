@@ -205,11 +205,8 @@ class Catalog:
         return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]
 
     def check_local(self, name: str) -> None:
-        """Refuses the name of a model that a server answers with.
-
-        Raises:
-            ModelError: it is one; the hint says what can use it.
-        """
+        """Refuses the name of a model that a server answers with. Raises ModelError: it is one; the hint says what can
+        use it."""
         entry = self.endpoints.get(name)
         if entry is not None:
             text = f"{name!r} is {entry.title}, and this needs a model of this machine."
@@ -225,8 +222,7 @@ def _read(path: Path) -> Catalog:
         data = tomllib.loads(paths.read_own(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"Cannot read the catalogue {path}: {reason(error)}.") from None
-    unknown = set(data) - {"model", "pair", "endpoint"}
-    if unknown:
+    if unknown := set(data) - {"model", "pair", "endpoint"}:
         known = "there are [[model]], [[pair]] and [[endpoint]]"
         raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; {known}.")
     return Catalog(
@@ -243,8 +239,7 @@ def _checked(catalog: Catalog, path: Path) -> Catalog:
                 raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
     kinds: dict[str, Collection[str]] = {"model": catalog.models, "pair": catalog.pairs, "endpoint": catalog.endpoints}
     for (one, names), (other, more) in combinations(kinds.items(), 2):
-        both = sorted(set(names) & set(more))
-        if both:
+        if both := sorted(set(names) & set(more)):
             article = "an" if other == "endpoint" else "a"
             raise UsageError(f"{path}: {both[0]!r} is the name of a {one} and of {article} {other}.")
     return catalog
@@ -261,8 +256,7 @@ def _entries(kind: type[_Entry], rows: Any, path: Path) -> dict[str, _Entry]:
     for row in rows:
         if not isinstance(row, dict):
             raise UsageError(f"{path}: {row!r} is not a table.")
-        unknown = set(row) - {one.name for one in fields(kind)}
-        if unknown:
+        if unknown := set(row) - {one.name for one in fields(kind)}:
             raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
         for one in fields(kind):
             wanted, value = _KINDS[one.type], row.get(one.name)

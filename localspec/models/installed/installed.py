@@ -29,11 +29,8 @@ Files = tuple[Path, Path | None]  # target, and the draft that goes with it
 
 def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
     """Files of target and draft for a pair's or model's name (None = the bundled pair), `user/repo[:quant]` once pulled
-    or a path. `store` and `catalog` are the user's and the shipped one with their own additions, here and below.
-
-    Raises:
-        ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model.
-    """
+    or a path. `store` and `catalog` are the user's and the shipped one with their own additions, here and below. Raises
+    ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model."""
     text = DEFAULT_PAIR if name is None else os.fspath(name)
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
@@ -42,10 +39,11 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     if pair is not None:
         found = list[Path]()
         for name in (pair.target, pair.draft)[: 2 if pair.method in FROM_FILES else 1]:
-            listed, entry = catalog.models[name], store.find(name)
+            listed = catalog.models[name]
+            entry = None if listed.bundled else store.find(name)
             if not listed.bundled and entry is None:
                 raise ModelError(f"{name!r}, of the pair {text!r}, is not installed.", f"Try: localspec pull {text}")
-            found.append(listed.path if listed.bundled or entry is None else _sound(entry))
+            found.append(listed.path if entry is None else _sound(entry))
         return found[0], found[1] if found[1:] else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
@@ -124,8 +122,7 @@ def name_of(sha256: str) -> str:
 def knows(name: str) -> bool:
     """Whether a name is in the catalogue or the index, be its files sound or not, or a server's model."""
     catalog = Catalog.load()
-    listed = {*catalog.pairs, *catalog.models, *catalog.endpoints}
-    return name in listed or Store().find(name) is not None
+    return name in {*catalog.pairs, *catalog.models, *catalog.endpoints} or Store().find(name) is not None
 
 
 def can_draft(entry: Entry) -> bool:
@@ -185,16 +182,12 @@ class DefaultModel:
 
     target: str | None  # None = the bundled pair
     draft: str | None = None
-    fault: str = ""
-    """Why what was chosen cannot answer, who does, and what to do, in sentences; the target is another one then."""
+    fault: str = ""  # why what was chosen cannot answer, which model does, and what to do; "" = it can
 
 
 def choose(target: str, draft: str | None = None) -> None:
-    """Keeps a choice for later starts: a name, the bundled pair's too, or a file with its whole path.
-
-    Raises:
-        UsageError: the choice cannot be written.
-    """
+    """Keeps a choice for later starts: a name, the bundled pair's too, or a file with its whole path. Raises
+    UsageError: the choice cannot be written."""
     _check(target, Store(), Catalog.load())
     target = whole(target)
     try:
@@ -210,11 +203,7 @@ def whole(target: str) -> str:
 
 
 def forget() -> None:
-    """Leaves the choice to localspec again.
-
-    Raises:
-        UsageError: the file cannot be removed.
-    """
+    """Leaves the choice to localspec again. Raises UsageError: the file cannot be removed."""
     try:
         _file().unlink(missing_ok=True)
     except OSError as error:

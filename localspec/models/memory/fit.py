@@ -26,10 +26,8 @@ from localspec.machine import Place, total_ram
 from localspec.models.facts.shape import HeadShape, ModelShape, default_context, own_heads, shape_of
 
 MIB = 1 << 20
-MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
-"""What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
-UNIFIED_SHARE = 0.75
-"""Of the CPU's memory, what a GPU without memory of its own may take: what macOS lets Metal have of 64 GB and more."""
+MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}  # left for Python and llama.cpp, and for other programs
+UNIFIED_SHARE = 0.75  # of the CPU's memory, what a GPU without its own may take: as macOS has it from 64 GB on
 SMALLEST_CONTEXT = 4096  # `choose` does not go below this many tokens, unless the model was trained for fewer
 _LEAST_ROWS = 64
 _TAKEN_ALONG = 16
@@ -41,8 +39,7 @@ Headers = Header | Sequence[Header]
 class FitSettings:
     """How the pair will run; names and defaults are those of `EngineSettings` and `ContextSettings`."""
 
-    context: int | None = None
-    """Tokens a slot can hold; None = by files and memory, see `shape.default_context` (`choose`: as many as fit)."""
+    context: int | None = None  # tokens a slot can hold; None = by files and memory (`shape.default_context`)
     slots: int = 1
     type_k: str = "f16"  # number format of the target's keys; the draft model's cache is F16
     type_v: str = "f16"
@@ -50,8 +47,7 @@ class FitSettings:
     max_draft_tokens: int = LONGEST_DRAFT
     rollback: int | None = None
     branches: int = 1
-    override_tensor: str | None = None
-    """Tensors of the target's layers that go to a device of their own, as REGEX=DEVICE with commas."""
+    override_tensor: str | None = None  # REGEX=DEVICE, with commas: tensors that go to a device of their own
     cpu_moe: int = 0  # layers of the target whose experts stay on the CPU; -1 = all
     gpu_layers: GpuLayers = "auto"  # of the target; -1 = all, "auto" = as many as fit (see `layers`)
     draft_gpu_layers: GpuLayers = "auto"
@@ -127,12 +123,8 @@ class MemoryPlan:
 
 
 def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
-    """What target and draft take with these settings.
-
-    Args:
-        target, draft: a header, or the headers of all parts of a split file, the first part first.
-        places: the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory.
-    """
+    """What target and draft take, by a header, or the headers of all parts of a split file, the first part first.
+    `places` are the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory."""
     main, small, settings = _read(target, draft, settings)
     return _plan(main, small, _decided(main, small, settings, places), places)
 
@@ -154,11 +146,10 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
 def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> FitSettings:
     """The settings with numbers of layers; see `layers`."""
     given, beside = one.gpu_layers, one.draft_gpu_layers
-    most = int(UNIFIED_SHARE * total_ram(places))
-    whole = [
-        replace(place, free_bytes=min(place.total_bytes, most) if place.unified and most else place.total_bytes)
-        for place in places
-    ]  # what models may take; 0 = unknown
+    most, whole = int(UNIFIED_SHARE * total_ram(places)), list[Place]()  # what models may take; 0 = unknown
+    for place in places:
+        unified = place.unified and most > 0
+        whole.append(replace(place, free_bytes=min(place.total_bytes, most) if unified else place.total_bytes))
     if not any(place.kind == "gpu" for place in places):
         given, beside = (0 if number == "auto" else number for number in (given, beside))
     if given == "auto":
@@ -187,14 +178,11 @@ def choose(
     places: Sequence[Place],
     cache_types: Sequence[str] = ("q8_0",),
 ) -> MemoryPlan:
-    """The best plan that fits, the draft counted in: `--fit`; if none does, the smallest one tried. Other arguments are
-    those of `plan`.
+    """The best plan that fits, the draft counted in: `--fit`; if none does, the smallest one tried.
 
-    With a GPU everything goes there if it can; a shorter context and a Q8_0 cache are tried before layers are left on
-    the CPU. A `settings.context` is kept; without one it is halved from what the target was trained for.
-
-    Args:
-        cache_types: number formats of keys and values to try besides the wanted ones, in order.
+    With a GPU everything goes there if it can; a shorter context and other formats of keys and values (`cache_types`,
+    in order) are tried before layers are left on the CPU. A `settings.context` is kept; without one it is halved from
+    what the target was trained for.
     """
     main, small, settings = _read(target, draft, settings)
     gpus = any(place.kind == "gpu" for place in places)
@@ -277,17 +265,9 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
     shares = list(shares_of("target", main, use, on_gpu, places))
     layers, draft_layers = offloaded(main, on_gpu, places), 0
     if small is not None:
-        draft_use = replace(
-            use,
-            cells=context,
-            rows=max(settings.grid, _LEAST_ROWS + settings.slots * _TAKEN_ALONG),
-            outputs=_LEAST_ROWS,
-            logits=settings.slots,
-            key_bytes=2.0,
-            value_bytes=2.0,
-            flash_attention=True,
-            states=1,
-        )
+        most = max(settings.grid, _LEAST_ROWS + settings.slots * _TAKEN_ALONG)
+        draft_use = replace(use, cells=context, rows=most, outputs=_LEAST_ROWS, logits=settings.slots, states=1)
+        draft_use = replace(draft_use, key_bytes=2.0, value_bytes=2.0, flash_attention=True)
         shares += shares_of("draft", small, draft_use, draft_on_gpu, places)
         draft_layers = offloaded(small, draft_on_gpu, places)
     shares += _head_shares(settings, use, context * settings.slots, places)
@@ -450,10 +430,8 @@ MEMORY_RATES: dict[str, float] = {
 }  # fmt: skip
 """GB/s that integrated GPUs can read, by a part of llama.cpp's description of them; the longest part that fits counts.
 From the makers' data sheets; where one name has several, the lowest of those that are sold with 16 GB or more."""
-LEAST_RATE = 100.0
-"""GB/s from which on an integrated GPU is used. Two channels of DDR5-6000 give 96, which the CPU can read alone."""
-_SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render")
-"""Parts of the descriptions of Vulkan and OpenGL devices that compute on the CPU."""
+LEAST_RATE = 100.0  # GB/s from which on an integrated GPU is used: the CPU alone reads 96 (two channels of DDR5-6000)
+_SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render")  # devices that the CPU computes
 
 
 def is_software(gpu: Place) -> bool:
