@@ -1,7 +1,7 @@
 """What is kept on disk between runs: the store of small facts, and a table of all there is.
 
-A fact is one JSON file in the data folder, named by its kind and by the hash of what it is about. What cannot be read,
-or was written by something else, is as if it were not there: a line of the log says so.
+A fact is one JSON file, named by its kind and by the hash of what it is about. What cannot be read, or was written by
+something else, is as if it were not there: a line of the log says so.
 """
 
 from __future__ import annotations

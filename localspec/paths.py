@@ -41,8 +41,7 @@ def is_pipe(path: str | os.PathLike[str]) -> bool:
 
 
 def read_own(path: Path) -> str:
-    """A small file of settings: UTF-8, with or without a byte order mark, as some editors write it. Raises OSError: it
-    cannot be read, or is a pipe."""
+    """A small file in UTF-8, with or without a byte order mark. Raises OSError: it cannot be read, or is a pipe."""
     if is_pipe(path):
         raise OSError(errno.EINVAL, "it is a pipe, not a file", str(path))
     return path.read_text(encoding="utf-8-sig")

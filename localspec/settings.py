@@ -132,8 +132,7 @@ class Setting:
 
 
 def check(settings: Any) -> None:
-    """Whether the numbers of a dataclass are in the ranges that its fields declare; for its `__post_init__`. Raises
-    UsageError: one is not; names it and its range. NaN is in no range."""
+    """Raises UsageError: a number is outside the range that its field declares; NaN is in none. For `__post_init__`."""
     owner: type = type(settings)
     for name, one in _declared(owner):
         value = getattr(settings, name)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 
 def connect(path: Path | str, busy_seconds: float) -> sqlite3.Connection:
-    """A connection for any thread, one at a time, whose transactions are begun and ended by statements; it waits
-    `busy_seconds` for another process's."""
+    """For any thread, one at a time, with transactions by statements; waits `busy_seconds` for another process's."""
     uri = str(path).startswith("file:")
     return sqlite3.connect(str(path), busy_seconds, isolation_level=None, check_same_thread=False, uri=uri)
 

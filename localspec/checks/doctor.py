@@ -298,7 +298,7 @@ def examine_engine(engine: Engine) -> Iterator[Finding]:
 
 def examine_kernels(model: Model) -> Finding:
     """Whose kernels serve a model; with ours, which of its formats they do not pack."""
-    left = facts.unpacked_words(read_parts(model.path)) if model.kernels == "wide" else ""
+    left = facts.unpacked(read_parts(model.path))[1] if model.kernels == "wide" else ""
     name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
     return Finding(name, f"{model.kernels}; {left}", advice) if left else Finding(name, model.kernels)
 

@@ -114,7 +114,7 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     from localspec.drafters.heads.loading import kind_of
     from localspec.gguf.split import read_parts
     from localspec.llama.model import Model, check_text_model
-    from localspec.models.hub.drafters import candidates, suggest
+    from localspec.models.hub.pull import candidates, suggest
     from localspec.models.installed.catalog import Catalog
     from localspec.models.memory import fit
     from localspec.runtime.placement import serving

@@ -17,9 +17,8 @@ from localspec.errors import Cancelled, UsageError
 
 if TYPE_CHECKING:
     from localspec.models.hub.download import PullPart
-    from localspec.models.hub.drafters import Suggestion
     from localspec.models.hub.hub import Hub
-    from localspec.models.hub.pull import PullPlan
+    from localspec.models.hub.pull import PullPlan, Suggestion
     from localspec.models.installed.store import Entry
 
 _SUGGESTIONS = 3
@@ -116,7 +115,7 @@ def as_dict(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict
 def drafts_for(plan: PullPlan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
     from localspec.cli.output import drafts
-    from localspec.models.hub.drafters import candidates, suggest
+    from localspec.models.hub.pull import candidates, suggest
     from localspec.models.installed.catalog import Catalog
 
     part = plan.parts[0]

@@ -21,8 +21,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from localspec.cli.output import drafts, not_used
     from localspec.gguf.split import read_parts
-    from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.hub.names import RepositoryName, parse
+    from localspec.models.hub.pull import candidates, suggest
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find_one
 

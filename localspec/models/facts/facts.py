@@ -80,6 +80,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
     whole, found = any(part.tensors for part in parts), draft_kind(header)
     alone = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
     template, words = header.chat_template, vocabulary(header)
+    left, unpacked_words = unpacked(parts)
     tokenizer: dict[str, Any] = {"kind": words.kind, "tokens": words.size, "pre_tokenizer": words.pre}
     tokenizer["merges"] = words.merge_count
     for name, token in (("bos", words.bos), ("eos", words.eos)):
@@ -106,8 +107,8 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         embedding=shape.embedding,
         quantisation=header.quantisation,
         tensor_bytes=bytes_by_type(parts),
-        unpacked_bytes=unpacked(parts),
-        unpacked=unpacked_words(parts),
+        unpacked_bytes=left,
+        unpacked=unpacked_words,
         context=shape.train_context,
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
@@ -148,32 +149,19 @@ COST = "there a pass of 8 rows takes about 5 passes of one row, so drafts gain l
 """SmolLM2-135M in Q4_1 before that format was packed, 2 cores with AVX2: 4.84 passes."""
 
 
-def unpacked(parts: Sequence[Header]) -> dict[str, int]:
-    """Bytes by format, most first, of the matrices that a pass multiplies with and our kernels do not pack. Experts and
-    small float32 matrices are llama.cpp's, and not counted."""
-    left: Counter[str] = Counter()
-    for kind, columns, rows, size in _matrices(parts):
-        if not packs(kind, columns, rows):
-            left[kind] += size
-    return dict(left.most_common())
-
-
-def unpacked_words(parts: Sequence[Header]) -> str:
-    """One sentence without its full stop; "" if all is packed."""
-    left = unpacked(parts)
-    if not left:
-        return ""
-    all_bytes = sum(size for *_, size in _matrices(parts))
-    shares = ", ".join(f"{kind} ({max(1, round(100 * size / all_bytes))} %)" for kind, size in left.items())
-    return f"localspec's kernels do not pack {shares} of what a pass multiplies: {COST}"
-
-
-def _matrices(parts: Sequence[Header]) -> list[tuple[str, int, int, int]]:
-    """Type, columns, rows and bytes of each."""
+def unpacked(parts: Sequence[Header]) -> tuple[dict[str, int], str]:
+    """Bytes by format, most first, of the matrices that a pass multiplies with and our kernels do not pack, and a
+    sentence about them without its full stop; "" = all are packed. Experts and small float32 matrices are llama.cpp's,
+    and not counted."""
     tensors = [tensor for part in parts for tensor in part.tensors]
     looked_up = "token_embd.weight" if any(tensor.name == "output.weight" for tensor in tensors) else ""
-    return [
-        (tensor.type, *tensor.shape[:2], tensor.size)
-        for tensor in tensors
-        if len(tensor.shape) == 2 and tensor.type != "F32" and tensor.name != looked_up
-    ]
+    found = [one for one in tensors if len(one.shape) == 2 and one.type != "F32" and one.name != looked_up]
+    left: Counter[str] = Counter()
+    for one in found:
+        if not packs(one.type, *one.shape[:2]):
+            left[one.type] += one.size
+    if not left:
+        return {}, ""
+    most = sum(one.size for one in found)
+    shares = ", ".join(f"{kind} ({max(1, round(100 * size / most))} %)" for kind, size in left.most_common())
+    return dict(left.most_common()), f"localspec's kernels do not pack {shares} of what a pass multiplies: {COST}"

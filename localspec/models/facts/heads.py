@@ -84,8 +84,7 @@ def draft_kind(header: Header) -> DraftKind:
 
 
 def check_supported(path: Path, kind: DraftKind) -> None:
-    """Refuses what localspec cannot draft with. Raises PairError: it is no drafter at all, or a head of a kind for
-    which there is no drafter."""
+    """Raises PairError: it is no drafter at all, or a head of a kind for which there is no drafter."""
     if not kind.drafts:
         raise PairError(f"{path.name} cannot draft: it is {kind.sentence}.")
     if kind.method not in FROM_FILES:
@@ -94,8 +93,7 @@ def check_supported(path: Path, kind: DraftKind) -> None:
 
 
 def check_target(header: Header) -> None:
-    """Refuses as a target what is no whole model, over which llama.cpp would end the process. Raises PairError: it is a
-    head, or no language model."""
+    """Raises PairError: it is no whole model, over which llama.cpp would end the process."""
     kind = draft_kind(header)
     if kind.is_head or not kind.drafts:
         hint = "Give it with --head, beside the model it was trained for." if kind.is_head else ""
@@ -181,8 +179,7 @@ def check_head(kind: DraftKind, target: Header, head: Header) -> tuple[str, str,
 
 
 def opened(path: Path) -> Any:
-    """The package's `safe_open`: the file is mapped, and its header checked. Raises ModelFileError: missing, truncated
-    or damaged."""
+    """The package's `safe_open`, which maps the file. Raises ModelFileError: missing, truncated or damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -233,8 +230,7 @@ def checkpoint_kind(path: Path) -> DraftKind:
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """The config.json in the folder, or beside the weights file; empty without one. Raises ModelFileError: it is no
-    JSON object."""
+    """Of the folder, or beside the weights file; empty without one. Raises ModelFileError: it is no JSON object."""
     place = (path if path.is_dir() else path.parent) / "config.json"
     try:
         found = json.loads(place.read_text("utf-8"))

@@ -235,8 +235,7 @@ class Match:
 
 
 def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """`match`, for those who need a pair that fits. Raises PairError: it does not; the message names the first
-    difference."""
+    """`match`, for those who need a pair that fits. Raises PairError: it does not; names the first difference."""
     found = match(target, draft, cross_tokenizer=cross_tokenizer)
     if not found.fits:
         raise PairError(found.verdict, "`localspec suggest` names drafts that fit.")
@@ -244,8 +243,7 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
 
 def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """Compares two headers; `cross_tokenizer`: whether the draft may have another tokenizer. Raises ModelFileError: a
-    file has not as many types of tokens as tokens, or has changed."""
+    """Compares two headers. Raises ModelFileError: a file has not as many types of tokens as tokens, or has changed."""
     kind, base = draft_kind(draft), draft_kind(target)
 
     def no(why: str, fact: Difference, shared: SharedVocabulary | None = None) -> Match:
@@ -377,8 +375,7 @@ def rank(method: str, mixture: bool = False) -> int:
 
 
 def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str:
-    """Why a file cannot be taken as the drafter of a model of these files, `whole` = even if it is a whole model: a
-    clause; "" = it can."""
+    """Why a file cannot be the drafter of a model, even a `whole` one, or only a head: a clause; "" = it can."""
     kind, model = draft_kind(draft), target[0]
     if not kind.drafts:
         return f"it is {kind.sentence}"

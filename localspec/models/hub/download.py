@@ -148,8 +148,7 @@ def wish_for(entry: ModelEntry, role: str, revision: str = "") -> Wish:
 
 
 def part_of(wish: Wish, hub: Hub, store: Store) -> PullPart:
-    """The files that a wish means, and their headers. Raises ModelError: no such file, or one that cannot be what it is
-    wished for."""
+    """The files that a wish means, and their headers. Raises ModelError: no such file, or one that cannot be that."""
     if isinstance(wish.source, Url):
         file = hub.url_file(wish.source)
         choice = RepositoryModel(names.quant_of(file.name), (file,))
@@ -208,8 +207,7 @@ def lock_of(partial: Path, cache: Path) -> Path:
 
 
 def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
-    """Removes interrupted downloads of localspec's from the cache and `folder`, but those going on now; (path, bytes
-    given back) of each."""
+    """Removes interrupted downloads of ours from the cache and `folder`, no running ones; (path, bytes) of each."""
     removed = []
     for partial in sorted([*hub.cache.glob(f"models--*/blobs/*{PARTIAL}"), *folder.glob(f"*/*{PARTIAL}")]):
         lock = lock_of(partial, hub.cache)

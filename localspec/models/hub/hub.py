@@ -33,8 +33,7 @@ _KINDS = ("http", "https", "all")  # of HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, w
 
 
 def check_proxies() -> None:
-    """Refuses proxies that no client can be made with, wherever it goes. Raises UsageError: says which variable holds
-    one. The password of an address is not repeated."""
+    """Raises UsageError: a variable holds a proxy that no client can be made with; its password is not repeated."""
     for kind, address in getproxies().items():
         if kind not in _KINDS or not address:
             continue
@@ -52,8 +51,7 @@ def check_proxies() -> None:
 
 
 def certificates() -> ssl.SSLContext:
-    """The certificates that a server's own is checked with: the system's, or those of SSL_CERT_FILE or SSL_CERT_DIR.
-    Raises UsageError: they cannot be read."""
+    """The system's certificates, or those of SSL_CERT_FILE or SSL_CERT_DIR. Raises UsageError: they cannot be read."""
     try:
         return httpx.create_ssl_context()
     except OSError as error:
@@ -128,8 +126,7 @@ class Hub:
         return self.cache / repo_folder_name(repo_id=repository, repo_type="model")
 
     def listing(self, repository: str, revision: str = "") -> Listing:
-        """What a repository holds; offline, what of it is in the cache. Raises DownloadError: unreachable, no such
-        repository or revision, no access."""
+        """What a repository holds, offline in the cache. Raises DownloadError: unreachable, unknown, no access."""
         asked = revision or "main"
         if not is_plain_path(asked):  # it names files of the cache, too
             raise UsageError(f"{asked!r} is not the name of a branch, tag or commit.")

@@ -155,8 +155,7 @@ def _hub_address(text: str, path: str) -> RepositoryName:
 
 
 def check_file_name(file: str, where: str) -> str:
-    """The file's path, which cannot leave the folder it is put into. Raises UsageError: absolute, with `..`,
-    backslashes, a drive or control characters."""
+    """The path. Raises UsageError: absolute, or with `..`, backslashes, a drive or control characters."""
     if not is_plain_path(file):
         raise UsageError(f"{where!r} holds the file name {file!r}, which is not a plain path.")
     return file
@@ -238,8 +237,7 @@ def _whole(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
 
 
 def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> RepositoryModel:
-    """The model that `name` means among a repository's files. Raises ModelError: none or several fit; the hint lists
-    what there is."""
+    """The model that `name` means. Raises ModelError: none or several fit; the hint lists what there is."""
     found = choices(files)
     if not found:
         hint = f"Try: localspec search {name.repository.split('/')[1]} GGUF"

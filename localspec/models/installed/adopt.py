@@ -240,8 +240,7 @@ def forget(name: str) -> int:
 
 
 def check_name(name: str, store: Store) -> None:
-    """Whether a draft model may be called so. Raises UsageError: a model that was not trained here is called so, or it
-    cannot be the name of a file."""
+    """Raises UsageError: a model that was not trained here is called so, or it cannot be the name of a file."""
     catalog = Catalog.load()
     if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
         raise UsageError(f"--out is {name!r}; it must be a name, without slashes.")

@@ -205,8 +205,7 @@ class Catalog:
         return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]
 
     def check_local(self, name: str) -> None:
-        """Refuses the name of a model that a server answers with. Raises ModelError: it is one; the hint says what can
-        use it."""
+        """Raises ModelError: a server answers with the model of this name; the hint says what can use it."""
         entry = self.endpoints.get(name)
         if entry is not None:
             text = f"{name!r} is {entry.title}, and this needs a model of this machine."

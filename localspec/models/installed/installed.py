@@ -186,8 +186,7 @@ class DefaultModel:
 
 
 def choose(target: str, draft: str | None = None) -> None:
-    """Keeps a choice for later starts: a name, the bundled pair's too, or a file with its whole path. Raises
-    UsageError: the choice cannot be written."""
+    """Keeps a name, or a file with its whole path, for later starts. Raises UsageError: it cannot be written."""
     _check(target, Store(), Catalog.load())
     target = whole(target)
     try:

@@ -452,8 +452,7 @@ def is_unified(name: str, description: str, integrated: bool) -> bool:
 
 
 def why_unused(gpu: Place, listed: Sequence[Place]) -> str:
-    """Why one of the GPUs that llama.cpp lists is not used unless it is asked for, in words that go on after its name;
-    "" = it is used."""
+    """Why a listed GPU is not used unless it is asked for, in words that go on after its name; "" = it is used."""
     if is_software(gpu):
         return "the CPU computes in its name"
     if (twin := _twin(gpu, listed)) is not None:
