@@ -68,6 +68,7 @@ class KeptFiles:
         return folder / pattern, total
 
 
+_UNUSED, _BY_USER = "localspec, {} days after its last use", "`localspec tune --forget`"
 PLACES: Final = (
     KeptFiles("data/chats.sqlite3*", "chats, and copies made before an update", "SQLite", "", "`localspec chats rm`"),
     KeptFiles("data/tabs.json", "which chats have a tab", "JSON", "", "you"),
@@ -83,13 +84,7 @@ PLACES: Final = (
     KeptFiles("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
     KeptFiles("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
     *(
-        KeptFiles(
-            f"data/facts/{name}-*",
-            what,
-            "JSON",
-            "some KB each",
-            f"localspec, {days} days after its last use" if days else "`localspec tune --forget`",
-        )
+        KeptFiles(f"data/facts/{name}-*", what, "JSON", "some KB each", (_UNUSED if days else _BY_USER).format(days))
         for name, (what, days) in KINDS.items()
     ),
 )

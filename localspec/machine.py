@@ -68,8 +68,7 @@ def load() -> float | None:
 
 def others(processes: Sequence[str] = ("self",), root: Path = ROOT) -> int:
     """Threads of other programs than these (names in /proc) that run or want to, now; 0 = the system does not say."""
-    running = re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)
-    if running is None:
+    if (running := re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)) is None:
         return 0
     tasks = (task for process in processes for task in (root / "proc" / process / "task").glob("*/stat"))
     own = sum(text_of(task).rpartition(")")[2].startswith(" R") for task in tasks)

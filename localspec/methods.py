@@ -64,8 +64,10 @@ class Method:
     needs: Need = "inputs"
     good_at: str = ""  # what texts it is good at; only of methods without a file
     source: str = ""  # who thought of it
-    told: str = ""  # what `localspec show` says of it for a target that has what it needs
-    kind: Literal["search", "model", "head"] = "head"  # search: no file; model: a whole one; head: for one target
+    shown: str = ""  # what `localspec show` says of it for a target that has what it needs
+    kind: Literal["search", "model", "head"] = (
+        "head"  # search: no file, no cost; model: a whole one; head: of one target
+    )
     gguf: Gguf | None = None  # how GGUF files of it are known; None = it has none, or every model could be one
     published: Published | None = None
     sentence: str = ""  # what a file of it is, with an article
@@ -74,7 +76,6 @@ class Method:
     """Whether its files are part of one family of models. For a mixture of experts such a head is the most promising:
     each row of a pass reads experts of its own, and it drafts few tokens."""
     one_pass: bool = False  # whether it guesses all levels of a draft in one pass
-    free: bool = False  # whether its drafts cost next to nothing
     everywhere: bool = False
     """Whether it guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its
     turn."""
@@ -94,7 +95,7 @@ TABLE: tuple[Method, ...] = (
         "a small whole model with the target's tokenizer",
         DrafterLook("d", *BLUE),
         "tokenizer",
-        told="any small model with the same tokenizer; `localspec suggest` names some",
+        shown="any small model with the same tokenizer; `localspec suggest` names some",
         kind="model",
         sentence="a draft model",
         whole=True,
@@ -116,7 +117,6 @@ TABLE: tuple[Method, ...] = (
         "grammar",
         good_at="JSON",
         kind="search",
-        free=True,
         chains=(),
         tree=0,
     ),
@@ -131,9 +131,8 @@ TABLE: tuple[Method, ...] = (
         "text",
         good_at="edits, extracts, quotes",
         source="Saxena 2023",
-        told="needs nothing but the text so far",
+        shown="needs nothing but the text so far",
         kind="search",
-        free=True,
         chains=(3, 7),
         tree=0,
     ),
@@ -148,9 +147,8 @@ TABLE: tuple[Method, ...] = (
         "text",
         good_at="answers like earlier answers",
         source="Oliaro et al. 2024",
-        told="the same; past answers help where they are kept (--corpus)",
+        shown="the same; past answers help where they are kept (--corpus)",
         kind="search",
-        free=True,
         chains=(5,),
     ),
     Method(
@@ -163,9 +161,8 @@ TABLE: tuple[Method, ...] = (
         "text",
         good_at="any text, the more it has answered",
         source="Witten and Bell 1991",
-        told="the same; past answers help where they are kept (--corpus)",
+        shown="the same; past answers help where they are kept (--corpus)",
         kind="search",
-        free=True,
         everywhere=True,
         chains=(4,),
     ),
@@ -178,7 +175,7 @@ TABLE: tuple[Method, ...] = (
         "GGUF of architecture `dflash` with a Markov head: each guess depends on the one before",
         DrafterLook("k", *RED, 2),
         source="deepseek-ai",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", "markov_w1.weight", word="dspark"),
         sentence="a DSpark head",
         one_pass=True,
@@ -192,7 +189,7 @@ TABLE: tuple[Method, ...] = (
         "GGUF of architecture `dflash` with a selector: each guess is one of a few candidates",
         DrafterLook("F", *DARK, 2),
         source="z-lab and inco.ai",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", "selector_hidden.weight", word="dflash2"),
         sentence="a DFlash2 head",
         one_pass=True,
@@ -221,7 +218,7 @@ TABLE: tuple[Method, ...] = (
         DrafterLook("a", *DARK),
         "cache",
         source="Google",
-        told="the assistant published with it, as GGUF",
+        shown="the assistant published with it, as GGUF",
         gguf=Gguf(".*-assistant", word="assistant"),
         sentence="an assistant head",
         family=True,
@@ -234,7 +231,7 @@ TABLE: tuple[Method, ...] = (
         "GGUF of architecture `dflash`: one pass guesses a block of tokens, each by itself",
         DrafterLook("f", *DARK),
         source="Chen et al. 2026",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", word="dflash"),
         sentence="a DFlash head",
         one_pass=True,
@@ -249,7 +246,7 @@ TABLE: tuple[Method, ...] = (
         DrafterLook("e", *RED),
         "all inputs",
         source="Li et al. 2025",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("eagle3", word="eagle-?3"),
         published=Published(("eagle3",), r"midlayer\.|d2t$|t2d$", "draft_vocab_size"),
         sentence="an EAGLE-3 head",
@@ -264,7 +261,7 @@ TABLE: tuple[Method, ...] = (
         DrafterLook("E", *RED, 2),
         "state",
         source="Li et al. 2024",
-        told="heads trained for it, as published",
+        shown="heads trained for it, as published",
         published=Published(("eagle",), r"fc\.weight$"),
         sentence="an EAGLE head",
         elsewhere={"vllm": "eagle", "sglang": "EAGLE", "tensorrt-llm": "Eagle"},
@@ -278,7 +275,7 @@ TABLE: tuple[Method, ...] = (
         DrafterLook("m", *DARK),
         "state",
         source="Cai et al. 2024",
-        told="heads trained for it, as published",
+        shown="heads trained for it, as published",
         gguf=Gguf(tensor="medusa", word="medusa"),
         published=Published(("medusa",), r"(?:medusa_head\.)?\d+\.\d+\.(?:linear\.)?weight$", "medusa_num_heads"),
         sentence="Medusa heads",
@@ -293,7 +290,7 @@ TABLE: tuple[Method, ...] = (
         DrafterLook("M", *RED),
         "state",
         source="Wertheimer et al. 2024",
-        told="heads trained for it, as published",
+        shown="heads trained for it, as published",
         published=Published(("mlp_speculator", "mlpspeculator"), r"(?:speculator\.)?(?:emb|proj|head)\.\d+\.weight$"),
         sentence="an MLP speculator",
     ),
@@ -306,7 +303,7 @@ TABLE: tuple[Method, ...] = (
         DrafterLook("p", *DARK, 2),
         "tokenizer",
         source="An et al. 2025",
-        told="a PARD model with the same tokenizer",
+        shown="a PARD model with the same tokenizer",
         gguf=Gguf(called=r"(?i)\bPARD\d?\b"),
         sentence="a PARD draft model (several tokens a pass)",
         whole=True,

@@ -105,8 +105,7 @@ def config_dir() -> Path:
 
 
 def _folder(kind: str, variable: str) -> Path:
-    override = os.environ.get(variable)
-    if override:
+    if override := os.environ.get(variable):
         return typed(override)
     if not os.path.isabs(os.environ.get(f"XDG_{kind.upper()}_HOME", "")):
         home()

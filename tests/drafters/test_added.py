@@ -19,7 +19,7 @@ ROW = """
         Look("w", "#010203", "black"),
         "text",
         good_at="lists",
-        told="the same, by one token",
+        shown="the same, by one token",
         kind="search",
         free=True,
         chains=(2, 9),

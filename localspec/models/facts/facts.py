@@ -65,7 +65,7 @@ class ModelFacts:
     unpacked_bytes: dict[str, int]  # of them, those of matrices that our kernels do not pack (`unpacked`)
     unpacked: str  # the same in words, with what it costs; "" if all is packed
     context: int  # tokens it was trained for; 0 = not stated
-    default_context: int  # tokens that a conversation with it alone holds here, unless told otherwise
+    default_context: int  # tokens that a conversation with it alone holds here, unless it is set
     licence: str
     tokenizer: dict[str, Any]
     template: dict[str, Any] | None
@@ -79,7 +79,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
     header, shape = parts[0], shape_of(parts)
     whole, found = any(part.tensors for part in parts), draft_kind(header)
     alone = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
-    template, words = header.chat_template, vocabulary(header)
+    text, words = header.chat_template, vocabulary(header)
     left, unpacked_words = unpacked(parts)
     tokenizer: dict[str, Any] = {"kind": words.kind, "tokens": words.size, "pre_tokenizer": words.pre}
     tokenizer["merges"] = words.merge_count
@@ -113,9 +113,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
         tokenizer=tokenizer,
-        template={"characters": len(template), "marks": sorted(template_marks(template))}
-        if template is not None
-        else None,
+        template=None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))},
         memory=tuple(needs),
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
@@ -139,7 +137,7 @@ def _methods(parts: Sequence[Header]) -> list[MethodFit]:
             lacking = "the file has no prediction layers"
         elif row.needs in ("inputs", "all inputs") and header.architecture not in _LAYER_INPUTS:
             lacking = f"llama.cpp hands out no hidden states of {header.architecture}"
-        found.append(MethodFit(row.name, not lacking, lacking or row.told or f"carries {own} layer(s) of its own"))
+        found.append(MethodFit(row.name, not lacking, lacking or row.shown or f"carries {own} layer(s) of its own"))
     return found
 
 

@@ -386,11 +386,8 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
     if fault := misfit(target, draft):
         return fault
     found = match(model, draft)
-    return (
-        ""
-        if found.fits
-        else found.verdict.removeprefix(f"{draft.path.name} cannot draft for {model.path.name}: ").rstrip(".")
-    )
+    subject = f"{draft.path.name} cannot draft for {model.path.name}: "
+    return "" if found.fits else found.verdict.removeprefix(subject).rstrip(".")
 
 
 def irreversible(model: Header) -> str:

@@ -160,10 +160,9 @@ def part_of(wish: Wish, hub: Hub, store: Store) -> PullPart:
     listing = hub.listing(wish.source.repository, wish.revision)
     choice = names.choose(wish.source, listing.files)
     if wish.sha256 and choice.files[0].sha256 not in ("", wish.sha256):
-        raise ModelError(
-            f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256).",
-            f"Look at {hub.endpoint}/{listing.repository} and pull {listing.repository}:{choice.quant} by name.",
-        )
+        text = f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256)."
+        way = f"pull {listing.repository}:{choice.quant} by name"
+        raise ModelError(text, f"Look at {hub.endpoint}/{listing.repository} and {way}.")
     return chosen(wish, listing, choice, hub)
 
 

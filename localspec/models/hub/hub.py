@@ -231,11 +231,11 @@ class Hub:
             url, timeout = f"{self.endpoint}/api/models", constants.HF_HUB_DOWNLOAD_TIMEOUT
             response = get_session().get(url, params=wanted, headers=self.headers_for(url), timeout=timeout)
             hf_raise_for_status(response)
-            rows = ((one["id"], one.get("downloads") or 0, one.get("gated")) for one in response.json()[:limit])
-            return [
-                FoundRepository(str(name), int(many), bool(gated), f"{self.endpoint}/{name}")
-                for name, many, gated in rows
-            ]
+            found = []
+            for one in response.json()[:limit]:
+                facts = (int(one.get("downloads") or 0), bool(one.get("gated")), f"{self.endpoint}/{one['id']}")
+                found.append(FoundRepository(str(one["id"]), *facts))
+            return found
 
         return self._ask("search", ask)
 

@@ -112,8 +112,7 @@ def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
 
 def hub_cache() -> Path:
     """The cache that every program shares which loads models with Hugging Face's library, by its own variables."""
-    cache = os.environ.get("HF_HUB_CACHE")
-    if cache:
+    if cache := os.environ.get("HF_HUB_CACHE"):
         return paths.typed(cache)
     home = os.environ.get("HF_HOME")
     return (paths.typed(home) if home else _caches() / "huggingface") / "hub"

@@ -173,14 +173,12 @@ class Catalog:
     @classmethod
     def load(cls, path: Path | None = None) -> Catalog:
         """Reads a catalogue file; None = the shipped one, with the user's own over it if there is one."""
-        if path is not None:
-            return _checked(_read(path), path)
-        found, own = _read(paths.models_toml()), paths.config_dir() / "models.toml"
-        if not own.exists():
-            return _checked(found, paths.models_toml())
-        more = _read(own)
-        both = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
-        return _checked(both, own)
+        last = path or paths.models_toml()
+        found = _read(last)
+        if path is None and (own := paths.config_dir() / "models.toml").exists():
+            more, last = _read(own), own
+            found = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
+        return _checked(found, last)
 
     def nearest(self, name: str, more: Iterable[str] = ()) -> str:
         """A sentence with the names most like an unknown one, of the catalogue and of `more`, or with all pairs."""
@@ -193,11 +191,8 @@ class Catalog:
     def like(self, names: Collection[str]) -> list[ModelEntry]:
         """Models with one of these names of models, files or repositories, and other quantisations of the same."""
         bases = {base_name(name) for name in names} - {""}
-        return [
-            entry
-            for entry in self.models.values()
-            if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
-        ]
+        entries = self.models.values()
+        return [one for one in entries if one.is_called(names) or base_name(one.file or one.repository) in bases]
 
     def alone(self, methods: Collection[str] = FROM_FILES) -> list[ModelEntry]:
         """Targets that are in no pair that drafts in one of these ways."""
@@ -206,9 +201,8 @@ class Catalog:
 
     def check_local(self, name: str) -> None:
         """Raises ModelError: a server answers with the model of this name; the hint says what can use it."""
-        entry = self.endpoints.get(name)
-        if entry is not None:
-            text = f"{name!r} is {entry.title}, and this needs a model of this machine."
+        if name in self.endpoints:
+            text = f"{name!r} is {self.endpoints[name].title}, and this needs a model of this machine."
             raise ModelError(text, "`localspec run`, `localspec chat` and /model can use it.")
 
     def drafts_for(self, target: str) -> list[PairEntry]:
@@ -224,10 +218,9 @@ def _read(path: Path) -> Catalog:
     if unknown := set(data) - {"model", "pair", "endpoint"}:
         known = "there are [[model]], [[pair]] and [[endpoint]]"
         raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; {known}.")
+    models, pairs, endpoints = (data.get(one, []) for one in ("model", "pair", "endpoint"))
     return Catalog(
-        _entries(ModelEntry, data.get("model", []), path),
-        _entries(PairEntry, data.get("pair", []), path),
-        _entries(EndpointEntry, data.get("endpoint", []), path),
+        _entries(ModelEntry, models, path), _entries(PairEntry, pairs, path), _entries(EndpointEntry, endpoints, path)
     )
 
 

@@ -35,8 +35,7 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
     catalog.check_local(text)
-    pair = catalog.pairs.get(text)
-    if pair is not None:
+    if (pair := catalog.pairs.get(text)) is not None:
         found = list[Path]()
         for name in (pair.target, pair.draft)[: 2 if pair.method in FROM_FILES else 1]:
             listed = catalog.models[name]
@@ -143,10 +142,8 @@ def _sound(entry: Entry) -> Path:
 
 def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
     """What to call the model of this file: of several names in the list the one by which the user named it."""
-    real = paths.real(target)
-    entries = (Store() if store is None else store).entries()
-    listed = [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]
-    if listed:
+    real, entries = paths.real(target), (Store() if store is None else store).entries()
+    if listed := [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]:
         return named if named in listed else listed[0]
     own = ""
     with suppress(LocalspecError):  # it may be anything: "Smollm2 135M 8k Lc100K Mix1 Ep2"
@@ -213,8 +210,7 @@ def default(store: Store | None = None, catalog: Catalog | None = None) -> Defau
     """The model that answers where none is named."""
     store = Store() if store is None else store
     catalog = Catalog.load() if catalog is None else catalog
-    named = os.environ.get(VARIABLE, "").strip()
-    if named:
+    if named := os.environ.get(VARIABLE, "").strip():
         try:
             _check(named, store, catalog)
         except LocalspecError as error:

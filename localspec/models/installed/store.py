@@ -61,7 +61,7 @@ class StoredFile:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it, told by a look at the folder alone; "" = nothing."""
+        """What is wrong with it, by a look at the folder alone; "" = nothing."""
         try:
             status = self.path.stat()
             if (status.st_size, status.st_mtime_ns) == (self.bytes, self.changed):
@@ -147,13 +147,9 @@ class Store:
         for entry in (entry for entry in found if entry.name == name):
             return entry
         repository, _, quant = name.partition(":")
-        fits = [
-            entry
-            for entry in found
-            if entry.source == "hub"
-            and entry.origin.lower() == repository.lower()
-            and quant.lower() in ("", entry.quant.lower(), entry.quant.lower().removeprefix("ud-"))
-        ]
+        fits = [one for one in found if one.source == "hub" and one.origin.lower() == repository.lower()]
+        if quant:
+            fits = [one for one in fits if one.quant.lower() in (quant.lower(), f"ud-{quant.lower()}")]
         fits = [entry for entry in fits if entry.role != "head"] or fits  # one beside its model has a name of its own
         if len({entry.path for entry in fits}) > 1:
             names = ", ".join(entry.name for entry in fits)

@@ -468,7 +468,7 @@ def why_unused(gpu: Place, listed: Sequence[Place]) -> str:
 
 
 def used_gpus(listed: Sequence[Place]) -> list[Place]:
-    """Those that are used unless told otherwise, in llama.cpp's order."""
+    """Those that are used by default, in llama.cpp's order."""
     return [gpu for gpu in listed if not why_unused(gpu, listed)]
 
 
