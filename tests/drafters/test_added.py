@@ -16,12 +16,11 @@ ROW = """
         "what followed a token the last time",
         "search.repeat:Repeat",
         "guesses what followed the last token the last time",
-        Look("w", "#010203", "black"),
+        DrafterLook("w", "#010203", "black"),
         "text",
         good_at="lists",
         shown="the same, by one token",
         kind="search",
-        free=True,
         chains=(2, 9),
     ),
 """
