@@ -139,8 +139,10 @@ def _predicts(part: Header) -> bool:
 
 def _only_nextn(header: Header) -> bool:
     """Whether it holds the multi-token-prediction layers and not the model they belong to."""
+    if not _predicts(header):
+        return False
     layers = {found[1] for tensor in header.tensors if (found := re.match(r"blk\.(\d+)\.", tensor.name))}
-    return _predicts(header) and "0" not in layers and len(layers) <= header.number("nextn_predict_layers")
+    return "0" not in layers and len(layers) <= header.number("nextn_predict_layers")
 
 
 def keeps_state(header: Header) -> bool:
@@ -284,8 +286,6 @@ def _names(path: Path) -> set[str]:
 
 
 _SAFE_TORCH = (2, 10)  # older: CVE-2025-32434, CVE-2026-24747 (`weights_only` does not help)
-
-
 _STORED: dict[str, np.dtype[Any]] = {  # how each number format lies in the file
     "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"), "F8_E4M3": np.dtype("u1"),
     "I8": np.dtype("i1"), "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?"),
