@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from localspec.engine.stats import RequestStats
     from localspec.errors import LocalspecError
     from localspec.grammar.grammar import Grammar
-    from localspec.options import Options
+    from localspec.options import Options, Rule, SamplingParams
     from localspec.runtime.engine import Engine
     from localspec.runtime.generation import Generation
-    from localspec.sampling import Rule, SamplingParams
 
 __version__ = "0.2.0"
 
@@ -56,8 +55,8 @@ _HOME = {
     "Message": "localspec.chat.turn",
     "Options": "localspec.options",
     "RequestStats": "localspec.engine.stats",
-    "Rule": "localspec.sampling",
-    "SamplingParams": "localspec.sampling",
+    "Rule": "localspec.options",
+    "SamplingParams": "localspec.options",
 }
 
 

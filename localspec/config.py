@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from localspec.errors import UsageError
-from localspec.sampling import Rule
+from localspec.options import Rule
 from localspec.settings import MOST, check, declared
 
 Exactness = Literal["auto", "strict", "off"]
@@ -15,14 +15,12 @@ KernelChoice = Literal["auto", "wide", "repacked", "plain"]
 CacheChoice = Literal["auto", "f16", "bf16", "q8_0", "unfused"]
 CorpusChoice = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "row", "tensor", "none"]
-GpuLayers = int | Literal["auto"]
-"""Layers on a GPU: -1 = all; "auto" = as many as fit."""
+GpuLayers = int | Literal["auto"]  # layers on a GPU: -1 = all; "auto" = as many as fit
 _LAYERS = {-1: "all", 0: "none"}
 LONGEST_DRAFT, LONGEST_COSTLY, LONGEST_OF_SEVERAL = 15, 7, 4
 """Of the plan's own choice: a chain of a drafter that costs nothing (text that is copied), other drafts, and with
 several slots, where what speculation may spend shrinks as they fill up."""
-FIXED_DRAFT = 4
-"""Draft length for the rules whose plan is fixed, unless a length is given."""
+FIXED_DRAFT = 4  # draft length for the rules whose plan is fixed, unless a length is given
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
 
@@ -181,14 +179,10 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.exact not in get_args(Exactness):
             raise UsageError(f"exact is {self.exact!r}; it must be auto, strict or off.")
-        for name, choices in (
-            ("kernels", get_args(KernelChoice)),
-            ("cache", get_args(CacheChoice)),
-            ("corpus", get_args(CorpusChoice)),
-            ("split_mode", get_args(SplitMode)),
-        ):
-            if getattr(self, name) not in choices:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
+        choices = {"kernels": KernelChoice, "cache": CacheChoice, "corpus": CorpusChoice, "split_mode": SplitMode}
+        for name, words in choices.items():
+            if getattr(self, name) not in get_args(words):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(get_args(words))}.")
         if self.kernels == "wide" and not self.wide:
             raise UsageError("kernels is wide, but wide is off.", "Leave one of the two out.")
         check(self)
@@ -206,12 +200,9 @@ class EngineSettings:
     @property
     def longest_draft(self) -> int:
         """Most nodes a draft can have."""
-        if self.max_draft_tokens is not None:
-            return self.max_draft_tokens
-        if self.draft_cap is not None:
-            return self.draft_cap
-        if self.slots > 1:
-            return LONGEST_OF_SEVERAL
+        for chosen in (self.max_draft_tokens, self.draft_cap, LONGEST_OF_SEVERAL if self.slots > 1 else None):
+            if chosen is not None:
+                return chosen
         return LONGEST_DRAFT if self.branches == 1 else LONGEST_COSTLY
 
     @property

@@ -1,7 +1,7 @@
 """What is kept on disk between runs: the store of small facts, and a table of all there is.
 
-A fact is one JSON file in the data folder, named by its kind and by the hash of what it is about. What cannot be read,
-or was written by something else, is as if it were not there: a line of the log says so.
+A fact is one JSON file, named by its kind and by the hash of what it is about. What cannot be read, or was written by
+something else, is as if it were not there: a line of the log says so.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _LOG = logging.getLogger("localspec")
 _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, LocalspecError)
 """Exceptions of reading a file that localspec did not write."""
 _DAY_SECONDS = 86_400
-_SEASON, _YEAR = 90, 365
-"""Days without use after which a fact is deleted: what is measured beside the work, and what takes minutes to find."""
+_SEASON, _YEAR = 90, 365  # days without use after which is deleted what is measured aside, and what takes minutes
 
 
 KINDS: Final[dict[str, tuple[str, int | None]]] = {
@@ -48,24 +47,20 @@ changes is a new kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeptFiles:
     """Files that localspec keeps."""
 
-    files: str
-    """Pattern below one of the folders data, cache and config."""
+    files: str  # pattern below one of the folders data, cache and config
     what: str
     format: str
-    limit: str
-    """Most bytes; "" = none."""
-    deleted: str
-    """By whom."""
+    limit: str  # most bytes; "" = none
+    deleted: str  # by whom
 
     def size(self) -> tuple[Path, int]:
         """Where, and the bytes that are there now; links count nothing."""
         root, _, pattern = self.files.partition("/")
         folder = {"data": paths.data_dir, "cache": paths.cache_dir, "config": paths.config_dir}[root]()
-        total = 0
-        found = folder.glob(pattern) if os.path.isdir(folder) else ()  # `Path.glob` may raise
+        total, found = 0, folder.glob(pattern) if os.path.isdir(folder) else ()  # `Path.glob` may raise
         for one in [below for top in found for below in (top, *top.rglob("*"))]:
             with suppress(OSError):
                 status = one.lstat()
@@ -73,30 +68,29 @@ class Place:
         return folder / pattern, total
 
 
+_UNUSED, _BY_USER = "localspec, {} days after its last use", "`localspec tune --forget`"
 PLACES: Final = (
-    Place("data/chats.sqlite3*", "chats, and copies made before an update", "SQLite", "", "`localspec chats rm`"),
-    Place("data/tabs.json", "which chats have a tab", "JSON", "", "you"),
-    Place("data/corpus", "past answers as tokens", "SQLite", "16 MB a tokenizer", "`localspec corpus`, `chats rm`"),
-    Place("data/models*", "the list of models; models that were imported", "SQLite, GGUF", "", "`localspec rm`"),
-    Place("data/training", "trained draft models, and what they learned from", "GGUF, JSON", "", "`localspec rm`"),
-    Place("data/run", "which processes run", "JSON", "", "each process its own"),
-    Place("data/copied.txt", "the last text copied, if no clipboard could be used", "text", "", "you"),
-    Place("data/errors.log", "unexpected errors of the chat", "text", "", "you"),
-    Place("cache/chats", "KV caches of chats", "llama.cpp's", "4 GB", "least recently used; with its chat"),
-    Place("cache/prompts", "KV caches of prompts of `serve`", "llama.cpp's", "4 GB", "least recently used"),
-    Place("cache/padded", "models of `packaging/bench/make_pair.py`", "GGUF", "", "you"),
-    Place("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
-    Place("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
+    KeptFiles("data/chats.sqlite3*", "chats, and copies made before an update", "SQLite", "", "`localspec chats rm`"),
+    KeptFiles("data/tabs.json", "which chats have a tab", "JSON", "", "you"),
+    KeptFiles("data/corpus", "past answers as tokens", "SQLite", "16 MB a tokenizer", "`localspec corpus`, `chats rm`"),
+    KeptFiles("data/models*", "the list of models; models that were imported", "SQLite, GGUF", "", "`localspec rm`"),
+    KeptFiles("data/training", "trained draft models, and what they learned from", "GGUF, JSON", "", "`localspec rm`"),
+    KeptFiles("data/run", "which processes run", "JSON", "", "each process its own"),
+    KeptFiles("data/copied.txt", "the last text copied, if no clipboard could be used", "text", "", "you"),
+    KeptFiles("data/errors.log", "unexpected errors of the chat", "text", "", "you"),
+    KeptFiles("cache/chats", "KV caches of chats", "llama.cpp's", "4 GB", "least recently used; with its chat"),
+    KeptFiles("cache/prompts", "KV caches of prompts of `serve`", "llama.cpp's", "4 GB", "least recently used"),
+    KeptFiles("cache/padded", "models of `packaging/bench/make_pair.py`", "GGUF", "", "you"),
+    KeptFiles("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
+    KeptFiles("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
     *(
-        Place(f"data/facts/{name}-*", what, "JSON", "some KB each", f"localspec, {days} days after its last use")
-        if days
-        else Place(f"data/facts/{name}-*", what, "JSON", "some KB each", "`localspec tune --forget`")
+        KeptFiles(f"data/facts/{name}-*", what, "JSON", "some KB each", (_UNUSED if days else _BY_USER).format(days))
         for name, (what, days) in KINDS.items()
     ),
 )
 
 
-class Facts:
+class FactStore:
     """A folder of facts. Nothing here raises: what cannot be kept is found out again."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -104,22 +98,15 @@ class Facts:
         self._folder = folder
 
     def read(self, kind: str, key: Any, made: Callable[[Any], T]) -> T | None:
-        """A fact, which then counts as used; None = there is none.
-
-        Args:
-            kind: of `KINDS`.
-            key: what it is about, as plain data.
-            made: makes it of what `write` was given; raises whatever it likes of a foreign file.
-        """
+        """A fact of one of `KINDS`, which then counts as used; None = there is none. `key`: what it is about, as plain
+        data; `made` makes the fact of what `write` was given, and may raise anything of a foreign file."""
         if self._folder is None:
             return None
-        path = _place(self._folder, kind, key)
+        path = _path(self._folder, kind, key)
         try:
-            content = path.read_bytes()
+            found = made(json.loads(path.read_bytes()))
         except OSError:
             return None
-        try:
-            found = made(json.loads(content))
         except _DAMAGE as error:
             _LOG.warning("%s is left out, localspec cannot use it: %s", path, error)
             return None
@@ -132,25 +119,29 @@ class Facts:
         if self._folder is None:
             return "nothing is kept"
         try:
-            paths.write_whole(_place(self._folder, kind, key), json.dumps(content))
+            paths.write_whole(_path(self._folder, kind, key), json.dumps(content))
         except OSError as error:
             return f"{self._folder}: {error.strerror or error}"
-        _tidy(self._folder)
+        with suppress(OSError):  # what was not used for long goes; of kinds of other versions, too
+            for path in self._folder.iterdir():
+                _, days = KINDS.get(path.name.partition("-")[0], ("", _YEAR))
+                if days is not None and path.stat().st_mtime < time.time() - days * _DAY_SECONDS:
+                    path.unlink()
         return ""
 
     def remove(self, kind: str, key: Any) -> bool:
         """Whether there was one."""
         with suppress(OSError):
             if self._folder is not None:
-                _place(self._folder, kind, key).unlink()
+                _path(self._folder, kind, key).unlink()
                 return True
         return False
 
 
-NOWHERE: Final = Facts(None)
+NOWHERE: Final = FactStore(None)
 
 
-def facts() -> Facts:
+def facts() -> FactStore:
     """Those in the data folder."""
     data, cache = paths.data_dir(), paths.cache_dir()
     folder = data / "facts"
@@ -159,21 +150,12 @@ def facts() -> Facts:
     if earlier and _took_over(folder, earlier):
         for one in earlier:
             shutil.rmtree(one, ignore_errors=True)
-    return Facts(folder)
+    return FactStore(folder)
 
 
-def _place(folder: Path, kind: str, key: Any) -> Path:
+def _path(folder: Path, kind: str, key: Any) -> Path:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return folder / f"{kind}-{digest[:32]}.json"
-
-
-def _tidy(folder: Path) -> None:
-    """Deletes what was not used for long; of kinds of other versions, too."""
-    with suppress(OSError):
-        for path in folder.iterdir():
-            _, days = KINDS.get(path.name.partition("-")[0], ("", _YEAR))
-            if days is not None and path.stat().st_mtime < time.time() - days * _DAY_SECONDS:
-                path.unlink()
 
 
 def _took_over(folder: Path, earlier: Iterable[Path]) -> bool:
@@ -185,14 +167,14 @@ def _took_over(folder: Path, earlier: Iterable[Path]) -> bool:
             data = json.loads(path.read_bytes())
             if path.parent.name == "tuning":
                 files = [[size, changed] for _, size, changed in data["files"]]
-                place, content = _place(folder, "tuning", [files, data["machine"]]), data["tuning"]
+                fact, content = _path(folder, "tuning", [files, data["machine"]]), data["tuning"]
             else:  # of the same name, by what it is about
-                place, content = folder / f"widths-{path.name}", {"exact": data["exact"]}
+                fact, content = folder / f"widths-{path.name}", {"exact": data["exact"]}
         except (OSError, *_DAMAGE):
             continue
         try:
-            if not place.exists():
-                paths.write_whole(place, json.dumps(content))
+            if not fact.exists():
+                paths.write_whole(fact, json.dumps(content))
         except OSError:
             return False
     return True

@@ -26,8 +26,8 @@ def text_of(path: Path) -> str:
 
 
 def groups(controller: str, root: Path) -> list[Path]:
-    """Where limits may stand that Linux sets a container or a service: this process's control groups and all above
-    them, of either version. `controller` is what limits, such as "cpu"."""
+    """Where Linux's limits of a container or a service may stand: this process's control groups and all above them, of
+    either version. `controller` is what limits, such as "cpu"."""
     top = root / "sys/fs/cgroup"
     found = dict.fromkeys((top, top / controller))
     for line in text_of(root / "proc/self/cgroup").splitlines():
@@ -50,8 +50,13 @@ def allowed() -> Collection[int]:
 def default_threads(root: Path = ROOT) -> int:
     """Physical cores that this process may use, as far as it may have all of their time; at least 1."""
     topology = root / "sys/devices/system/cpu"
-    cores = {text_of(topology / f"cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed()}
-    return max(1, int(min([len(cores), *_quotas(root)])))
+    found = [1.0 * len({text_of(topology / f"cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed()})]
+    for folder in groups("cpu", root):  # each may limit how many CPUs' worth of time there is
+        old = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = text_of(folder / "cpu.max").split() or [text_of(folder / name) for name in old]
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            found.append(int(words[0]) / int(words[1]))
+    return max(1, int(min(found)))
 
 
 def load() -> float | None:
@@ -63,8 +68,7 @@ def load() -> float | None:
 
 def others(processes: Sequence[str] = ("self",), root: Path = ROOT) -> int:
     """Threads of other programs than these (names in /proc) that run or want to, now; 0 = the system does not say."""
-    running = re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)
-    if running is None:
+    if (running := re.search(r"^procs_running (\d+)", text_of(root / "proc/stat"), re.MULTILINE)) is None:
         return 0
     tasks = (task for process in processes for task in (root / "proc" / process / "task").glob("*/stat"))
     own = sum(text_of(task).rpartition(")")[2].startswith(" R") for task in tasks)
@@ -81,16 +85,6 @@ def on_battery(root: Path = ROOT) -> bool:
     return "1" not in plugs and bool(own) and (bool(plugs) or drained)
 
 
-def _quotas(root: Path) -> list[float]:
-    """CPUs' worth of time that each control group which limits this process lets it have."""
-    found, old = [], ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    for folder in groups("cpu", root):
-        words = text_of(folder / "cpu.max").split() or [text_of(folder / name) for name in old]
-        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
-            found.append(int(words[0]) / int(words[1]))
-    return found
-
-
 def mapped_files(root: Path = ROOT, process: int | str = "self") -> list[str]:
     """Files that are mapped into a process, deleted ones included, in order of their addresses."""
     return list(dict.fromkeys(os.fsdecode(name).removesuffix(" (deleted)") for _, _, name in _mapped(root, process)))
@@ -104,8 +98,8 @@ def holder(file: Path, process: int, root: Path = ROOT) -> int:
 
 
 def give_back(files: Iterable[Path], root: Path = ROOT) -> int:
-    """Tells the system that no page of these files is needed now, wherever this process has mapped them; how many bytes
-    of address space were named.
+    """Tells the system that no page of these files is needed now where this process has mapped them; bytes of address
+    space that were named.
 
     llama.cpp maps a model's file and copies what our kernels, its own repacked ones or a GPU compute with. The copied
     pages stay in the process's memory until it ends: 0.8 GB of a model of 1.1. Given back, they are still in the

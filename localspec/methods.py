@@ -1,8 +1,6 @@
 """The table of drafters: one row says all that the rest of the program must know of a way to draft.
 
-A new drafter is a file in `localspec/drafters/` and a row here. Names, help texts, the files that are taken for it, the
-chat's colours, what `verify` tries, the tables of docs/drafters.md and docs/chat.md, and the tests of the contract read
-the row.
+A new drafter is a file in `localspec/drafters/` and a row here, which help texts, docs, `verify` and tests read, too.
 """
 
 from __future__ import annotations
@@ -15,22 +13,17 @@ Need: TypeAlias = Literal["text", "grammar", "tokenizer", "inputs", "all inputs"
 """What a method needs of the target: the text so far; a request's grammar; the same tokenizer; what goes into some of
 its layers ("all inputs": what follows the last one, too); its last state; its layers of multi-token prediction; its own
 cache."""
-PLAIN = "none"
-"""The name that means plain decoding."""
+PLAIN = "none"  # the name that means plain decoding
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DrafterLook:
     """How the chat shows the tokens of a drafter."""
 
-    letter: str
-    """Sign of a token at position 1 of a draft. A digit is a position, and `x` a rejected guess."""
-    colour: str
-    """Of its background, #rrggbb: Okabe and Ito's, made to be told apart with any kind of colour vision."""
-    hue: str
-    """The colour's name."""
-    underline: int = 1
-    """Lines under its tokens where there is no colour: 0, 1 or 2."""
+    letter: str  # sign of a token at position 1 of a draft. A digit is a position, and `x` a rejected guess.
+    colour: str  # of its background, #rrggbb: Okabe and Ito's, made to be told apart with any kind of colour vision
+    hue: str  # the colour's name
+    underline: int = 1  # lines under its tokens where there is no colour: 0, 1 or 2
     italic: bool = False
 
 
@@ -42,77 +35,53 @@ GREEN, YELLOW, RED, DARK = ("#009E73", "green"), ("#F0E442", "yellow"), ("#D55E0
 class Gguf:
     """How GGUF files of a method are known: all that is given here must hold."""
 
-    architecture: str = ""
-    """Regular expression that the whole architecture fits; "" = any."""
-    tensor: str = ""
-    """Part of the name of a tensor that it holds; "" = none is needed."""
-    nextn: bool = False
-    """Whether it holds layers of multi-token prediction, and not the model they belong to."""
-    called: str = ""
-    """Regular expression that is found in the model's own name; "" = any name."""
-    word: str = ""
-    """Regular expression of the word in a file's name that tells the method before the header is read; "" = none."""
+    architecture: str = ""  # regular expression that the whole architecture fits; "" = any
+    tensor: str = ""  # part of the name of a tensor that it holds; "" = none is needed
+    nextn: bool = False  # whether it holds layers of multi-token prediction, and not the model they belong to
+    called: str = ""  # regular expression that is found in the model's own name; "" = any name
+    word: str = ""  # regular expression of the word in a file's name, known before the header is read; "" = none
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """How files of a method are known in the form in which models are published for Python."""
 
-    words: tuple[str, ...]
-    """Words in the model type or architectures of config.json, one of which is enough."""
-    tensors: str
-    """Regular expression at the beginning of a tensor's name, where the config does not tell."""
-    key: str = ""
-    """Key of config.json that is enough by itself; "" = none."""
+    words: tuple[str, ...]  # words in the model type or architectures of config.json, one of which is enough
+    tensors: str  # regular expression at the beginning of a tensor's name, where the config does not tell
+    key: str = ""  # key of config.json that is enough by itself; "" = none
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to draft."""
 
-    name: str
-    """What a user asks for it by; the drafter's name everywhere."""
-    title: str
-    """What people call it."""
-    line: str
-    """One line for `--help`."""
-    module: str
-    """`module:function` below `localspec.drafters`: what makes the drafter of a `Setup`, or reads a head's file."""
-    does: str
-    """Its row in docs/drafters.md: what it does, or of a file what it is."""
-    look: Look
+    name: str  # what a user asks for it by; the drafter's name everywhere
+    title: str  # what people call it
+    line: str  # one line for `--help`
+    module: str  # `module:function` below `localspec.drafters`: makes the drafter of a `Setup`, or reads a file
+    does: str  # its row in docs/drafters.md: what it does, or of a file what it is
+    look: DrafterLook
     needs: Need = "inputs"
-    good_at: str = ""
-    """What texts it is good at; only of methods without a file."""
-    source: str = ""
-    """Who thought of it."""
-    told: str = ""
-    """What `localspec show` says of it for a target that has what it needs."""
-    kind: Literal["search", "model", "head"] = "head"
-    """search: it has no file; model: a whole model drafts; head: a file that was trained for one target."""
-    gguf: Gguf | None = None
-    """How GGUF files of it are known; None = it has none, or every model could be one."""
+    good_at: str = ""  # what texts it is good at; only of methods without a file
+    source: str = ""  # who thought of it
+    shown: str = ""  # what `localspec show` says of it for a target that has what it needs
+    kind: Literal["search", "model", "head"] = (
+        "head"  # search: no file, no cost; model: a whole one; head: of one target
+    )
+    gguf: Gguf | None = None  # how GGUF files of it are known; None = it has none, or every model could be one
     published: Published | None = None
-    sentence: str = ""
-    """What a file of it is, with an article."""
-    whole: bool = False
-    """Whether its file is a model that could stand alone."""
+    sentence: str = ""  # what a file of it is, with an article
+    whole: bool = False  # whether its file is a model that could stand alone
     family: bool = False
     """Whether its files are part of one family of models. For a mixture of experts such a head is the most promising:
     each row of a pass reads experts of its own, and it drafts few tokens."""
-    one_pass: bool = False
-    """Whether it guesses all levels of a draft in one pass."""
-    free: bool = False
-    """Whether its drafts cost next to nothing."""
+    one_pass: bool = False  # whether it guesses all levels of a draft in one pass
     everywhere: bool = False
     """Whether it guesses in nearly every pass: where a draft is forced in each, a draft model would hardly have its
     turn."""
-    chains: tuple[int, ...] = (1, 4)
-    """Lengths of the chains that `localspec verify` tries."""
-    tree: int = 6
-    """Nodes of the trees that it tries; 0 = none."""
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-    """{another engine: what its documentation calls the method}."""
+    chains: tuple[int, ...] = (1, 4)  # lengths of the chains that `localspec verify` tries
+    tree: int = 6  # nodes of the trees that it tries; 0 = none
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # {another engine: its documentation's word for it}
 
 
 _BLOCK = "all guesses in one pass"
@@ -124,9 +93,9 @@ TABLE: tuple[Method, ...] = (
         "the draft model",
         "models.draft_model:DraftModel",
         "a small whole model with the target's tokenizer",
-        Look("d", *BLUE),
+        DrafterLook("d", *BLUE),
         "tokenizer",
-        told="any small model with the same tokenizer; `localspec suggest` names some",
+        shown="any small model with the same tokenizer; `localspec suggest` names some",
         kind="model",
         sentence="a draft model",
         whole=True,
@@ -144,11 +113,10 @@ TABLE: tuple[Method, ...] = (
         "what the request's grammar or JSON schema forces",
         "search.forced:GrammarForced",
         "guesses what a grammar or JSON schema forces",
-        Look("g", *PINK, 1, True),
+        DrafterLook("g", *PINK, 1, True),
         "grammar",
         good_at="JSON",
         kind="search",
-        free=True,
         chains=(),
         tree=0,
     ),
@@ -159,13 +127,12 @@ TABLE: tuple[Method, ...] = (
         "search.prompt_lookup:make",
         "finds the last n tokens earlier in the conversation and guesses what followed there; "
         "also searches a `prediction`",
-        Look("l", *ORANGE, 2),
+        DrafterLook("l", *ORANGE, 2),
         "text",
         good_at="edits, extracts, quotes",
         source="Saxena 2023",
-        told="needs nothing but the text so far",
+        shown="needs nothing but the text so far",
         kind="search",
-        free=True,
         chains=(3, 7),
         tree=0,
     ),
@@ -176,13 +143,12 @@ TABLE: tuple[Method, ...] = (
         "search.suffix:make",
         "finds the longest match, in the conversation and in past answers that are kept (by the terminal chat, "
         "elsewhere with `--corpus`), and lets all places vote",
-        Look("s", *GREEN, 2, True),
+        DrafterLook("s", *GREEN, 2, True),
         "text",
         good_at="answers like earlier answers",
         source="Oliaro et al. 2024",
-        told="the same; past answers help where they are kept (--corpus)",
+        shown="the same; past answers help where they are kept (--corpus)",
         kind="search",
-        free=True,
         chains=(5,),
     ),
     Method(
@@ -191,13 +157,12 @@ TABLE: tuple[Method, ...] = (
         "habits (what this model says after its last few tokens, here and in past answers that are kept)",
         "search.suffix:make_habits",
         "counts what followed the last one to four tokens, in the conversation and in the model's own past answers",
-        Look("h", *YELLOW, 0, True),
+        DrafterLook("h", *YELLOW, 0, True),
         "text",
         good_at="any text, the more it has answered",
         source="Witten and Bell 1991",
-        told="the same; past answers help where they are kept (--corpus)",
+        shown="the same; past answers help where they are kept (--corpus)",
         kind="search",
-        free=True,
         everywhere=True,
         chains=(4,),
     ),
@@ -208,9 +173,9 @@ TABLE: tuple[Method, ...] = (
         f"a DSpark head, {_BLOCK} (needs --head)",
         "heads.dflash:load",
         "GGUF of architecture `dflash` with a Markov head: each guess depends on the one before",
-        Look("k", *RED, 2),
+        DrafterLook("k", *RED, 2),
         source="deepseek-ai",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", "markov_w1.weight", word="dspark"),
         sentence="a DSpark head",
         one_pass=True,
@@ -222,9 +187,9 @@ TABLE: tuple[Method, ...] = (
         f"a DFlash2 head, {_BLOCK} (needs --head)",
         "heads.dflash:load",
         "GGUF of architecture `dflash` with a selector: each guess is one of a few candidates",
-        Look("F", *DARK, 2),
+        DrafterLook("F", *DARK, 2),
         source="z-lab and inco.ai",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", "selector_hidden.weight", word="dflash2"),
         sentence="a DFlash2 head",
         one_pass=True,
@@ -236,7 +201,7 @@ TABLE: tuple[Method, ...] = (
         "multi-token prediction (of the target's own file, else needs --head)",
         "heads.mtp:load",
         "the target's own NextN layers (no file to give), or a companion `mtp-*.gguf`",
-        Look("t", *RED),
+        DrafterLook("t", *RED),
         "own layers",
         source="DeepSeek-V3",
         gguf=Gguf(nextn=True, word="mtp|nextn"),
@@ -250,10 +215,10 @@ TABLE: tuple[Method, ...] = (
         "a Gemma 4 assistant, which reads the target's own cache (needs --head)",
         "heads.assistant:load",
         "GGUF of architecture `gemma4-assistant`, for Gemma 4: it reads the target's own cache",
-        Look("a", *DARK),
+        DrafterLook("a", *DARK),
         "cache",
         source="Google",
-        told="the assistant published with it, as GGUF",
+        shown="the assistant published with it, as GGUF",
         gguf=Gguf(".*-assistant", word="assistant"),
         sentence="an assistant head",
         family=True,
@@ -264,9 +229,9 @@ TABLE: tuple[Method, ...] = (
         f"a DFlash head, {_BLOCK} (needs --head)",
         "heads.dflash:load",
         "GGUF of architecture `dflash`: one pass guesses a block of tokens, each by itself",
-        Look("f", *DARK),
+        DrafterLook("f", *DARK),
         source="Chen et al. 2026",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", word="dflash"),
         sentence="a DFlash head",
         one_pass=True,
@@ -278,10 +243,10 @@ TABLE: tuple[Method, ...] = (
         "an EAGLE-3 head (needs --head)",
         "heads.eagle3:load",
         "GGUF of architecture `eagle3`",
-        Look("e", *RED),
+        DrafterLook("e", *RED),
         "all inputs",
         source="Li et al. 2025",
-        told="a head trained for it, as GGUF",
+        shown="a head trained for it, as GGUF",
         gguf=Gguf("eagle3", word="eagle-?3"),
         published=Published(("eagle3",), r"midlayer\.|d2t$|t2d$", "draft_vocab_size"),
         sentence="an EAGLE-3 head",
@@ -293,10 +258,10 @@ TABLE: tuple[Method, ...] = (
         "an EAGLE-1 or EAGLE-2 head (needs --head)",
         "heads.eagle:load",
         "EAGLE-1 or 2 in its published folder",
-        Look("E", *RED, 2),
+        DrafterLook("E", *RED, 2),
         "state",
         source="Li et al. 2024",
-        told="heads trained for it, as published",
+        shown="heads trained for it, as published",
         published=Published(("eagle",), r"fc\.weight$"),
         sentence="an EAGLE head",
         elsewhere={"vllm": "eagle", "sglang": "EAGLE", "tensorrt-llm": "Eagle"},
@@ -307,10 +272,10 @@ TABLE: tuple[Method, ...] = (
         "Medusa heads (need --head)",
         "heads.medusa:load",
         "`medusa_lm_head` as .safetensors or .pt (.pt needs torch)",
-        Look("m", *DARK),
+        DrafterLook("m", *DARK),
         "state",
         source="Cai et al. 2024",
-        told="heads trained for it, as published",
+        shown="heads trained for it, as published",
         gguf=Gguf(tensor="medusa", word="medusa"),
         published=Published(("medusa",), r"(?:medusa_head\.)?\d+\.\d+\.(?:linear\.)?weight$", "medusa_num_heads"),
         sentence="Medusa heads",
@@ -322,10 +287,10 @@ TABLE: tuple[Method, ...] = (
         "an MLP speculator (needs --head)",
         "heads.mlp_speculator:load",
         "MLP speculator (accelerator) in its published folder",
-        Look("M", *RED),
+        DrafterLook("M", *RED),
         "state",
         source="Wertheimer et al. 2024",
-        told="heads trained for it, as published",
+        shown="heads trained for it, as published",
         published=Published(("mlp_speculator", "mlpspeculator"), r"(?:speculator\.)?(?:emb|proj|head)\.\d+\.weight$"),
         sentence="an MLP speculator",
     ),
@@ -335,10 +300,10 @@ TABLE: tuple[Method, ...] = (
         f"a PARD draft model, {_BLOCK} (needs --head or --draft)",
         "heads.pard:load",
         "a draft model with a mask token: all guesses from one pass",
-        Look("p", *DARK, 2),
+        DrafterLook("p", *DARK, 2),
         "tokenizer",
         source="An et al. 2025",
-        told="a PARD model with the same tokenizer",
+        shown="a PARD model with the same tokenizer",
         gguf=Gguf(called=r"(?i)\bPARD\d?\b"),
         sentence="a PARD draft model (several tokens a pass)",
         whole=True,
@@ -353,13 +318,10 @@ NAMES: dict[str, str] = {
     "auto": "those below that there are, each where it pays; plain decoding where none does",
     **{row.name: row.line for row in TABLE},
     PLAIN: "plain decoding",
-}
-"""What a user may ask for by `--drafter`, and a line about each."""
+}  # what `--drafter` takes, and a line about each
 HEADS: tuple[str, ...] = tuple(row.name for row in TABLE if row.kind == "head")
 """Those whose files are trained for one target, the most promising for a dense model first."""
-FROM_FILES: tuple[str, ...] = ("draft", *HEADS)
-"""Those that draft with a file: a draft model, and heads."""
-OF_ITS_OWN = "mtp"
-"""The method whose head a target's own file may contain."""
+FROM_FILES: tuple[str, ...] = ("draft", *HEADS)  # those that draft with a file: a draft model, and heads
+OF_ITS_OWN = "mtp"  # the method whose head a target's own file may contain
 COPYING: tuple[str, ...] = tuple(row.name for row in TABLE if row.needs == "text")
 """Those that guess from what was said before, in any text and without a file."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from localspec.errors import UsageError
 
 _PACKAGE = Path(__file__).parent
-_BLOCK_BYTES = 8 << 20
-"""Read at once where a whole file is."""
+_BLOCK_BYTES = 8 << 20  # read at once where a whole file is
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -24,8 +23,8 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 
 def typed(text: str) -> Path:
-    """The path that somebody typed, as a shell takes it: `~` and `~user` are expanded, and `~nobody_x` is a name where
-    there is no such user. What can be no path is one that is not there.
+    """The path of what was typed, as a shell takes it: `~` and `~user` are expanded, for users that there are. What can
+    be no path is one that is not there.
 
     Ask `os.path` whether it is there: a `Path` raises if its name is too long, or a folder above may not be entered.
     """
@@ -38,16 +37,11 @@ def real(path: str | os.PathLike[str]) -> Path:
 
 
 def is_pipe(path: str | os.PathLike[str]) -> bool:
-    """Whether reading it may wait for another program."""
     return stat.S_ISFIFO(os.stat(path).st_mode)
 
 
 def read_own(path: Path) -> str:
-    """A small file of settings: UTF-8, with or without a byte order mark, as some editors write it.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe.
-    """
+    """A small file in UTF-8, with or without a byte order mark. Raises OSError: it cannot be read, or is a pipe."""
     if is_pipe(path):
         raise OSError(errno.EINVAL, "it is a pipe, not a file", str(path))
     return path.read_text(encoding="utf-8-sig")
@@ -69,11 +63,8 @@ def new_mode() -> int:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk.
-
-    Raises:
-        OSError: it cannot be written; nothing of the attempt is left.
-    """
+    """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk. Raises
+    OSError: it cannot be written; nothing of the attempt is left."""
     beside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +72,7 @@ def write_whole(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            beside.unlink()
         raise
 
 
@@ -114,8 +105,7 @@ def config_dir() -> Path:
 
 
 def _folder(kind: str, variable: str) -> Path:
-    override = os.environ.get(variable)
-    if override:
+    if override := os.environ.get(variable):
         return typed(override)
     if not os.path.isabs(os.environ.get(f"XDG_{kind.upper()}_HOME", "")):
         home()
@@ -125,19 +115,14 @@ def _folder(kind: str, variable: str) -> Path:
 
 
 def home() -> Path:
-    """The user's folder.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The user's folder. Raises UsageError: there is none."""
     found = os.path.expanduser("~")
     if os.path.isabs(found):
         return Path(found)
     unknown = "HOME is not set, and the system does not know the user"
     why = unknown if found == "~" else f"HOME is {found!r}, which is no whole path"
-    raise UsageError(
-        f"There is no home folder: {why}.", "Set HOME, or LOCALSPEC_DATA, LOCALSPEC_CONFIG and LOCALSPEC_CACHE."
-    )
+    hint = "Set HOME, or LOCALSPEC_DATA, LOCALSPEC_CONFIG and LOCALSPEC_CACHE."
+    raise UsageError(f"There is no home folder: {why}.", hint)
 
 
 def bundled(name: str) -> Path:
@@ -151,8 +136,7 @@ def models_toml() -> Path:
     return shipped if shipped.exists() else _PACKAGE.parent / "models.toml"
 
 
-Progress = Callable[[str, int, int], None]
-"""(file, bytes done, bytes in all)."""
+Progress = Callable[[str, int, int], None]  # (file, bytes done, bytes in all)
 
 
 def sha256_of(path: Path, progress: Progress | None = None, more: Callable[[bytes], object] | None = None) -> str:

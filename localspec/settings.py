@@ -18,8 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from localspec.errors import UsageError
 
-MOST = 2**31 - 1
-"""Largest whole number that llama.cpp's int32 fields hold."""
+MOST = 2**31 - 1  # largest whole number that llama.cpp's int32 fields hold
 _KEY = "declared"
 
 
@@ -27,26 +26,17 @@ _KEY = "declared"
 class Declared:
     """What a declaration says besides type and default."""
 
-    sentence: str = ""
-    """What it is; "" = the text literal below the field says it."""
+    sentence: str = ""  # what it is; "" = the text literal below the field says it
     least: float = -math.inf
     most: float = math.inf
-    special: Mapping[float, str] = field(default_factory=dict)
-    """{value: what it means}, for messages."""
-    help: str = ""
-    """The words of its option on the command line; "" = its sentence and its default."""
-    symbol: str = ""
-    """What stands for its value there; "" = N, X, or the choices."""
-    flags: tuple[str, ...] = ()
-    """What other programs call its option, besides `--name-of-the-field`."""
-    api_name: str = ""
-    """Its name in the HTTP APIs; "" = the field's own."""
-    other_names: tuple[str, ...] = ()
-    """Names that other servers have for it."""
-    stands_for: Mapping[int, int | None] = field(default_factory=dict)
-    """{value that the HTTP APIs take besides: ours}."""
-    openai: bool = False
-    """Whether OpenAI's API has it, as against llama-server's and vLLM's alone."""
+    special: Mapping[float, str] = field(default_factory=dict)  # {value: what it means}, for messages
+    help: str = ""  # the words of its option on the command line; "" = its sentence and its default
+    symbol: str = ""  # what stands for its value there; "" = N, X, or the choices
+    flags: tuple[str, ...] = ()  # what other programs call its option, besides `--name-of-the-field`
+    api_name: str = ""  # its name in the HTTP APIs; "" = the field's own
+    other_names: tuple[str, ...] = ()  # names that other servers have for it
+    stands_for: Mapping[int, int | None] = field(default_factory=dict)  # {value that the HTTP APIs take besides: ours}
+    openai: bool = False  # whether OpenAI's API has it, as against llama-server's and vLLM's alone
 
 
 def declared(default: Any, sentence: str = "", least: float = -math.inf, most: float = math.inf, **more: Any) -> Any:
@@ -59,17 +49,12 @@ class Setting:
     """One field of a dataclass that people can set."""
 
     name: str
-    kind: type
-    """bool, int, float, str or tuple (of texts)."""
-    optional: bool
-    """None is a value, too: an empty input."""
-    choices: tuple[str, ...]
-    """The only values, when there are few; else ()."""
+    kind: type  # bool, int, float, str or tuple (of texts)
+    optional: bool  # None is a value, too: an empty input
+    choices: tuple[str, ...]  # the only values, when there are few; else ()
     default: Any
-    owner: type
-    """The dataclass."""
-    words: tuple[str, ...] = ()
-    """What may stand in place of a number, such as `auto`."""
+    owner: type  # the dataclass
+    words: tuple[str, ...] = ()  # what may stand in place of a number, such as `auto`
     declared: Declared = Declared()
 
     @property
@@ -79,7 +64,6 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The name in words."""
         return self.name.replace("_", " ")
 
     @property
@@ -95,7 +79,6 @@ class Setting:
 
     @property
     def api_name(self) -> str:
-        """Its name in the HTTP APIs."""
         return self.declared.api_name or self.name
 
     @property
@@ -110,11 +93,7 @@ class Setting:
         return _allowed(self.declared)
 
     def check(self, value: Any) -> None:
-        """Whether it may have this value.
-
-        Raises:
-            UsageError: it is of another kind, or out of the range that is declared.
-        """
+        """Raises UsageError: the value is of another kind, or out of the range that is declared."""
         if value is None and self.optional:
             return
         if self.kind is int and type(value) is not int:
@@ -135,11 +114,7 @@ class Setting:
         return f"{value:g}" if self.kind is float else str(value)
 
     def read(self, text: str) -> Any:
-        """The value of what people typed.
-
-        Raises:
-            UsageError: it is none.
-        """
+        """The value of what people typed. Raises UsageError: it has none."""
         text = text.strip()
         if not text:
             return None if self.optional else self.default
@@ -157,11 +132,7 @@ class Setting:
 
 
 def check(settings: Any) -> None:
-    """Whether the numbers of a dataclass are in the ranges that its fields declare; for its `__post_init__`.
-
-    Raises:
-        UsageError: one is not; names it and its range. NaN is in no range.
-    """
+    """Raises UsageError: a number is outside the range that its field declares; NaN is in none. For `__post_init__`."""
     owner: type = type(settings)
     for name, one in _declared(owner):
         value = getattr(settings, name)
@@ -190,15 +161,12 @@ def _number(value: float) -> str:
 @lru_cache(maxsize=32)
 def settings_of(owner: type) -> tuple[Setting, ...]:
     """The fields of a dataclass that people can set, in order: those of other types are left out."""
-    rows, hints = dict(_declared(owner)), get_type_hints(owner)
-    found = []
+    hints, found = get_type_hints(owner), []
     for one in fields(owner):
         kind, optional, choices = _kind(hints[one.name])
-        words: tuple[str, ...] = ()
-        if kind is int:  # the words beside a number are no choices
-            words, choices = choices, ()
         if kind is not None:
-            default, row = None if one.default is MISSING else one.default, rows.get(one.name, Declared())
+            words, choices = (choices, ()) if kind is int else ((), choices)  # words beside a number are no choices
+            default, row = None if one.default is MISSING else one.default, one.metadata.get(_KEY, Declared())
             found.append(Setting(one.name, kind, optional, choices, default, owner, words, row))
     return tuple(found)
 
@@ -211,11 +179,12 @@ def numbers_of(owner: type) -> tuple[Setting, ...]:
 def _kind(hint: Any) -> tuple[type | None, bool, tuple[str, ...]]:
     """(type of the value, may be None, choices); no type = nothing that people can set."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType) and NoneType in arguments:
-        kind, _, choices = _kind(next(part for part in arguments if part is not NoneType))
-        return kind, True, choices
-    if origin in (Union, UnionType) and arguments[0] is int and get_origin(arguments[1]) is Literal:
-        return int, False, tuple(str(word) for word in get_args(arguments[1]))
+    if origin in (Union, UnionType):
+        if NoneType in arguments:
+            kind, _, choices = _kind(next(part for part in arguments if part is not NoneType))
+            return kind, True, choices
+        if arguments[0] is int and get_origin(arguments[1]) is Literal:
+            return int, False, tuple(str(word) for word in get_args(arguments[1]))
     if origin is Literal:
         return str, False, tuple(str(choice) for choice in arguments)
     if origin is tuple:
@@ -227,23 +196,11 @@ def _kind(hint: Any) -> tuple[type | None, bool, tuple[str, ...]]:
 def _docs(owner: type) -> dict[str, str]:
     """{field: the text literal below it}, whitespace joined; those of the classes it is made from, too."""
     docs: dict[str, str] = {}
-    for base in reversed(owner.__mro__):
-        if is_dataclass(base):
-            docs |= _own_docs(base)
-    return docs
-
-
-def _own_docs(owner: type) -> dict[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(tree, ast.ClassDef)
-    docs = {}
-    for line, below in zip(tree.body, tree.body[1:], strict=False):
-        if (
-            isinstance(line, ast.AnnAssign)
-            and isinstance(line.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            docs[line.target.id] = " ".join(below.value.value.split())
+    for base in filter(is_dataclass, reversed(owner.__mro__)):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for pair in zip(tree.body, tree.body[1:], strict=False):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
     return docs

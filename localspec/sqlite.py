@@ -12,11 +12,7 @@ from pathlib import Path
 
 
 def connect(path: Path | str, busy_seconds: float) -> sqlite3.Connection:
-    """A connection for any thread, one at a time; its transactions are begun and ended in words.
-
-    Args:
-        busy_seconds: how long to wait for another process's transaction.
-    """
+    """For any thread, one at a time, with transactions by statements; waits `busy_seconds` for another process's."""
     uri = str(path).startswith("file:")
     return sqlite3.connect(str(path), busy_seconds, isolation_level=None, check_same_thread=False, uri=uri)
 
@@ -35,7 +31,6 @@ def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iter
 
 
 def number(connection: sqlite3.Connection, pragma: str) -> int:
-    """What a pragma says."""
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
 
@@ -46,19 +41,13 @@ def upgrade(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
         return
     with transaction(connection):
         version = number(connection, "user_version")  # another process may have been quicker
-        for statement in _statements("".join(steps[version:])):
-            connection.execute(statement)
+        begun = ""
+        for line in "".join(steps[version:]).splitlines():  # `executescript` commits what is open
+            begun += line + "\n"
+            if line.rstrip().endswith(";") and sqlite3.complete_statement(begun):
+                connection.execute(begun)
+                begun = ""
         connection.execute(f"PRAGMA user_version = {max(version, len(steps))}")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """sqlite3's `executescript` commits what is open."""
-    begun = ""
-    for line in script.splitlines():
-        begun += line + "\n"
-        if line.rstrip().endswith(";") and sqlite3.complete_statement(begun):
-            yield begun
-            begun = ""
 
 
 def make_private(path: Path) -> None:
@@ -79,10 +68,8 @@ def is_damage(error: Exception) -> bool:
 
 def free_name(path: Path, what: str) -> Path:
     """A name beside the file that nothing has yet."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (
-        path.with_name(f"{path.name}.{what}-{stamp}{suffix}") for suffix in ("", *(f"-{n}" for n in range(1, 1000)))
-    )
+    first = f"{path.name}.{what}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (path.with_name(first + suffix) for suffix in ("", *(f"-{n}" for n in range(1, 1000))))
     return next(name for name in names if not name.exists())
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.errors import UsageError
-from localspec.sampling import Rule as Rule
-from localspec.sampling import SamplingParams as SamplingParams
+from localspec.options import Rule as Rule
+from localspec.options import SamplingParams as SamplingParams
 
 Tokens: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
@@ -44,10 +44,8 @@ class Noise:
     entry can be computed alone and in any order.
     """
 
-    seed: int
-    """0 to 2^64 - 1."""
-    stream: int = 0
-    """Index of the choice when one request asks for several (`n` > 1)."""
+    seed: int  # 0 to 2^64 - 1
+    stream: int = 0  # index of the choice when one request asks for several (`n` > 1)
     round: int = 0
     """0 under *coupled*. *Rejection* and *block* put the history length at draft time here, so that no pass meets
     numbers that an earlier pass has conditioned on."""
@@ -58,30 +56,24 @@ class Prompt:
     """A text to be read by a model, in which only some spellings of special tokens are these tokens."""
 
     text: str
-    breaks: tuple[int, ...] = ()
-    """Indexes into `text`, ascending: where a spelling goes across one, it is text like any other."""
+    breaks: tuple[int, ...] = ()  # indexes into `text`, ascending: a spelling across one is text like any other
 
 
 @dataclass(frozen=True, slots=True)
 class SparseProbs:
     """A distribution over a few tokens; every other token has probability 0."""
 
-    tokens: Tokens
-    """int32[m], distinct, most likely first, ties to the lower id."""
-    probs: Float64Array
-    """float64[m], each > 0, summing to 1."""
+    tokens: Tokens  # int32[m], distinct, most likely first, ties to the lower id
+    probs: Float64Array  # float64[m], each > 0, summing to 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Breakers:
     """Sequences of tokens that no repetition goes across. Equal to itself alone."""
 
-    heads: Tokens
-    """int32[n], the first token of each, ascending."""
-    offsets: Tokens
-    """int32[n + 1], where the other tokens of each begin and end in `tails`."""
-    tails: Tokens
-    """int32[m]."""
+    heads: Tokens  # int32[n], the first token of each, ascending
+    offsets: Tokens  # int32[n + 1], where the other tokens of each begin and end in `tails`
+    tails: Tokens  # int32[m]
 
 
 NO_BREAKERS = Breakers(NO_TOKENS, np.zeros(1, dtype=np.int32), NO_TOKENS)
@@ -91,8 +83,7 @@ NO_BREAKERS = Breakers(NO_TOKENS, np.zeros(1, dtype=np.int32), NO_TOKENS)
 class ModelSampling(SamplingParams):
     """The settings for one model."""
 
-    breakers: Breakers = NO_BREAKERS
-    """What `dry_sequence_breakers` are in its tokens."""
+    breakers: Breakers = NO_BREAKERS  # what `dry_sequence_breakers` are in its tokens
 
 
 class LogitRows:
@@ -126,7 +117,6 @@ class LogitRows:
         return int(self._pointers[index])
 
     def first(self, count: int) -> LogitRows:
-        """The first `count` rows."""
         return LogitRows(self._pointers[:count], self.n_vocab, self)
 
     def __len__(self) -> int:
@@ -142,11 +132,7 @@ class Feed:
     """What one slot puts into a pass: its whole history and the draft to check after it."""
 
     slot: int
-    tokens: Tokens
-    """int32[n], the whole history; at least one token."""
-    prompt_length: int
-    """How many leading tokens are prompt (prefilled in chunks on a fixed grid); the rest was generated one by one."""
-    draft_tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[k], draft nodes, parents before children."""
-    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[k], index of each node's parent; -1 is the last history token."""
+    tokens: Tokens  # int32[n], the whole history; at least one token
+    prompt_length: int  # leading tokens that are prompt, prefilled in chunks on a fixed grid; others come one by one
+    draft_tokens: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k], draft nodes, parents before children
+    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k]; -1 is the last history token

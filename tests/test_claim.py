@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.claim import Claim, is_held
+from localspec.processes import Claim, is_held
 
 
 def test_a_claim_is_held_until_it_is_released_by_whatever_thread(tmp_path: Path) -> None:

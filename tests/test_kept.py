@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localspec.kept import KINDS, NOWHERE, PLACES, Facts, facts
+from localspec.kept import KINDS, NOWHERE, PLACES, FactStore, facts
 
 
 def age(path: Path, days: float) -> None:
@@ -20,7 +20,7 @@ def age(path: Path, days: float) -> None:
 
 
 def test_a_fact_is_found_again_under_its_kind_and_key(tmp_path: Path) -> None:
-    store = Facts(tmp_path / "new" / "folder")
+    store = FactStore(tmp_path / "new" / "folder")
     assert store.read("limits", ["cpu", 2], dict) is None
     assert store.write("limits", ["cpu", 2], {"rate": 1.5}) == ""
     assert store.read("limits", ["cpu", 2], dict) == {"rate": 1.5}
@@ -40,7 +40,7 @@ def test_what_cannot_be_used_is_left_out_with_a_line(
     def made(data: Any) -> int:
         return int(data["rate"])
 
-    store = Facts(tmp_path)
+    store = FactStore(tmp_path)
     store.write("limits", 1, {"rate": 7})
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
@@ -52,7 +52,7 @@ def test_what_cannot_be_used_is_left_out_with_a_line(
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("in the way")
-    store = Facts(tmp_path / "file" / "facts")
+    store = FactStore(tmp_path / "file" / "facts")
     assert "file" in store.write("limits", 1, {})
     assert store.read("limits", 1, dict) is None
     assert not store.remove("limits", 1)
@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.
 
 
 def test_what_was_not_used_for_long_goes_and_what_tune_found_stays(tmp_path: Path) -> None:
-    store = Facts(tmp_path)
+    store = FactStore(tmp_path)
     for kind in KINDS:
         store.write(kind, "a", {})
     (tmp_path / "stranger-1.json").touch()

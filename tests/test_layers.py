@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "localspec"
 LEAVES = (
-    *("errors", "types", "config", "methods", "options", "settings", "sampling"),
-    *("paths", "kept", "sqlite", "claim", "machine"),
+    *("errors", "types", "config", "methods", "options", "settings"),
+    *("paths", "kept", "sqlite", "processes", "machine"),
 )
 """Leaf modules may import one another; tests/test_circles.py finds circles."""
 LAYERS = {

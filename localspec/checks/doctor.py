@@ -36,7 +36,7 @@ from localspec.llama.model import Model
 from localspec.machine import ROOT, ram, taken, text_of
 from localspec.models.facts import facts
 from localspec.models.installed.catalog import Catalog
-from localspec.models.memory import gpu
+from localspec.models.memory import fit
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
 from localspec.runtime import memory, placement
@@ -74,7 +74,7 @@ def examine_devices(
         room = f", {device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free"
         use = ""
         if device.name in places:
-            why = gpu.why_unused(places[device.name], listed)
+            why = fit.why_unused(places[device.name], listed)
             use = f"; not used by default: {why}" if why else "; used by default"
         if ordinal_of(device.name) is not None:
             use += "; it lists logits, by a kernel that is tried out"
@@ -275,7 +275,7 @@ def examine_engine(engine: Engine) -> Iterator[Remark]:
 
 def examine_kernels(model: Model) -> Remark:
     """Whose kernels serve a model; with ours, which of its formats they do not pack."""
-    left = facts.unpacked_words(read_parts(model.path)) if model.kernels == "wide" else ""
+    left = facts.unpacked(read_parts(model.path))[1] if model.kernels == "wide" else ""
     name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
     return Remark(name, f"{model.kernels}; {left}", advice) if left else Remark(name, model.kernels)
 

@@ -47,7 +47,7 @@ def add_engine_settings(group: argparse._ActionsContainer, *names: str, told: st
 
 def add_temperatures(group: argparse._ActionsContainer, told: str, **more: Any) -> None:
     """The temperature of answers, in the range that is declared of it; arguments as for `add_setting`."""
-    from localspec.sampling import SamplingParams
+    from localspec.options import SamplingParams
 
     (row,) = (row for row in settings_of(SamplingParams) if row.name == "temperature")
     add_setting(group, row, told, **more)

@@ -18,7 +18,7 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError, RunnerError
 from localspec.llama.exact.choice import Progress
 from localspec.models.installed.installed import title_of
-from localspec.models.installed.processes import announce
+from localspec.processes import announce
 from localspec.remote.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,

@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec import __version__
-from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
+from localspec.processes import Claim, is_held
 
 HEADER = "Localspec-Own"
 """Of a request that comes from the program itself: has the secret of the process."""

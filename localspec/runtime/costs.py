@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from localspec import kept
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.exact.facts import Limits, shared_facts
 from localspec.llama.library.settings import GPU_WIDTH, ContextSettings
 from localspec.models.facts.shape import ModelShape
@@ -161,7 +161,7 @@ _HALF_LIFE = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    facts: Facts
+    facts: FactStore
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
     alone: Store | None = None

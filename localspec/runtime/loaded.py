@@ -14,7 +14,7 @@ from localspec.llama.exact.facts import SelfCheck
 from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import SharedVocabulary
-from localspec.models.memory.gpu import integrated
+from localspec.models.memory.fit import integrated_gpus
 from localspec.planning.costs import Knowledge
 from localspec.runtime import costs
 from localspec.runtime.costs import Store
@@ -176,7 +176,7 @@ class Loaded:
     def save_knowledge(self) -> None:
         if self.store is not None:
             self.store.write(self.knowledge)
-            may_move = self.model.gpu_layers or integrated(gpus())
+            may_move = self.model.gpu_layers or integrated_gpus(gpus())
             if may_move and not isinstance(self.context, ConstantWidth):
                 model = self.model
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)

@@ -6,7 +6,7 @@ import gc
 
 from localspec.errors import LocalspecError
 from localspec.machine import Place, available_bytes, ram
-from localspec.models.memory import gpu as gpu_memory
+from localspec.models.memory.fit import is_unified, used_gpus
 
 _LOW_MEMORY_BYTES = 192 * 2**20
 
@@ -45,11 +45,11 @@ def gpus(servers: str | None = None) -> list[Place]:
     found = []
     for one in devices:
         if one.kind in ("gpu", "igpu") and (not one.name.startswith(rpc.PREFIX) or one.description in asked):
-            unified = gpu_memory.is_unified(one.name, one.description, one.kind == "igpu")
+            unified = is_unified(one.name, one.description, one.kind == "igpu")
             found.append(Place(one.name, "gpu", one.free_bytes, one.total_bytes, one.description, unified))
     return found
 
 
 def places(servers: str | None = None) -> list[Place]:
-    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.memory.gpu`)."""
-    return [ram(), *gpu_memory.used(gpus(servers))]
+    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.memory.fit`)."""
+    return [ram(), *used_gpus(gpus(servers))]

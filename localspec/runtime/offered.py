@@ -18,7 +18,7 @@ from localspec.methods import FROM_FILES
 from localspec.models.installed.adopt import hub_cache
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
-from localspec.models.memory import gpu
+from localspec.models.memory.fit import used_gpus
 from localspec.runtime.costs import Rates, read_seconds
 from localspec.runtime.memory import gpus
 
@@ -164,7 +164,7 @@ def is_bundled(target: Path) -> bool:
 
 def pace() -> Pace | None:
     """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
-    if gpu.used(gpus()):
+    if used_gpus(gpus()):
         return None
     measured = facts.read_limits(default_threads())
     return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)

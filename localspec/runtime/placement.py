@@ -28,9 +28,7 @@ from localspec.machine import Place, ram
 from localspec.models.facts.heads import keeps_state
 from localspec.models.facts.shape import MEMORY_DIVISOR
 from localspec.models.memory import fit
-from localspec.models.memory import gpu as gpu_memory
-from localspec.models.memory.fit import FitSettings, MemoryPlan
-from localspec.models.memory.gpu import why_unused
+from localspec.models.memory.fit import FitSettings, MemoryPlan, why_unused
 from localspec.runtime import costs
 from localspec.runtime.memory import gpus
 
@@ -124,7 +122,7 @@ def measured(settings: EngineSettings) -> Measured | None:
     Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
     a plain pass has as many rows on a GPU as any other (`llama.cache.constant_width`), and counts as such.
     """
-    rivals = gpu_memory.integrated(gpus(settings.rpc))
+    rivals = fit.integrated_gpus(gpus(settings.rpc))
     cpu = costs.read_passes(settings, 0, None, spread(settings)) if rivals else None
     if cpu is None:
         return None
@@ -139,7 +137,7 @@ def measured(settings: EngineSettings) -> Measured | None:
 
 def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:
     """Says so if what was measured changes what serves; remembers it."""
-    key, serves = _key(settings, [ram(), *gpu_memory.integrated(listed)]), bool(found.gpus)
+    key, serves = _key(settings, [ram(), *fit.integrated_gpus(listed)]), bool(found.gpus)
     before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
     if serves != (by_table if before is None else before):
         _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
@@ -148,7 +146,7 @@ def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:
     """Whether such a setting may put layers on a GPU here."""
-    return bool(gpu_memory.used(gpus())) if gpu_layers == "auto" else gpu_layers != 0
+    return bool(fit.used_gpus(gpus())) if gpu_layers == "auto" else gpu_layers != 0
 
 
 def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
@@ -215,8 +213,8 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
         known = {one.name: one for one in listed}
         parts = devices.read(device)
         return [replace(known[name], part=part) for name, part in parts.items() if name in known]
-    worth = gpu_memory.used(listed)
-    return worth or ([one for one in listed if not gpu_memory.is_software(one)] if asked else [])
+    worth = fit.used_gpus(listed)
+    return worth or ([one for one in listed if not fit.is_software(one)] if asked else [])
 
 
 def _text(there: Sequence[Place], parts: bool) -> str:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from localspec.checks.prompts import Conversation, prompt_tokens
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.facts.checkpoint import opened, save
+from localspec.models.facts.heads import opened, save
 from localspec.options import Options
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation

@@ -21,7 +21,6 @@ from localspec.checks import gain
 from localspec.checks import prompts as texts
 from localspec.checks.gain import SIDES
 from localspec.checks.prompts import MOST_HELD_OUT, Conversation
-from localspec.claim import Claim
 from localspec.drafters import cut
 from localspec.drafters.cut import MOST_DRAFTED, Shape, Weights, cut_layers
 from localspec.errors import LocalspecError, ModelError, UsageError
@@ -32,6 +31,7 @@ from localspec.models.installed.adopt import LOCK, work_folder
 from localspec.models.installed.installed import NO_DRAFT
 from localspec.models.memory import fit
 from localspec.paths import sha256_of
+from localspec.processes import Claim
 from localspec.training import answers
 
 ANSWERS_SHARE = 1 / 3  # of the minutes, in which the target writes answers; the rest is for training and measuring

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from localspec.models.facts.checkpoint import Tensors, save
+from localspec.models.facts.heads import Tensors, save
 from localspec.native.library import Int8Matrix
 
 NEVER = -100.0

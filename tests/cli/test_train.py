@@ -230,7 +230,7 @@ def test_a_head_is_not_measured_as_a_draft_model(command: Command, own: Path) ->
 
 
 def test_a_run_beside_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localspec.claim import Claim
+    from localspec.processes import Claim
     from localspec.training.course import Course
 
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))

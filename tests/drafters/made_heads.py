@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.models.facts.checkpoint import save
+from localspec.models.facts.heads import save
 from localspec.types import Float32Array
 
 HIDDEN, VOCABULARY = 256, 4096

@@ -22,7 +22,7 @@ from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import FINAL, ContextSettings
 from localspec.llama.model import Model
-from localspec.models.facts.checkpoint import Tensors, save
+from localspec.models.facts.heads import Tensors, save
 from localspec.native import kernels
 from localspec.native.library import Int8Matrix
 from localspec.runtime.engine import Engine

@@ -14,9 +14,9 @@ import pytest
 from localspec.gguf import read_header
 from localspec.machine import Place
 from localspec.models.facts.heads import draft_kind
-from localspec.models.hub import drafters
+from localspec.models.hub import pull
 from localspec.models.hub.hub import Hub
-from localspec.models.hub.pull import Plan, install, make_plan, wishes
+from localspec.models.hub.pull import PullPlan, install, make_plan, wishes
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
@@ -32,7 +32,7 @@ REPOSITORY = "maker/model-GGUF"
 EYES = {"mmproj-model-BF16.gguf": b"GGUF", "README.md": b"# model"}
 
 
-def planned(client: Hub, store: Store, text: str, catalog: str = "", room: list[Place] = ROOM) -> Plan:
+def planned(client: Hub, store: Store, text: str, catalog: str = "", room: list[Place] = ROOM) -> PullPlan:
     listed = Catalog({}, {})
     if catalog:
         path = store.folder / "models.toml"
@@ -271,7 +271,7 @@ def test_no_more_headers_are_read_than_promised(client: Hub, store: Store, local
     local_hub.add(REPOSITORY, {"model-Q8_0.gguf": model()} | wrong)
     plan = planned(client, store, REPOSITORY)
     read = {sha256(data) for data in wrong.values() if any(sha256(data) in seen.path for seen in local_hub.seen)}
-    assert len(read) == drafters._MOST_READ
+    assert len(read) == pull._MOST_READ
     assert [one.why for one in plan.drafters[len(read) :]] == ["6 others were read"] * 2
 
 

@@ -10,7 +10,7 @@ from localspec.errors import DownloadError, ModelError, PairError, UsageError
 from localspec.machine import Place
 from localspec.models.hub import pull
 from localspec.models.hub.hub import Hub
-from localspec.models.hub.pull import Plan, install, make_plan, wishes
+from localspec.models.hub.pull import PullPlan, install, make_plan, wishes
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import find
 from localspec.models.installed.store import Store
@@ -26,7 +26,7 @@ def silent(*state: object) -> None:
     pass
 
 
-def planned(client: Hub, store: Store, text: str, catalog: Catalog | None = None, **options: str) -> Plan:
+def planned(client: Hub, store: Store, text: str, catalog: Catalog | None = None, **options: str) -> PullPlan:
     return make_plan(wishes(text, client, catalog=catalog, **options), client, store, places=ROOM)
 
 

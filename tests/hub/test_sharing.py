@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from localspec.errors import LocalspecError, UsageError
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.names import check_file_name
-from localspec.models.hub.pull import Plan, install, make_plan, wishes
+from localspec.models.hub.pull import PullPlan, install, make_plan, wishes
 from localspec.models.installed.store import Store
 from tests.hub.conftest import PAIR
 from tests.hub.server import LocalHub
@@ -114,7 +114,7 @@ def test_nothing_outside_the_store_is_touched(world: tuple[LocalHub, Path], name
     hub.add("us/odd", {name: gguf_bytes()})
     client, store = Hub(endpoint=hub.url, cache=home / "hub"), Store(home / "data")
     try:
-        plan: Plan = make_plan(wishes("us/odd", client, revision=revision), client, store, places=ROOM)
+        plan: PullPlan = make_plan(wishes("us/odd", client, revision=revision), client, store, places=ROOM)
         entries = install(plan, client, store, silent)
     except LocalspecError:  # one sentence, no traceback
         entries = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.exact import choice, exactness, facts, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.wide import CACHE_NAMES, Kernels
@@ -88,7 +88,7 @@ def test_strict_examines_what_is_not_proved_and_remembers_it(
     options: dict[str, Any] = {"exact": "strict", "kernels": "repacked", "cache": CACHE_NAMES["bf16"]}
     for _ in range(2):
         chosen = choose(
-            tiny_target, settings, facts=Facts(tmp_path), progress=lambda what, share: said.append(what), **options
+            tiny_target, settings, facts=FactStore(tmp_path), progress=lambda what, share: said.append(what), **options
         )
         assert chosen.context.exact_widths == frozenset(range(1, 9))
         assert chosen.description.endswith("(bits of real passes were compared)")
@@ -108,7 +108,7 @@ def test_auto_does_not_use_what_strict_examined(tiny_target: Path, tmp_path: Pat
     settings = replace(SETTINGS, n_ctx=320)
     modes: list[tuple[Mode, bool]] = [("auto", False), ("strict", True), ("auto", False)]
     for mode, exact in modes:
-        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=Facts(tmp_path))
+        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=FactStore(tmp_path))
         assert chosen.exact == exact
         chosen.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import widths
 from localspec.llama.exact import widths as benches
@@ -182,7 +182,13 @@ def test_several_slots_are_exact_for_single_rows_alone(
     for slots, exact in ((1, frozenset(range(1, 6))), (2, frozenset({1}))):
         settings = replace(SETTINGS, n_slots=slots)
         chosen = choose(
-            path, settings, exact="strict", kernels="plain", cache=CACHE_NAMES["bf16"], widest=16, facts=Facts(tmp_path)
+            path,
+            settings,
+            exact="strict",
+            kernels="plain",
+            cache=CACHE_NAMES["bf16"],
+            widest=16,
+            facts=FactStore(tmp_path),
         )
         assert chosen.exact
         assert chosen.context.exact_widths == exact

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models.facts.checkpoint import checkpoint_kind, is_checkpoint, trained_for, weights_of
+from localspec.models.facts.heads import checkpoint_kind, is_checkpoint, trained_for, weights_of
 
 NAMES = {
     "medusa": ["0.0.linear.weight", "0.0.linear.bias", "0.1.weight"],

@@ -12,7 +12,7 @@ from localspec.models.facts.shape import (
     FALLBACK_LENGTH,
     LEAST_DEFAULT,
     LONGEST_DEFAULT,
-    Layer,
+    LayerShape,
     ModelShape,
     default_context,
     is_small,
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 def shape(layers: int, weights: int, cache: int, trained: int = 131_072) -> ModelShape:
     """Sizes in bytes of all weights; `cache` in elements of a layer and token, keys and values alike."""
-    each = Layer(weights=weights // layers, key=cache, value=cache)
+    each = LayerShape(weights=weights // layers, key=cache, value=cache)
     return ModelShape("x", "llama", (each,) * layers, 2048, 32000, 0, 0, False, False, trained, False)
 
 

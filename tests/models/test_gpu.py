@@ -8,7 +8,7 @@ import pytest
 
 from localspec.llama.library import lib
 from localspec.machine import Place
-from localspec.models.memory.gpu import LEAST_RATE, MEMORY_RATES, is_unified, used, why_unused
+from localspec.models.memory.fit import LEAST_RATE, MEMORY_RATES, is_unified, used_gpus, why_unused
 from localspec.runtime import memory
 
 GIB = 1 << 30
@@ -48,7 +48,7 @@ LAVAPIPE = card("Vulkan1", "llvmpipe (LLVM 15.0.6, 256 bits)")
     ],
 )
 def test_gpus_that_are_used(listed: list[Place], names: list[str]) -> None:
-    assert [gpu.name for gpu in used(listed)] == names
+    assert [gpu.name for gpu in used_gpus(listed)] == names
 
 
 def test_why_a_gpu_is_not_used() -> None:
@@ -64,7 +64,7 @@ def test_why_a_gpu_is_not_used() -> None:
 def test_every_rate_decides() -> None:
     for name, rate in MEMORY_RATES.items():
         one = card("X0", f"Some {name} Graphics (driver)", unified=True)
-        assert bool(used([one])) == (rate >= LEAST_RATE), name
+        assert bool(used_gpus([one])) == (rate >= LEAST_RATE), name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError, ModelError, UsageError
-from localspec.models.hub.names import Choice, RemoteFile, RepositoryName, Url, choices, choose, family, parse, quant_of
+from localspec.models.hub.names import (
+    RemoteFile,
+    RepositoryModel,
+    RepositoryName,
+    Url,
+    choices,
+    choose,
+    family,
+    parse,
+    quant_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +109,7 @@ MANY = files("m-Q2_K.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-f16.gguf", "mmpro
 SPLIT = files(*(f"Q4_K_M/m-Q4_K_M-{part:05d}-of-00003.gguf" for part in (2, 1, 3)), "m-Q8_0-00001-of-00002.gguf")
 
 
-def chosen(name: str, among: list[RemoteFile]) -> Choice:
+def chosen(name: str, among: list[RemoteFile]) -> RepositoryModel:
     parsed = parse(name)
     assert isinstance(parsed, RepositoryName)
     return choose(parsed, among)

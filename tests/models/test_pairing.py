@@ -20,7 +20,7 @@ from localspec.errors import PairError
 from localspec.gguf import Header, read_header
 from localspec.llama.library import lib
 from localspec.models.facts.heads import draft_kind, keeps_state, nextn_layers
-from localspec.models.facts.pairing import Difference, Match, Vocabulary, check, differences, match, vocabulary
+from localspec.models.facts.pairing import Difference, FileVocabulary, Match, check, differences, match, vocabulary
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 from tests.models.made_models import Made, write_model
 from tests.models.vocabularies import EXTRACTS, VERDICTS, digest, extract, fetch, files, from_extract, table
@@ -135,7 +135,7 @@ def test_sizes_may_differ_by_padding(tiny: Write, ours: int, theirs: int, masked
 
 def test_texts_that_are_no_utf8_are_compared_as_bytes() -> None:
     one, other = (
-        Vocabulary("BPE", "", None, None, False, False, [b""] * 5 + [text]) for text in (b"\xff\xfe", b"\xfe\xff")
+        FileVocabulary("BPE", "", None, None, False, False, [b""] * 5 + [text]) for text in (b"\xff\xfe", b"\xfe\xff")
     )
     (found,) = differences(one, other)
     assert found.token == 5

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from localspec import processes
 from localspec.machine import taken
-from localspec.models.installed import processes
 
 HOLDER = """
 import sys
 from pathlib import Path
-from localspec.models.installed.processes import announce
+from localspec.processes import announce
 announce("chat", Path(sys.argv[1]), None, 128)
 print("ready", flush=True)
 sys.stdin.read()

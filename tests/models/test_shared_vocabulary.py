@@ -9,16 +9,16 @@ import pytest
 
 from localspec.errors import PairError
 from localspec.gguf import Header, read_header
-from localspec.models.facts.pairing import SharedVocabulary, Vocabulary, check, match, share, vocabulary
+from localspec.models.facts.pairing import FileVocabulary, SharedVocabulary, check, match, share, vocabulary
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 Token = tuple[str, int]
 
 
-def made(kind: str, *tokens: Token, **facts: Any) -> Vocabulary:
+def made(kind: str, *tokens: Token, **facts: Any) -> FileVocabulary:
     texts, types = [text.encode() for text, _ in tokens], [type_ for _, type_ in tokens]
-    return Vocabulary(kind, facts.pop("pre", ""), None, facts.pop("eos", None), False, False, texts, types, **facts)
+    return FileVocabulary(kind, facts.pop("pre", ""), None, facts.pop("eos", None), False, False, texts, types, **facts)
 
 
 def pairs(shared: SharedVocabulary) -> dict[int, int]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec.gguf import Tensor, read_header
-from localspec.models.hub.drafters import family_of, neighbours, parameters_of, suggest
 from localspec.models.hub.names import base_name
+from localspec.models.hub.pull import family_of, neighbours, parameters_of, suggest
 from localspec.models.installed.catalog import Catalog
 from tests.hub import published
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models.facts.checkpoint import Tensors
+from localspec.models.facts.heads import Tensors
 from localspec.native.library import Int8Matrix
 
 Given = tuple[str, npt.NDArray[Any]]

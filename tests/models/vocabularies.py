@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.gguf import read_header
-from localspec.models.facts.pairing import FIRST_COMPARED, Difference, Vocabulary, differences, vocabulary
+from localspec.models.facts.pairing import FIRST_COMPARED, Difference, FileVocabulary, differences, vocabulary
 
 FOLDER = Path(__file__).parent
 EXTRACTS, VERDICTS = FOLDER / "vocabularies.json", FOLDER / "verdicts.tsv"
@@ -33,13 +33,13 @@ def files(folder: Path) -> dict[str, Path]:
     return {path.stem.removeprefix("ggml-vocab-"): path for path in sorted(folder.glob("ggml-vocab-*.gguf"))}
 
 
-def first_difference(one: Vocabulary, other: Vocabulary) -> int | None:
+def first_difference(one: FileVocabulary, other: FileVocabulary) -> int | None:
     """The first token from id 5 on whose text differs."""
     size = min(one.size, other.size)
     return next((token for token in range(FIRST_COMPARED, size) if one.tokens[token] != other.tokens[token]), None)
 
 
-def extract(vocabularies: dict[str, Vocabulary]) -> dict[str, Any]:
+def extract(vocabularies: dict[str, FileVocabulary]) -> dict[str, Any]:
     """Small enough to keep: specials, a digest, and the tokens at which two of the vocabularies part."""
     pairs = product(vocabularies.values(), repeat=2)
     places = sorted({token for one, other in pairs if (token := first_difference(one, other)) is not None})
@@ -54,7 +54,7 @@ def extract(vocabularies: dict[str, Vocabulary]) -> dict[str, Any]:
     }
 
 
-def digest(found: Vocabulary) -> str:
+def digest(found: FileVocabulary) -> str:
     """Of all token texts with their lengths."""
     running = hashlib.sha256()
     for token in found.tokens:
@@ -62,12 +62,12 @@ def digest(found: Vocabulary) -> str:
     return running.hexdigest()
 
 
-def from_extract(facts: dict[str, Any]) -> Vocabulary:
+def from_extract(facts: dict[str, Any]) -> FileVocabulary:
     """A vocabulary that has the kept tokens where they were and nothing elsewhere: it parts from others as the real."""
     tokens = [b""] * facts["size"]
     for token, text in facts["tokens"].items():
         tokens[int(token)] = bytes.fromhex(text)
-    return Vocabulary(**{fact: facts[fact] for fact in FACTS}, tokens=tokens)
+    return FileVocabulary(**{fact: facts[fact] for fact in FACTS}, tokens=tokens)
 
 
 def verdict_line(target: str, draft: str, found: Difference | None) -> str:
@@ -78,7 +78,7 @@ def verdict_line(target: str, draft: str, found: Difference | None) -> str:
     return "\t".join((target, draft, found.fact, token, found.target, found.draft))
 
 
-def table(vocabularies: dict[str, Vocabulary]) -> list[str]:
+def table(vocabularies: dict[str, FileVocabulary]) -> list[str]:
     """The verdict on every pair of target and draft."""
     return [
         verdict_line(target, draft, next(differences(vocabularies[target], vocabularies[draft]), None))

@@ -10,7 +10,7 @@ import numpy as np
 
 from localspec.drafters.heads.medusa import read
 from localspec.drafters.heads.mlp_speculator import SpeculatorShape
-from localspec.models.facts.checkpoint import Tensors
+from localspec.models.facts.heads import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED
 

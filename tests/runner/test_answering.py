@@ -25,7 +25,8 @@ from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, DeviceError, LocalspecError, ModelFileError, RunnerError
-from localspec.models.installed.processes import running
+from localspec.options import SamplingParams
+from localspec.processes import running
 from localspec.remote.answerer import (
     AnswerEnded,
     Answerer,
@@ -42,7 +43,6 @@ from localspec.runner.answering import ChildAnswer, ChildAnswerer, Host
 from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Asked, Engine
 from localspec.runtime.kept.caches import CacheFolder
-from localspec.sampling import SamplingParams
 from localspec.server.own.serve import Here
 from localspec.tui.talk.session import Preferences, Session
 from tests.chat.marked_file import write_harmony

@@ -19,10 +19,10 @@ import pytest
 from localspec import paths
 from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, ModelError, RunnerError
+from localspec.options import SamplingParams
 from localspec.remote.answerer import Question
 from localspec.runner import place
 from localspec.runner.child import Child, Load, Use, cause
-from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import lives, until
 from tests.server.own import Heard, body_of

@@ -10,7 +10,7 @@ import pytest
 from localspec.gguf import read_header
 from localspec.gguf.spread import spread_of
 from localspec.llama.model import Model
-from localspec.models.facts.shape import Layer, ModelShape, shape_of
+from localspec.models.facts.shape import LayerShape, ModelShape, shape_of
 from localspec.planning.costs import Knowledge
 from localspec.runtime.costs import Kernels, Rates, draft_costs, kernels_of, pass_costs, pass_seconds
 from tests.planning.simulator import Process, World, make, seconds, simulate
@@ -21,7 +21,7 @@ MACHINE = Rates(memory=36e9, products=0.6e12)
 
 def shape(layers: int, weights: int, output: int, cache: int) -> ModelShape:
     """A dense model; sizes in bytes, `cache` in elements of a layer and token, keys and values alike."""
-    each = Layer(weights=weights, key=cache, value=cache)
+    each = LayerShape(weights=weights, key=cache, value=cache)
     return ModelShape("x", "llama", (each,) * layers, 2048, 32000, output, output, False, False, 4096, False)
 
 

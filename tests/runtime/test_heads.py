@@ -24,7 +24,7 @@ from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model, file_sha256
 from localspec.machine import Place
-from localspec.models.facts import checkpoint
+from localspec.models.facts import heads as head_files
 from localspec.models.memory.fit import MIB, FitSettings, plan
 from localspec.native import kernels
 from localspec.runtime.engine import Engine
@@ -193,7 +193,7 @@ def test_without_memory_for_one_that_is_asked_for_that_is_said(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("localspec.models.facts.checkpoint.Tensors.matrix", fail)
+    monkeypatch.setattr("localspec.models.facts.heads.Tensors.matrix", fail)
     with pytest.raises(ModelError, match=r"There is no memory for tiny-medusa, which drafts as medusa\."):
         Engine.load(tiny_target, heads=[SHIPPED["medusa"]], threads=1, context=256, exact="off")
 
@@ -314,7 +314,7 @@ def test_no_less_memory_is_planned_than_it_takes(method: str, monkeypatch: pytes
     states = 2 * len(head.tap.everything) * target.number("embedding_length") * length
     assert (taken > 0) == (method != "medusa")
     assert planned.cache + planned.compute >= taken + states
-    files = checkpoint.weights_of(file) if file.is_dir() else [file]
+    files = head_files.weights_of(file) if file.is_dir() else [file]
     assert planned.weights >= (0 if method == "mtp" else 0.9 * sum(one.stat().st_size for one in files))
 
 

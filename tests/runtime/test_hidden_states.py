@@ -15,7 +15,7 @@ import pytest
 
 from localspec.cli.commands import train as extract
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, UsageError
-from localspec.models.facts.checkpoint import opened, save
+from localspec.models.facts.heads import opened, save
 from localspec.runtime.engine import Engine
 from tests.cli.conftest import Command, command  # noqa: F401 - a fixture
 from tests.llama.forward_pass import ForwardPass

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Draft
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.planning.acceptance import Candidate, Tracker, learn
 from localspec.planning.costs import MOST_KEPT_PASSES, DraftCosts, Knowledge, PassCosts
 from localspec.runtime import memory
@@ -21,7 +21,7 @@ from tests.runtime.fake_engine import make, read, request
 
 
 def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
-    return Store(Facts(folder), {"files": [pair]}, {"cpu": machine})
+    return Store(FactStore(folder), {"files": [pair]}, {"cpu": machine})
 
 
 def learned(where: Store) -> Knowledge:

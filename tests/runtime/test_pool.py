@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec import processes
 from localspec.errors import Cancelled, ModelError, NoRoomError, UsageError
 from localspec.machine import Place
-from localspec.models.installed import processes
 from localspec.runtime.pool import Pool
 
 SETTINGS = {"exact": "off", "context": 256}

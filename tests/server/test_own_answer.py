@@ -18,9 +18,9 @@ from localspec.chat.turn import Message
 from localspec.checks.doctor import Remark
 from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
+from localspec.options import SamplingParams
 from localspec.remote.answerer import Question
 from localspec.runtime.pool import Pool
-from localspec.sampling import SamplingParams
 from localspec.server.own.answer import options_of
 from tests.chat.marked_file import write_harmony
 from tests.llama.rewritten_gguf import rewritten

@@ -49,8 +49,8 @@ FINDINGS = [
     Remark("time", "draft 21%, verify 74%, host 5% of decoding"),
 ]
 FOUND = [
-    Found("Qwen/Qwen3-8B-GGUF", 1_204_311, False, ""),
-    Found("someone/Qwen3-8B-[b]-GGUF", 20_115, True, ""),
+    FoundRepository("Qwen/Qwen3-8B-GGUF", 1_204_311, False, ""),
+    FoundRepository("someone/Qwen3-8B-[b]-GGUF", 20_115, True, ""),
 ]
 MARKDOWN = """\
 # Fibonacci numbers

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from localspec.models.hub.hub import Found, Hub
+from localspec.models.hub.hub import FoundRepository, Hub
 from localspec.models.installed.store import Store
 from localspec.tui.screens.pull import FindModelScreen, PullScreen
 from localspec.tui.shell.app import ChatApp
@@ -30,7 +30,7 @@ class Held(Hub):
         self.asked, self.go_on = threading.Event(), threading.Event()
         self.over = threading.Event()
 
-    def search(self, words: Sequence[str], limit: int = 20) -> list[Found]:
+    def search(self, words: Sequence[str], limit: int = 20) -> list[FoundRepository]:
         first = not self.asked.is_set()
         self.asked.set()
         if first:

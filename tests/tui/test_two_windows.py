@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.archive.archive import Archive
-from localspec.claim import Claim
+from localspec.processes import Claim
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.chat_tabs import OpenTabs
 from tests.tui.conftest import MakeApp, front, say, until

@@ -107,7 +107,7 @@ def _plan_as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> di
     }
 
 
-def drafts_for(plan: Plan) -> list[Suggestion]:
+def drafts_for(plan: PullPlan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
     from localspec.models.hub.drafters import candidates, suggest
 

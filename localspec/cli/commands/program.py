@@ -96,6 +96,7 @@ def add_options_ps(parser: argparse.ArgumentParser) -> None:
 
 def run_ps(options: argparse.Namespace) -> int:
     from localspec.models.installed.store import Store
+    from localspec.processes import running
 
     found = running()
     if options.json:

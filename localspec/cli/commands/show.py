@@ -197,7 +197,7 @@ def run_show(options: argparse.Namespace) -> int:
         return _show_listed(options, catalog)
     if pair is None:
         del paths[1:]
-    if checkpoint.is_checkpoint(paths[0]):
+    if heads.is_checkpoint(paths[0]):
         return _show_checkpoint(paths[0], options.json)
     settings, there, why = serving(fit_settings(options), paths[0], paths[1] if paths[1:] else None, places())
     data, tables = list[dict[str, Any]](), list[list[tuple[str, str]]]()
@@ -292,11 +292,11 @@ def _trained_for(sha256: str) -> str:
 
 def _show_checkpoint(path: Path, as_json: bool) -> int:
     """A head that is no GGUF file."""
-    from localspec.models.facts import checkpoint
+    from localspec.models.facts import heads
 
-    kind, target = checkpoint.checkpoint_kind(path), checkpoint.trained_for(path)
-    files = [{"file": str(file), "bytes": file.stat().st_size} for file in checkpoint.weights_of(path)]
-    config = {key: value for key, value in checkpoint.config_of(path).items() if isinstance(value, str | int | float)}
+    kind, target = heads.checkpoint_kind(path), heads.trained_for(path)
+    files = [{"file": str(file), "bytes": file.stat().st_size} for file in heads.weights_of(path)]
+    config = {key: value for key, value in heads.config_of(path).items() if isinstance(value, str | int | float)}
     if as_json:
         print(json.dumps({"kind": kind.sentence, "method": kind.method, "made_for": target, "files": files, **config}))
         return 0

@@ -274,7 +274,7 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
     """States may be more than memory holds: they lie in a file without a name until all are there."""
     import numpy as np
 
-    from localspec.models.facts.checkpoint import save
+    from localspec.models.facts.heads import save
 
     model = engine.loaded.model
     facts = {

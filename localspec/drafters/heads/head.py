@@ -25,8 +25,7 @@ from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import FINAL, SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
-from localspec.models.facts.checkpoint import is_checkpoint
-from localspec.models.facts.heads import draft_kind, nextn_layers
+from localspec.models.facts.heads import draft_kind, is_checkpoint, nextn_layers
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array, LogitRows, Tokens

@@ -18,7 +18,6 @@ from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import SHOWS_LAYERS, SHOWS_NEXTN
 from localspec.llama.model import file_sha256
 from localspec.methods import HEADS, OF_ITS_OWN
-from localspec.models.facts import checkpoint
 from localspec.models.facts import heads as formats
 from localspec.models.facts.heads import DraftKind, nextn_layers
 from localspec.models.facts.shape import HeadShape, head_shape
@@ -29,7 +28,7 @@ _LOG = logging.getLogger("localspec")
 
 def kind_of(path: Path) -> DraftKind:
     """What a file or folder is as a drafter."""
-    return checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else formats.draft_kind(read_header(path))
+    return formats.checkpoint_kind(path) if formats.is_checkpoint(path) else formats.draft_kind(read_header(path))
 
 
 def is_head(path: Path) -> bool:
@@ -50,7 +49,7 @@ def apart(draft: Path | None, heads: Sequence[Path]) -> tuple[Path | None, tuple
 def find(path: Path, target: Header) -> Head:
     """The head in a file, read by its method's module from headers alone."""
     head = _load(_method(path), path, target)
-    meant = checkpoint.trained_for(path) if checkpoint.is_checkpoint(path) else formats.trained_for(read_header(path))
+    meant = formats.trained_for(path)
     if meant and meant != (found := file_sha256(target.path)):
         _LOG.warning(
             "%s was trained for another file (sha256 %s...) than %s (%s...): it may be right less often.",
@@ -158,7 +157,7 @@ def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int])
 def identity(head: Head) -> list[Any]:
     """What makes it another head, for what is remembered of it: method, and size and time of change of its files."""
     path = head.path
-    files = checkpoint.weights_of(path) if path.is_dir() else [path]
+    files = formats.weights_of(path) if path.is_dir() else [path]
     return [head.name, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files)]
 
 

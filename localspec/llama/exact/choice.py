@@ -16,7 +16,7 @@ from typing import Any, Literal
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import NOWHERE, Facts
+from localspec.kept import NOWHERE, FactStore
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import exactness, wide
@@ -72,7 +72,7 @@ def choose(
     device: str | None = None,
     spread: Spread = BY_LAYER,
     padded: float | None = None,
-    facts: Facts = NOWHERE,
+    facts: FactStore = NOWHERE,
     progress: Progress | None = None,
     tap: Tap = NO_TAP,
     otherwise: ContextSettings | None = None,
@@ -138,7 +138,7 @@ def _settle(
 
 
 def _context(
-    model: Model, settings: ContextSettings, exact: Mode, padded: float | None, facts: Facts, tap: Tap
+    model: Model, settings: ContextSettings, exact: Mode, padded: float | None, facts: FactStore, tap: Tap
 ) -> Context:
     """On a GPU passes have one width under `strict`, and under `auto` with one slot and without trees if that costs
     little. Raises ModelError: "strict", and rows differ even so."""
@@ -158,7 +158,7 @@ def _context(
     return Context(model, settings, tap=tap)
 
 
-def _had_same_bits(context: ConstantWidth, facts: Facts) -> bool:
+def _had_same_bits(context: ConstantWidth, facts: FactStore) -> bool:
     """Whether rows of such a context have the bits of their own passes; compared once, and remembered."""
     about = key(context, context.width)
     known = facts.read("widths", about, _widths)
@@ -168,7 +168,9 @@ def _had_same_bits(context: ConstantWidth, facts: Facts) -> bool:
     return len(known) > 1
 
 
-def _self_check(kernels: Kernels | None, gpu_layers: int, threads: int, exact: Mode, facts: Facts) -> SelfCheck | None:
+def _self_check(
+    kernels: Kernels | None, gpu_layers: int, threads: int, exact: Mode, facts: FactStore
+) -> SelfCheck | None:
     """What is known of our kernels here, if they may serve; under `strict` they are tried now."""
     if (kernels or usual_kernels(gpu_layers)) != "wide":
         return None
@@ -259,7 +261,7 @@ def key(context: Context, widest: int) -> dict[str, Any]:
     }
 
 
-def _examined(context: Context, widest: int, facts: Facts, report: Progress) -> frozenset[int]:
+def _examined(context: Context, widest: int, facts: FactStore, report: Progress) -> frozenset[int]:
     """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
     model, settings = context.model, context.settings
     widest = max(probing.WIDEST_PROBED, min(widest, 1 + context.most_nodes))

@@ -23,7 +23,7 @@ from typing import Any, Final
 from localspec import kept, paths
 from localspec.gguf import PACKED, TYPE_NUMBERS
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library import lib
@@ -140,7 +140,7 @@ Case = tuple[str, Callable[[], int]]  # a name in words, and a call that tries i
 class SelfCheck:
     """Of this process. Used on one thread at a time."""
 
-    def __init__(self, facts: Facts, threads: int = 0) -> None:
+    def __init__(self, facts: FactStore, threads: int = 0) -> None:
         """`facts`: where the result is kept; `threads` of the passes, 0 = as many as llama.cpp takes by itself."""
         self._facts, self._threads = facts, threads or default_threads()
         self._key: list[Any] = [*wide.identity(), cpu_name(), self._threads]

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.gguf import Header, bytes_by_type, packs
 from localspec.machine import Place, total_ram
-from localspec.methods import TABLE, Need
-from localspec.models.facts.heads import draft_kind, keeps_guesses, nextn_layers, reads, trained_for
+from localspec.methods import TABLE
+from localspec.models.facts.heads import TARGET_SHA256, draft_kind, keeps_guesses, nextn_layers, reads
 from localspec.models.facts.pairing import doubt_of, template_marks, vocabulary
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import FitSettings, plan
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-LANGUAGE_MODEL = "a language model"
-"""`Facts.kind` of what can be a target."""
+LANGUAGE_MODEL = "a language model"  # `ModelFacts.kind` of what can be a target
 _LAYER_INPUTS = frozenset((
     "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
     "minimax-m2", "deepseek4",
@@ -36,7 +35,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodFit:
     """One way to draft for a model."""
 
     name: str
@@ -45,7 +44,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModelFacts:
     """A model file, explained."""
 
     name: str
@@ -53,51 +52,53 @@ class Facts:
     bytes: int
     parts: int
     gguf_version: int
-    kind: str
-    """What it is in a pair: see `heads.DraftKind`."""
-    made_for: str
-    """sha256 of the file it was trained for, where it is a head and says so; "" where not."""
-    reads: str
-    """What it takes from its target, where it is a head and says so; "" where not."""
+    kind: str  # what it is in a pair: see `heads.DraftKind`
+    made_for: str  # sha256 of the file it was trained for, where it is a head and says so; "" where not
+    reads: str  # what it takes from its target, where it is a head and says so; "" where not
     architecture: str
     parameters: int
     layers: int
     embedding: int
     quantisation: str
-    tensor_bytes: dict[str, int]
-    """Bytes per tensor type, most first."""
-    unpacked_bytes: dict[str, int]
-    """Of them, those of matrices that our kernels do not pack (`unpacked`)."""
-    unpacked: str
-    """The same in words, with what it costs; "" if all is packed."""
-    context: int
-    """Tokens it was trained for; 0 = not stated."""
-    default_context: int
-    """Tokens that a conversation with it alone holds here, unless told otherwise."""
+    tensor_bytes: dict[str, int]  # bytes per tensor type, most first
+    unpacked_bytes: dict[str, int]  # of them, those of matrices that our kernels do not pack (`unpacked`)
+    unpacked: str  # the same in words, with what it costs; "" if all is packed
+    context: int  # tokens it was trained for; 0 = not stated
+    default_context: int  # tokens that a conversation with it alone holds here, unless it is set
     licence: str
     tokenizer: dict[str, Any]
     template: dict[str, Any] | None
     memory: tuple[Memory, ...]
-    methods: tuple[Method, ...]
+    methods: tuple[MethodFit, ...]
     memory_guessed: bool
 
 
-def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Facts:
-    """Everything about a model, from the headers of its files; the context of the settings adds a length to the table
-    of memory."""
+def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> ModelFacts:
+    """From the headers of a model's files; the context of the settings adds a length to the table of memory."""
     header, shape = parts[0], shape_of(parts)
     whole, found = any(part.tensors for part in parts), draft_kind(header)
-    kind = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
-    kind = kind if found.method == "draft" else found.sentence
-    template = header.chat_template
-    return Facts(
+    alone = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
+    text, words = header.chat_template, vocabulary(header)
+    left, unpacked_words = unpacked(parts)
+    tokenizer: dict[str, Any] = {"kind": words.kind, "tokens": words.size, "pre_tokenizer": words.pre}
+    tokenizer["merges"] = words.merge_count
+    for name, token in (("bos", words.bos), ("eos", words.eos)):
+        tokenizer[name] = None if token is None else {"id": token, "text": words.text(token)}
+    tokenizer |= {"add_bos": words.add_bos, "add_eos": words.add_eos, "doubt": doubt_of(header)}
+    longest, needs = max(0, header.context_length) or CONTEXTS[1], list[Memory]()
+    lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
+    lengths |= set() if settings.context is None else {settings.context}
+    for length in sorted(lengths) if whole else ():
+        made = plan(parts, None, replace(settings, context=length), places)
+        needs.append(Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
+    return ModelFacts(
         name=header.name,
         file=str(header.path),
         bytes=sum(part.file_bytes for part in parts),
         parts=len(parts),
         gguf_version=header.version,
-        kind=kind,
-        made_for=trained_for(header),
+        kind=alone if found.method == "draft" else found.sentence,
+        made_for=header.text(TARGET_SHA256),
         reads=reads(header),
         architecture=header.architecture,
         parameters=sum(part.parameters for part in parts),
@@ -105,73 +106,38 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
         embedding=shape.embedding,
         quantisation=header.quantisation,
         tensor_bytes=bytes_by_type(parts),
-        unpacked_bytes=unpacked(parts),
-        unpacked=unpacked_words(parts),
+        unpacked_bytes=left,
+        unpacked=unpacked_words,
         context=shape.train_context,
         default_context=default_context(shape, total_bytes=total_ram(places)),
         licence=header.text("general.license"),
-        tokenizer=_tokenizer(header),
-        template={"characters": len(template), "marks": sorted(template_marks(template))}
-        if template is not None
-        else None,
-        memory=tuple(_needs(parts, settings, places)) if whole else (),
+        tokenizer=tokenizer,
+        template=None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))},
+        memory=tuple(needs),
         methods=tuple(_methods(parts)) if whole else (),
         memory_guessed=shape.guessed,
     )
 
 
-def _tokenizer(header: Header) -> dict[str, Any]:
-    found = vocabulary(header)
-    special = {
-        name: None if token is None else {"id": token, "text": found.text(token)}
-        for name, token in (("bos", found.bos), ("eos", found.eos))
-    }
-    return {
-        "kind": found.kind,
-        "tokens": found.size,
-        "pre_tokenizer": found.pre,
-        "merges": found.merge_count,
-        **special,
-        "add_bos": found.add_bos,
-        "add_eos": found.add_eos,
-        "doubt": doubt_of(header),
-    }
-
-
-def _needs(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> Iterator[Memory]:
-    longest = max(0, parts[0].context_length) or CONTEXTS[1]
-    lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
-    for length in sorted(lengths if settings.context is None else {*lengths, settings.context}):
-        made = plan(parts, None, replace(settings, context=length), places)
-        yield Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits)
-
-
-def _methods(parts: Sequence[Header]) -> list[Method]:
+def _methods(parts: Sequence[Header]) -> list[MethodFit]:
     header = parts[0]
     kind = draft_kind(header)
     if not kind.drafts or kind.is_head:
-        return [Method(kind.method, False, f"it is {kind.sentence}, not a target")]
+        return [MethodFit(kind.method, False, f"it is {kind.sentence}, not a target")]
     if keeps_guesses(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
-        return [Method(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
-    found = []
+        return [MethodFit(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
+    found, own = [], nextn_layers(parts)
     for row in TABLE:
-        if (lacking := _lacking(row.needs, parts)) is not None:
-            told = row.told or f"carries {nextn_layers(parts)} layer(s) of its own"
-            found.append(Method(row.name, not lacking, lacking or told))
+        if row.needs == "grammar" or (row.needs == "cache" and header.architecture != "gemma4"):
+            continue  # not spoken of with this model
+        lacking = ""
+        if row.needs == "own layers" and not own:
+            lacking = "the file has no prediction layers"
+        elif row.needs in ("inputs", "all inputs") and header.architecture not in _LAYER_INPUTS:
+            lacking = f"llama.cpp hands out no hidden states of {header.architecture}"
+        found.append(MethodFit(row.name, not lacking, lacking or row.shown or f"carries {own} layer(s) of its own"))
     return found
-
-
-def _lacking(need: Need, parts: Sequence[Header]) -> str | None:
-    """What a model lacks of what a method needs, "" = nothing; None = the method is not spoken of with it."""
-    architecture = parts[0].architecture
-    if need == "grammar" or (need == "cache" and architecture != "gemma4"):
-        return None
-    if need == "own layers" and not nextn_layers(parts):
-        return "the file has no prediction layers"
-    if need in ("inputs", "all inputs") and architecture not in _LAYER_INPUTS:
-        return f"llama.cpp hands out no hidden states of {architecture}"
-    return ""
 
 
 # Which weights of a model our own kernels do not pack, and what that costs.
@@ -180,32 +146,19 @@ COST = "there a pass of 8 rows takes about 5 passes of one row, so drafts gain l
 """SmolLM2-135M in Q4_1 before that format was packed, 2 cores with AVX2: 4.84 passes."""
 
 
-def unpacked(parts: Sequence[Header]) -> dict[str, int]:
-    """Bytes by format, most first, of the matrices that a pass multiplies with and our kernels do not pack. Experts and
-    small float32 matrices are llama.cpp's, and not counted."""
-    left: Counter[str] = Counter()
-    for kind, columns, rows, size in _matrices(parts):
-        if not packs(kind, columns, rows):
-            left[kind] += size
-    return dict(left.most_common())
-
-
-def unpacked_words(parts: Sequence[Header]) -> str:
-    """One sentence without its full stop; "" if all is packed."""
-    left = unpacked(parts)
-    if not left:
-        return ""
-    all_bytes = sum(size for *_, size in _matrices(parts))
-    shares = ", ".join(f"{kind} ({max(1, round(100 * size / all_bytes))} %)" for kind, size in left.items())
-    return f"localspec's kernels do not pack {shares} of what a pass multiplies: {COST}"
-
-
-def _matrices(parts: Sequence[Header]) -> list[tuple[str, int, int, int]]:
-    """Type, columns, rows and bytes of each."""
+def unpacked(parts: Sequence[Header]) -> tuple[dict[str, int], str]:
+    """Bytes by format, most first, of the matrices that a pass multiplies with and our kernels do not pack, and a
+    sentence about them without its full stop; "" = all are packed. Experts and small float32 matrices are llama.cpp's,
+    and not counted."""
     tensors = [tensor for part in parts for tensor in part.tensors]
     looked_up = "token_embd.weight" if any(tensor.name == "output.weight" for tensor in tensors) else ""
-    return [
-        (tensor.type, *tensor.shape[:2], tensor.size)
-        for tensor in tensors
-        if len(tensor.shape) == 2 and tensor.type != "F32" and tensor.name != looked_up
-    ]
+    found = [one for one in tensors if len(one.shape) == 2 and one.type != "F32" and one.name != looked_up]
+    left: Counter[str] = Counter()
+    for one in found:
+        if not packs(one.type, *one.shape[:2]):
+            left[one.type] += one.size
+    if not left:
+        return {}, ""
+    most = sum(one.size for one in found)
+    shares = ", ".join(f"{kind} ({max(1, round(100 * size / most))} %)" for kind, size in left.most_common())
+    return dict(left.most_common()), f"localspec's kernels do not pack {shares} of what a pass multiplies: {COST}"

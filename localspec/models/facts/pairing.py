@@ -22,11 +22,10 @@ from localspec.methods import FROM_FILES, HEADS, OF_ITS_OWN, ROWS
 from localspec.models.facts.heads import DraftKind, check_head, draft_kind, keeps_guesses, keeps_state, nextn_layers
 from localspec.types import Tokens
 
-KINDS = {
+KINDS = {  # `tokenizer.ggml.model` -> the kind of tokenizer llama.cpp makes of it
     "llama": "SPM", "gpt2": "BPE", "gemma4": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "bert": "WPM",
     "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2",
 }  # fmt: skip
-"""`tokenizer.ggml.model` -> the kind of tokenizer llama.cpp makes of it."""
 
 _BOS_EOS = {"SPM": (1, 2), "BPE": (11, 11), "WPM": (101, None), "UGM": (None, 1), "PLaMo-2": (1, 2)}
 _ADDS = {"SPM": (True, False), "WPM": (True, False), "UGM": (False, True)}
@@ -39,24 +38,19 @@ _PRE_WITHOUT_BOS = frozenset(("chatglm-bpe", "glm4", "glm5"))
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class FileVocabulary:
     """The facts that decide whether two models speak of the same tokens."""
 
-    kind: str
-    """"SPM", "BPE", ...; "" = the file has no tokenizer."""
-    pre: str
-    """Pre-tokenizer; "" = not stated."""
+    kind: str  # "SPM", "BPE", ...; "" = the file has no tokenizer
+    pre: str  # Pre-tokenizer; "" = not stated
     bos: int | None
     eos: int | None
-    add_bos: bool
-    """Whether a text starts with `bos`."""
-    add_eos: bool
-    """Whether a text ends with `eos`."""
+    add_bos: bool  # whether a text starts with `bos`
+    add_eos: bool  # whether a text ends with `eos`
     tokens: Sequence[bytes] = field(repr=False)
     types: Sequence[int] = field(default=(), repr=False)
     """llama.cpp's type of every token; may be empty, and in a damaged file of another length than `tokens`."""
-    merges: bytes = field(default=b"", repr=False)
-    """BPE merges, as the file writes them."""
+    merges: bytes = field(default=b"", repr=False)  # BPE merges, as the file writes them
     merge_count: int = 0
     marks: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Control tokens the file names by purpose: eot (end of a turn), fim_pre, fim_suf, fim_mid (around a gap)."""
@@ -77,33 +71,29 @@ def doubt_of(header: Header) -> str:
     return f"{guessed}: answers may be worse. Newer conversions say it."
 
 
-def vocabulary(header: Header) -> Vocabulary:
+def vocabulary(header: Header) -> FileVocabulary:
     model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
     kind, tokens = KINDS.get(model, model), header.token_bytes
     bos, eos = _BOS_EOS.get(kind, (None, None)) if model != "gemma4" else (None, None)
     if kind == "BPE" and pre in _PRE_WITHOUT_BOS:
         bos = None
-    add_bos, add_eos = _ADDS.get(kind, (kind == "BPE" and pre in _PRE_ADDS_BOS, False))
-    add_bos = _stated(header, "add_bos_token", add_bos)
+    usual = _ADDS.get(kind, (kind == "BPE" and pre in _PRE_ADDS_BOS, False))
+    stated = [header.flag(f"tokenizer.ggml.{key}") for key in ("add_bos_token", "add_eos_token")]
+    add_bos, add_eos = (one if said is None else said for said, one in zip(stated, usual, strict=True))
     marks = {name: _special(header, f"{name}_token_id", None, len(tokens)) for name in _MARKS}
-    return Vocabulary(
+    return FileVocabulary(
         kind=kind,
         pre="gemma4" if model == "gemma4" else pre,
         bos=_special(header, "bos_token_id", bos, len(tokens)),
         eos=_special(header, "eos_token_id", eos, len(tokens)),
         add_bos=add_bos or model == "gemma4" or (kind == "BPE" and pre == "gemma4"),
-        add_eos=_stated(header, "add_eos_token", add_eos),
+        add_eos=add_eos,
         tokens=tokens,
         types=header.token_types,
         merges=header.raw("tokenizer.ggml.merges"),
         merge_count=header.count("tokenizer.ggml.merges"),
         marks={name: token for name, token in marks.items() if token is not None},
     )
-
-
-def _stated(header: Header, key: str, default: bool) -> bool:
-    value = header.flag(f"tokenizer.ggml.{key}")
-    return default if value is None else value
 
 
 def _special(header: Header, key: str, default: int | None, size: int) -> int | None:
@@ -119,10 +109,8 @@ def _special(header: Header, key: str, default: int | None, size: int) -> int | 
 # Text tokens are the same where they add the same bytes to a text, however each file writes them; control tokens where
 # they have the same name or the same purpose (the end of an answer, the marks around a gap).
 
-LEAST_SHARED = 0.1
-"""Share of the smaller vocabulary that both must have; with less (the 256 bytes, say) next to nothing is guessed."""
-READABLE = frozenset(("BPE", "SPM", "UGM", "WPM"))
-"""Kinds of tokenizers whose tokens `piece` can read."""
+LEAST_SHARED = 0.1  # of the smaller vocabulary, that both must have; with less (the 256 bytes, say) little is guessed
+READABLE = frozenset(("BPE", "SPM", "UGM", "WPM"))  # kinds of tokenizers whose tokens `piece` can read
 _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
 _SPACE = "\u2581".encode()
 _BYTE_TEXT = re.compile(rb"<0x[0-9a-fA-F]{2}.", re.DOTALL)
@@ -139,16 +127,11 @@ class SharedVocabulary:
 
     target_size: int
     draft_size: int
-    target_ids: Tokens
-    """int32[n], ascending."""
-    draft_ids: Tokens
-    """int32[n], the draft's ids of the same tokens."""
-    controls: Mapping[int, int]
-    """Those among them that are no text: the target's id -> the draft's."""
-    byte_ids: Mapping[int, int]
-    """Byte -> the draft's token of that byte alone, as far as it has one."""
-    foreign: int = 0
-    """Texts of the draft's tokens that no token of the target has."""
+    target_ids: Tokens  # int32[n], ascending
+    draft_ids: Tokens  # int32[n], the draft's ids of the same tokens
+    controls: Mapping[int, int]  # those among them that are no text: the target's id -> the draft's
+    byte_ids: Mapping[int, int]  # byte -> the draft's token of that byte alone, as far as it has one
+    foreign: int = 0  # texts of the draft's tokens that no token of the target has
 
     def __len__(self) -> int:
         return len(self.target_ids)
@@ -159,100 +142,67 @@ class SharedVocabulary:
         return len(self) >= max(1.0, LEAST_SHARED * min(self.target_size, self.draft_size))
 
 
-def share(target: Vocabulary, draft: Vocabulary) -> SharedVocabulary:
+def share(target: FileVocabulary, draft: FileVocabulary) -> SharedVocabulary:
     """Compares two vocabularies token by token; of several tokens with the same bytes the first that is no bare byte
     counts, which is the one that models say. Each must have as many types as tokens, or none."""
     ours, theirs = _texts(target), _texts(draft)
     same = {token: theirs[text] for text, token in ours.items() if text in theirs}
-    foreign = len(theirs) - len(same)
-    controls = _controls(target, draft, same)
-    same |= controls
-    order = sorted(same)
-    return SharedVocabulary(
-        target.size,
-        draft.size,
-        np.array(order, dtype=np.int32),
-        np.array([same[token] for token in order], dtype=np.int32),
-        controls,
-        {text[0]: token for text, token in theirs.items() if len(text) == 1},
-        foreign,
-    )
-
-
-def _controls(target: Vocabulary, draft: Vocabulary, same: Mapping[int, int]) -> dict[int, int]:
-    """Tokens that at least one of the two reads as control tokens and that mean the same."""
-    found: dict[int, int] = {}
+    foreign, controls = len(theirs) - len(same), dict[int, int]()
     taken = set(same.values())
-    theirs, purposes = _names(draft), _purposes(draft)
-    pairs = [(token, theirs[name]) for name, token in _names(target).items() if name in theirs]
-    pairs += [(token, purposes[name]) for name, token in _purposes(target).items() if name in purposes]
-    for ours, other in pairs:
-        if ours not in same and ours not in found and other not in taken:
-            found[ours] = other
-            taken.add(other)
-    return found
+    for own, others in ((_names(target), _names(draft)), (_purposes(target), _purposes(draft))):
+        for one, other in ((token, others[name]) for name, token in own.items() if name in others):
+            if one not in same and one not in controls and other not in taken:  # one of the two reads it as control
+                controls[one] = other
+                taken.add(other)
+    pairs = np.array(sorted((same | controls).items()), dtype=np.int32).reshape(-1, 2)
+    bare = {text[0]: token for text, token in theirs.items() if len(text) == 1}
+    ids = (np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]))
+    return SharedVocabulary(target.size, draft.size, *ids, controls, bare, foreign)
 
 
-def _purposes(found: Vocabulary) -> dict[str, int]:
+def _purposes(found: FileVocabulary) -> Mapping[Any, int]:
     """What control tokens are for. A file that names no end of a turn ends it with `eos`."""
-    purposes = dict(found.marks)
-    if found.eos is not None:
-        purposes = {"eot": found.eos, **purposes, "eos": found.eos}
-    return purposes
+    return found.marks if found.eos is None else {"eot": found.eos, **found.marks, "eos": found.eos}
 
 
-def _names(found: Vocabulary) -> Ids:
+def _names(found: FileVocabulary) -> Mapping[Any, int]:
     """Control tokens, and those a file's author added, by name."""
     names: Ids = {}
     for wanted in (_CONTROL, _USER_DEFINED):
-        for token in (token for token, kind in enumerate(found.types) if kind == wanted):
-            names.setdefault(found.tokens[token], token)
+        for token, kind in enumerate(found.types):
+            if kind == wanted:
+                names.setdefault(found.tokens[token], token)
     return names
 
 
-def _texts(found: Vocabulary) -> Ids:
+def _texts(found: FileVocabulary) -> Ids:
     """Text tokens by the bytes they add."""
     texts: Ids = {}
     bare: Ids = {}
-    for token, (kind, text) in enumerate(_pieces(found)):
-        if text:
-            (bare if kind == _BYTE else texts).setdefault(text, token)
+    by_letters = found.kind == "BPE" and found.pre != "gemma4"
+    types = found.types if len(found.types) == found.size else [_NORMAL] * found.size
+    for token, (kind, text) in enumerate(zip(types, found.tokens, strict=True) if found.kind in READABLE else ()):
+        if kind == _NORMAL and by_letters:  # byte-level BPE writes bytes as letters; a text that uses others is none
+            try:
+                piece = bytes([_LETTERS[letter] for letter in text.decode()])
+            except (KeyError, UnicodeDecodeError):
+                continue
+        elif kind == _NORMAL:
+            piece = text.replace(_SPACE, b" ")
+        elif kind == _BYTE:
+            piece = bytes.fromhex(text[3:5].decode()) if _BYTE_TEXT.fullmatch(text) else b""
+        else:
+            piece = text if kind == _USER_DEFINED else b""
+        if piece:
+            (bare if kind == _BYTE else texts).setdefault(piece, token)
     return bare | texts
 
 
-def _pieces(found: Vocabulary) -> Iterator[tuple[int, bytes]]:
-    """(type, bytes) of every token; b"" for what is no text."""
-    if found.kind not in READABLE:
-        return
-    by_letters = found.kind == "BPE" and found.pre != "gemma4"
-    types = found.types if len(found.types) == found.size else [_NORMAL] * found.size
-    for kind, text in zip(types, found.tokens, strict=True):
-        if kind == _NORMAL:
-            yield kind, _decoded(text) if by_letters else text.replace(_SPACE, b" ")
-        elif kind == _USER_DEFINED:
-            yield kind, text
-        elif kind == _BYTE:
-            yield kind, bytes.fromhex(text[3:5].decode()) if _BYTE_TEXT.fullmatch(text) else b""
-        else:
-            yield kind, b""
-
-
-def _decoded(text: bytes) -> bytes:
-    """The bytes that byte-level BPE writes as letters; b"" for a text that uses others."""
-    try:
-        return bytes([_LETTERS[letter] for letter in text.decode()])
-    except (KeyError, UnicodeDecodeError):
-        return b""
-
-
 MOST_SIZE_DIFFERENCE = 128
-FIRST_COMPARED = 5
-"""Tokens before this one (unknown, begin, end, padding) may be written differently."""
+FIRST_COMPARED = 5  # tokens before this one (unknown, begin, end, padding) may be written differently
 
-TRAINED_FOR = "localspec.trained_for"
-"""Key of a file's metadata: the sha256 of the target that `localspec train` made it for."""
-_MOST_FOREIGN = 16
-"""Texts of such a file's tokens that its target may lack: names of control tokens that one of the two reads as text."""
+TRAINED_FOR = "localspec.trained_for"  # key of a file: the sha256 of the target that `localspec train` made it for
+_MOST_FOREIGN = 16  # texts of its tokens that its target may lack: control tokens that one of the two reads as text
 
 _WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 
@@ -261,12 +211,10 @@ _WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 class Difference:
     """The first fact in which target and draft differ."""
 
-    fact: str
-    """Such as "eos" or "token text"."""
+    fact: str  # such as "eos" or "token text"
     target: str
     draft: str
-    token: int | None = None
-    """The first differing token, where the fact is about one."""
+    token: int | None = None  # the first differing token, where the fact is about one
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,28 +222,20 @@ class Match:
     """What there is to say about a pair."""
 
     fits: bool
-    method: str
-    """How the draft file would draft: "draft", "eagle3", "mtp", ...; see `heads.draft_kind`."""
+    method: str  # how the draft file would draft: "draft", "eagle3", "mtp", ...; see `heads.draft_kind`
     verdict: str
     difference: Difference | None = None
-    warnings: tuple[str, ...] = ()
-    """Sentences about what differs and does no harm to the text."""
-    masked: int = 0
-    """Ids of the draft beyond the target's vocabulary, which it may not guess."""
-    shared: SharedVocabulary | None = None
-    """What both vocabularies have, where tokenizers differ and it was asked for."""
+    warnings: tuple[str, ...] = ()  # sentences about what differs and does no harm to the text
+    masked: int = 0  # ids of the draft beyond the target's vocabulary, which it may not guess
+    shared: SharedVocabulary | None = None  # what both vocabularies have, where tokenizers differ and it was asked for
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; `shared` is a number of tokens."""
+        """`shared` is a number of tokens."""
         return asdict(replace(self, shared=None)) | {"shared": None if self.shared is None else len(self.shared)}
 
 
 def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """`match`, for those who need a pair that fits.
-
-    Raises:
-        PairError: it does not; the message names the first difference.
-    """
+    """`match`, for those who need a pair that fits. Raises PairError: it does not; names the first difference."""
     found = match(target, draft, cross_tokenizer=cross_tokenizer)
     if not found.fits:
         raise PairError(found.verdict, "`localspec suggest` names drafts that fit.")
@@ -303,15 +243,12 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
 
 def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """Compares two headers; `cross_tokenizer`: whether the draft may have another tokenizer.
-
-    Raises:
-        ModelFileError: a file has not as many types of tokens as tokens, or has changed.
-    """
+    """Compares two headers. Raises ModelFileError: a file has not as many types of tokens as tokens, or has changed."""
     kind, base = draft_kind(draft), draft_kind(target)
 
     def no(why: str, fact: Difference, shared: SharedVocabulary | None = None) -> Match:
-        return Match(False, kind.method, f"{_subject(target, draft)}: {why}.", fact, shared=shared)
+        verdict = f"{draft.path.name} cannot draft for {target.path.name}: {why}."
+        return Match(False, kind.method, verdict, fact, shared=shared)
 
     if base.is_head or not base.drafts:
         fact = Difference("kind of file", base.sentence, kind.sentence)
@@ -329,7 +266,11 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
     if kind.is_head and not theirs.kind:
         note = "the head brings no tokenizer: that it was trained for this target is taken from its sizes alone"
         return Match(True, kind.method, f"{fits}.", None, (note,))
-    notes = (*_templates(target, draft, kind), *_states(target, draft))
+    notes = [*_templates(target, draft, kind)]
+    for name, header in (("target", target), ("draft", draft)):
+        if keeps_state(header):
+            layers = f"has recurrent layers ({header.architecture})"
+            notes.append(f"the {name} {layers}, whose guesses cannot simply be taken back")
     difference = next(differences(ours, theirs), None)
     if difference is None:
         more = max(0, theirs.size - ours.size)
@@ -351,11 +292,7 @@ def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
     return no(words + (f"; {_WAY_OUT}" if may_cross else ""), difference)
 
 
-def _subject(target: Header, draft: Header) -> str:
-    return f"{draft.path.name} cannot draft for {target.path.name}"
-
-
-def differences(target: Vocabulary, draft: Vocabulary) -> Iterator[Difference]:
+def differences(target: FileVocabulary, draft: FileVocabulary) -> Iterator[Difference]:
     """What keeps a pair apart, in the order of the rule; of the token texts the first that differs only."""
     if target.kind != draft.kind or not target.kind:
         yield Difference("kind of tokenizer", target.kind or "none", draft.kind or "none")
@@ -379,15 +316,14 @@ def _in_words(difference: Difference) -> str:
     if difference.fact == "kind of tokenizer":
         return f"their tokenizers are of different kinds ({ours}, {theirs})"
     if difference.fact == "size":
-        return (
-            f"the target has {ours} tokens, the draft model {theirs}; {MOST_SIZE_DIFFERENCE} more or less are allowed"
-        )
+        allowed = f"{MOST_SIZE_DIFFERENCE} more or less are allowed"
+        return f"the target has {ours} tokens, the draft model {theirs}; {allowed}"
     if difference.token is not None:
         return f"token {difference.token} is {ours!r} in the target and {theirs!r} in the draft model"
     return f"{difference.fact} is {ours} in the target and {theirs} in the draft model"
 
 
-def _harmless(target: Vocabulary, draft: Vocabulary) -> Iterator[str]:
+def _harmless(target: FileVocabulary, draft: FileVocabulary) -> Iterator[str]:
     for token in range(min(FIRST_COMPARED, target.size, draft.size)):
         if target.tokens[token] != draft.tokens[token]:
             yield f"token {token} is {target.text(token)!r} in the target and {draft.text(token)!r} in the draft"
@@ -418,17 +354,10 @@ def _templates(target: Header, draft: Header, kind: DraftKind) -> Iterator[str]:
     elif theirs is None:
         yield "the draft has no chat template (a base model?): it reads the target's chat format, which it may not know"
     elif len({re.sub(r"\{#.*?#\}|\s+", "", text, flags=re.DOTALL) for text in (ours, theirs)}) > 1:
-        only = ", ".join(sorted(template_marks(ours) ^ template_marks(theirs))[:4])
-        if only:
+        if only := ", ".join(sorted(template_marks(ours) ^ template_marks(theirs))[:4]):
             yield f"chat templates use different marks ({only}): the draft reads the target's and may guess worse"
         else:
             yield "chat templates differ in details; both models read the prompt as the target's writes it"
-
-
-def _states(target: Header, draft: Header) -> Iterator[str]:
-    for name, header in (("target", target), ("draft", draft)):
-        if keeps_state(header):
-            yield f"the {name} has recurrent layers ({header.architecture}), whose guesses cannot simply be taken back"
 
 
 def template_marks(template: str) -> frozenset[str]:
@@ -446,8 +375,7 @@ def rank(method: str, mixture: bool = False) -> int:
 
 
 def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str:
-    """Why a file cannot be taken as the drafter of a model of these files, `whole` = even if it is a whole model: a
-    clause; "" = it can."""
+    """Why a file cannot be the drafter of a model, even a `whole` one, or only a head: a clause; "" = it can."""
     kind, model = draft_kind(draft), target[0]
     if not kind.drafts:
         return f"it is {kind.sentence}"
@@ -458,7 +386,8 @@ def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str
     if fault := misfit(target, draft):
         return fault
     found = match(model, draft)
-    return "" if found.fits else found.verdict.removeprefix(f"{_subject(model, draft)}: ").rstrip(".")
+    subject = f"{draft.path.name} cannot draft for {model.path.name}: "
+    return "" if found.fits else found.verdict.removeprefix(subject).rstrip(".")
 
 
 def irreversible(model: Header) -> str:

@@ -16,31 +16,26 @@ from localspec.errors import ModelFileError
 from localspec.gguf import Header, Tensor, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.methods import OF_ITS_OWN, ROWS
-from localspec.models.facts import checkpoint
+from localspec.models.facts import heads
 from localspec.models.facts.heads import nextn_layers
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _MOST_LAYERS = 4096
-_SHARED_FROM = {"gemma3n": 20}
-"""Architectures whose layers from this one on use the cache of an earlier one, though the header does not say so."""
+_SHARED_FROM = {"gemma3n": 20}  # from this layer on they use an earlier one's cache, though the header does not say so
 _MIB = 1 << 20
 
 
 @dataclass(slots=True)
-class Layer:
+class LayerShape:
     """One layer; widths are elements of a row."""
 
-    weights: int = 0
-    """Bytes, without tensors that overrides move."""
-    key: int = 0
-    """Keys a token leaves in the cache; 0 = none."""
+    weights: int = 0  # bytes, without tensors that overrides move
+    key: int = 0  # keys a token leaves in the cache; 0 = none
     value: int = 0
     query: int = 0
     heads: int = 0
-    feed_forward: int = 0
-    """Intermediate rows alive at once: gate, up and their product, of every expert in use."""
-    state: int = 0
-    """Elements of recurrent state a slot keeps."""
+    feed_forward: int = 0  # intermediate rows alive at once: gate, up and their product, of every expert in use
+    state: int = 0  # elements of recurrent state a slot keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +44,15 @@ class ModelShape:
 
     name: str
     architecture: str
-    layers: tuple[Layer, ...] = field(repr=False)
-    embedding: int
-    """Elements of a hidden row."""
+    layers: tuple[LayerShape, ...] = field(repr=False)
+    embedding: int  # elements of a hidden row
     vocabulary: int
-    input_bytes: int
-    """Token embeddings and what else stays on the CPU."""
-    output_bytes: int
-    """Output matrix and norm, or the copy of the embeddings that serves as one on a GPU."""
-    tied: bool
-    """Whether the token embeddings are the output matrix too."""
-    windows: bool
-    """Whether some layers attend to a sliding window (a cache and a mask of their own)."""
-    train_context: int
-    """Tokens it was trained for; 0 = not stated."""
-    guessed: bool
-    """Whether parts are taken from experience, not from the header: recurrent layers, multi-token prediction."""
+    input_bytes: int  # token embeddings and what else stays on the CPU
+    output_bytes: int  # output matrix and norm, or the copy of the embeddings that serves as one on a GPU
+    tied: bool  # whether the token embeddings are the output matrix too
+    windows: bool  # whether some layers attend to a sliding window (a cache and a mask of their own)
+    train_context: int  # tokens it was trained for; 0 = not stated
+    guessed: bool  # whether parts are taken from experience: recurrent layers, multi-token prediction
     moved: Mapping[str, int] = field(default_factory=dict)
     """{device: bytes of layers' tensors that overrides put there}; they count nowhere else."""
 
@@ -86,24 +74,19 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
         nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
             alone have none.
         spread: whose overrides move tensors.
-
-    Raises:
-        ModelFileError: layer numbers that no model has.
     """
     parts = [headers] if isinstance(headers, Header) else list(headers)
     header, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
     layers: list[dict[str, Tensor]] = []
     others: dict[str, Tensor] = {}
     for tensor in tensors:
-        found = _LAYER.match(tensor.name)
-        if found is None:
+        if (found := _LAYER.match(tensor.name)) is None:
             others[tensor.name] = tensor
             continue
         index = int(found[1]) if len(found[1]) < 6 else _MOST_LAYERS
         if index >= _MOST_LAYERS:
             raise ModelFileError(f"{header.path} is corrupt: it names a layer {found[1][:12]}.")
-        while len(layers) <= index:
-            layers.append({})
+        layers += [{} for _ in range(index + 1 - len(layers))]
         layers[index][found[2]] = tensor
     embedded, output = others.get("token_embd.weight"), others.get("output.weight")
     output_bytes = sum(tensor.size for name, tensor in others.items() if name.startswith("output"))
@@ -111,7 +94,12 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
     shared = header.number("attention.shared_kv_layers")  # the last layers, which keep no keys of their own
     shared_from = max(0, len(layers) - shared) if shared > 0 else _SHARED_FROM.get(header.architecture, len(layers))
     read = [_layer(header, index, parts, index < shared_from, nextn) for index, parts in enumerate(layers)]
-    moved = _moved(layers, read, spread)
+    moved = Counter[str]()  # out of the layers, by the device that overrides give them
+    for tensors_of, layer in zip(layers, read, strict=True):
+        for tensor in tensors_of.values():
+            if (device := spread.device_of(tensor.name)) is not None:
+                moved[device] += tensor.size
+                layer.weights -= tensor.size
     in_layers = sum(layer.weights for layer in read) + sum(moved.values())
     return ModelShape(
         name=header.name,
@@ -125,20 +113,8 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
         windows=header.number("attention.sliding_window") > 0,
         train_context=max(0, header.context_length),
         guessed=any(layer.state for layer in read) or any(".nextn." in tensor.name for tensor in tensors),
-        moved=moved,
+        moved=dict(moved),
     )
-
-
-def _moved(layers: Sequence[dict[str, Tensor]], read: Sequence[Layer], spread: Spread) -> dict[str, int]:
-    """Bytes of layers' tensors by the device that overrides give them; takes them out of the layers."""
-    found = Counter[str]()
-    for parts, layer in zip(layers, read, strict=True):
-        for tensor in parts.values():
-            device = spread.device_of(tensor.name)
-            if device is not None:
-                found[device] += tensor.size
-                layer.weights -= tensor.size
-    return dict(found)
 
 
 def _rows(tensor: Tensor | None, axis: int = 1) -> int:
@@ -153,14 +129,14 @@ def _per_layer(header: Header, key: str, index: int) -> int:
     return min(max(value, 0), _MIB)
 
 
-def _layer(header: Header, index: int, parts: dict[str, Tensor], own_cache: bool, nextn: bool) -> Layer:
+def _layer(header: Header, index: int, parts: dict[str, Tensor], own_cache: bool, nextn: bool) -> LayerShape:
     used = any(name.startswith("nextn.") for name in parts) == nextn
     heads = _per_layer(header, "attention.head_count", index)
     embedding = min(header.number("embedding_length"), _MIB)
     head = _per_layer(header, "attention.key_length", index) or embedding // max(heads, 1)
     head_value = _per_layer(header, "attention.value_length", index) or head
     kv_heads = _per_layer(header, "attention.head_count_kv", index) or heads
-    layer = Layer(
+    layer = LayerShape(
         weights=sum(tensor.size for tensor in parts.values()),
         heads=heads,
         query=_rows(parts.get("attn_q.weight")) or heads * head,
@@ -211,30 +187,19 @@ def _state(header: Header, parts: dict[str, Tensor]) -> int:
 # A cache may come to take memory for all of them. The answer must not change from one start to the next, because
 # saved caches depend on it; so it follows from the files and from all the memory there is, not from what is free.
 
-LONGEST_DEFAULT = 32_768
-"""Tokens at most: enough for a long chat with files in it."""
-LEAST_DEFAULT = 8_192
-"""Tokens at least, where weights and cache fit memory at all."""
-FALLBACK_LENGTH = 2_048
-"""Tokens where not even that fits."""
-MEMORY_DIVISOR = 8
-"""Caches take at most this part of memory, or what `LEAST_DEFAULT` takes."""
-PROCESS_BYTES = 512 << 20
-"""Bytes that Python and llama.cpp need besides weights and caches (`fit.MARGINS`)."""
-_CELL_STEP = 256
-"""llama.cpp makes caches of whole multiples of this."""
+LONGEST_DEFAULT = 32_768  # tokens at most: enough for a long chat with files in it
+LEAST_DEFAULT = 8_192  # tokens at least, where weights and cache fit memory at all
+FALLBACK_LENGTH = 2_048  # tokens where not even that fits
+MEMORY_DIVISOR = 8  # caches take at most this part of memory, or what `LEAST_DEFAULT` takes
+PROCESS_BYTES = 512 << 20  # bytes that Python and llama.cpp need besides weights and caches (`fit.MARGINS`)
+_CELL_STEP = 256  # llama.cpp makes caches of whole multiples of this
 
 
 def default_context(
     target: ModelShape, draft: ModelShape | None = None, slots: int = 1, total_bytes: int = 0, element: float = 2.0
 ) -> int:
-    """Tokens a slot can hold, at most as many as the target was trained for.
-
-    Args:
-        slots: each has a cache of its own.
-        total_bytes: all memory of the machine; 0 = unknown.
-        element: bytes of an element of the target's cache (the draft's have 2).
-    """
+    """Tokens a slot can hold, at most as many as the target was trained for. `total_bytes`: of all memory; 0 = unknown.
+    `element`: bytes of an element of the target's cache (the draft's have 2)."""
     token = slots * _token_bytes(target, draft, element)
     found = LONGEST_DEFAULT
     if token and total_bytes:
@@ -255,32 +220,25 @@ def is_small(
 
 def _token_bytes(target: ModelShape, draft: ModelShape | None, element: float) -> float:
     """Of keys and values that a token leaves in the caches of both."""
-    return sum(
-        size * sum(layer.key + layer.value for layer in shape.layers)
-        for shape, size in ((target, element), (draft, 2.0))
-        if shape is not None
-    )
+    shapes = [(target, element)] if draft is None else [(target, element), (draft, 2.0)]
+    return sum(size * sum(layer.key + layer.value for layer in shape.layers) for shape, size in shapes)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
     """What a trained head takes of memory beside its target, as far as its files tell: never less than it will."""
 
-    model: ModelShape | None = None
-    """What llama.cpp runs, in a context of its own; None = localspec computes it."""
-    weights: int = 0
-    """Bytes of the matrices that localspec computes with."""
-    token_bytes: int = 0
-    """Kept of each token of a slot: the target's hidden states in F16, and keys and values that localspec keeps."""
-    all_rows: bool = False
-    """Whether the target computes logits of whole prompts for it."""
+    model: ModelShape | None = None  # what llama.cpp runs, in a context of its own; None = localspec computes it
+    weights: int = 0  # bytes of the matrices that localspec computes with
+    token_bytes: int = 0  # of each token of a slot: hidden states in F16, and keys and values that localspec keeps
+    all_rows: bool = False  # whether the target computes logits of whole prompts for it
 
 
 def head_shape(path: Path, method: str, target: Header) -> HeadShape:
     """Of a head's file or folder that drafts by one of `methods.HEADS` for this target."""
-    if not checkpoint.is_checkpoint(path):
+    if not heads.is_checkpoint(path):
         return gguf_head(read_parts(path), method, target)
-    weights, width = sum(file.stat().st_size for file in checkpoint.weights_of(path)), _width(target)
+    weights, width = sum(file.stat().st_size for file in heads.weights_of(path)), _width(target)
     if method != "eagle":
         return HeadShape(None, weights, _state_bytes(method, target))
     weights += target.count("tokenizer.ggml.tokens") * (width + 4)  # the target's output matrix in 8 bits

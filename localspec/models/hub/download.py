@@ -1,5 +1,4 @@
-"""One model of a pull: its files and headers, and how the files come into the shared Hugging Face cache, or, from other
-addresses, into a folder of ours.
+"""One model of a pull: its files and headers, and how the files come into the Hugging Face cache, or a folder of ours.
 
 huggingface_hub moves the bytes and lays out its cache; what is added here: a partial file that survives any
 interruption and is gone on with, a sha256 check of what is really on disk before anything is called complete, several
@@ -13,7 +12,6 @@ import hashlib
 import io
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,27 +24,24 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import WeakFileLock
 
 from localspec import paths
-from localspec.errors import Cancelled, DownloadError, LocalspecError, ModelError, ModelFileError
+from localspec.errors import Cancelled, DownloadError, ModelError, ModelFileError
 from localspec.gguf import Header, read_header, read_header_from
 from localspec.models.facts.heads import draft_kind
 from localspec.models.hub import names
 from localspec.models.hub.hub import Hub, Listing, passing
-from localspec.models.hub.names import Choice, RemoteFile, RepositoryName, Url
+from localspec.models.hub.names import RemoteFile, RepositoryModel, RepositoryName, Url
 from localspec.models.installed.catalog import ModelEntry
 from localspec.models.installed.store import Store
 
-PARTIAL = ".localspec.incomplete"
-"""Ending of a file that has come in part."""
-AT_ONCE = 4
-"""Files fetched in parallel."""
+PARTIAL = ".localspec.incomplete"  # ending of a file that has come in part
+AT_ONCE = 4  # files fetched in parallel
 _MOST_FAILURES = 3  # without a new byte
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BLOCK_BYTES = 1 << 20
 
 constants.DOWNLOAD_CHUNK_SIZE = _BLOCK_BYTES  # a cut connection loses what is not yet written: 1 MiB instead of 10
 
-Report = Callable[[str, int, int, str], None]
-"""(file, bytes done, bytes in all, "loading", "checking" or "waiting"), from several threads."""
+Report = Callable[[str, int, int, str], None]  # (file, done, in all, "loading", "checking" or "waiting"), in threads
 
 
 class Fetched(NamedTuple):
@@ -61,11 +56,9 @@ class Transfer:
     """A file to fetch, and where it goes."""
 
     file: RemoteFile
-    repository: str = ""
-    """"" = not from the hub."""
+    repository: str = ""  # "" = not from the hub
     commit: str = ""
-    folder: Path = Path()
-    """For files that are not from the hub."""
+    folder: Path = Path()  # for files that are not from the hub
 
     @property
     def where(self) -> str:
@@ -103,31 +96,27 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One model somebody wants, before the net was asked."""
+    """One model that is wanted, before the net was asked."""
 
     source: RepositoryName | Url
     role: str = "target"
-    name: str = ""
-    """What it will be called; "" = after its source."""
+    name: str = ""  # what it will be called; "" = after its source
     revision: str = ""
-    sha256: str = ""
-    """Known beforehand, as from the catalogue."""
+    sha256: str = ""  # known beforehand, as from the catalogue
     licence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PullPart:
     """One model of a pull: its files, and their headers, read by range."""
 
     name: str
     role: str
-    origin: str
-    """Repository or address."""
-    choice: Choice
+    origin: str  # repository or address
+    choice: RepositoryModel
     headers: tuple[Header, ...]
     transfers: tuple[Transfer, ...]
-    others: tuple[Choice, ...] = ()
-    """What else the repository has of this model."""
+    others: tuple[RepositoryModel, ...] = ()  # what else the repository has of this model
     listing: Listing | None = None
     licence: str = ""
 
@@ -148,79 +137,64 @@ class Part:
 
 
 def wish_for(entry: ModelEntry, role: str, revision: str = "") -> Wish:
-    """What a model of the catalogue asks for.
-
-    Raises:
-        ModelError: it is shipped with localspec.
-    """
+    """What a model of the catalogue asks for. Raises ModelError: it is shipped with localspec."""
     if entry.bundled:
-        raise ModelError(
-            f"{entry.name!r} is shipped with localspec; there is nothing to pull.", "localspec run uses it."
-        )
+        text = f"{entry.name!r} is shipped with localspec; there is nothing to pull."
+        raise ModelError(text, "localspec run uses it.")
     source = RepositoryName(entry.repository, entry.quant, entry.file)
     role = entry.role if role == "draft" else role
     sha256 = "" if revision and revision != entry.revision else entry.sha256
     return Wish(source, role, entry.name, revision or entry.revision, sha256, entry.licence)
 
 
-def part_of(wish: Wish, hub: Hub, store: Store) -> Part:
-    """The files that a wish means, and their headers.
-
-    Raises:
-        ModelError: no such file, or one that cannot be what it is wished for.
-    """
+def part_of(wish: Wish, hub: Hub, store: Store) -> PullPart:
+    """The files that a wish means, and their headers. Raises ModelError: no such file, or one that cannot be that."""
     if isinstance(wish.source, Url):
         file = hub.url_file(wish.source)
-        choice = Choice(names.quant_of(file.name), (file,))
+        choice = RepositoryModel(names.quant_of(file.name), (file,))
         name = file.name.removesuffix(".gguf")
         if any(entry.name == name and entry.origin != wish.source.url for entry in store.entries()):
             name = f"{name}-{file.blob[:8]}"  # many addresses end in model.gguf
         transfers = (Transfer(file, folder=store.files / file.blob),)
-        return Part(name, wish.role, wish.source.url, choice, _headers(wish, transfers, hub), transfers)
+        return PullPart(name, wish.role, wish.source.url, choice, _headers(wish, transfers, hub), transfers)
     listing = hub.listing(wish.source.repository, wish.revision)
     choice = names.choose(wish.source, listing.files)
     if wish.sha256 and choice.files[0].sha256 not in ("", wish.sha256):
-        raise ModelError(
-            f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256).",
-            f"Look at {hub.endpoint}/{listing.repository} and pull {listing.repository}:{choice.quant} by name.",
-        )
+        text = f"{choice.files[0].name} of {listing.repository} is not the file the catalogue lists (another sha256)."
+        way = f"pull {listing.repository}:{choice.quant} by name"
+        raise ModelError(text, f"Look at {hub.endpoint}/{listing.repository} and {way}.")
     return chosen(wish, listing, choice, hub)
 
 
-def chosen(wish: Wish, listing: Listing, choice: Choice, hub: Hub) -> Part:
-    """One choice of a repository, and its headers; raises as `part_of`.
-
-    A model is called `user/repo:QUANT` where that is clear; a drafter that lies beside it, by its file.
-    """
+def chosen(wish: Wish, listing: Listing, choice: RepositoryModel, hub: Hub) -> PullPart:
+    """A model of a repository, called `user/repo:QUANT` where that is clear, else by its file; raises as `part_of`."""
     transfers = tuple(Transfer(file, listing.repository, listing.commit) for file in choice.files)
     others = names.choices(listing.files)
     alone = bool(choice.quant) and [other for other in others if other.quant == choice.quant] == [choice]
     name = wish.name or listing.repository + (f":{choice.quant}" if alone else f"/{choice.files[0].name}")
     headers, rest = _headers(wish, transfers, hub), tuple(other for other in others if other != choice)
-    return Part(name, wish.role, listing.repository, choice, headers, transfers, rest, listing, wish.licence)
+    return PullPart(name, wish.role, listing.repository, choice, headers, transfers, rest, listing, wish.licence)
 
 
 def _headers(wish: Wish, transfers: Sequence[Transfer], hub: Hub) -> tuple[Header, ...]:
-    """Of all files; refuses what cannot be part of a pair."""
-    headers = tuple(_header(transfer, hub) for transfer in transfers)
+    """Of all files, by range, or from the disk where one lies complete; refuses what cannot be part of a pair."""
+    headers = list[Header]()
+    for transfer in transfers:
+        file, called = transfer.file, f"{transfer.where}/{transfer.file.name}"
+        local = transfer.link(hub) if hub.offline else transfer.blob(hub)
+        if hub.offline or (local.is_file() and local.stat().st_size == file.size):
+            try:
+                headers.append(replace(read_header(local), path=Path(called)))  # not by its checksum in the cache
+                continue
+            except ModelFileError:
+                if hub.offline:
+                    raise
+        headers.append(read_header_from(hub.reader(file, transfer.where), file.size, called))
     kind = draft_kind(headers[0])
     if not kind.drafts or (kind.is_head and wish.role == "target"):
         name = f"{transfers[0].file.name} of {transfers[0].where}"
         raise ModelError(f"{name} cannot be a {wish.role}: it is {kind.sentence}.")
-    return headers
-
-
-def _header(transfer: Transfer, hub: Hub) -> Header:
-    """By range, or from the disk where the file lies complete."""
-    file, called = transfer.file, f"{transfer.where}/{transfer.file.name}"
-    local = transfer.link(hub) if hub.offline else transfer.blob(hub)
-    if hub.offline or (local.is_file() and local.stat().st_size == file.size):
-        try:
-            return replace(read_header(local), path=Path(called))  # not by its checksum in the cache
-        except ModelFileError:
-            if hub.offline:
-                raise
-    return read_header_from(hub.reader(file, transfer.where), file.size, called)
+    return tuple(headers)
 
 
 def lock_of(partial: Path, cache: Path) -> Path:
@@ -232,11 +206,7 @@ def lock_of(partial: Path, cache: Path) -> Path:
 
 
 def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
-    """Removes interrupted downloads of localspec's from the cache and `folder`; those going on now are left alone.
-
-    Returns:
-        (path, bytes given back) of each.
-    """
+    """Removes interrupted downloads of ours from the cache and `folder`, no running ones; (path, bytes) of each."""
     removed = []
     for partial in sorted([*hub.cache.glob(f"models--*/blobs/*{PARTIAL}"), *folder.glob(f"*/*{PARTIAL}")]):
         lock = lock_of(partial, hub.cache)
@@ -254,23 +224,17 @@ def remove_partials(hub: Hub, folder: Path) -> list[tuple[Path, int]]:
 def fetch_all(
     transfers: Sequence[Transfer], hub: Hub, report: Report, stop: threading.Event | None = None
 ) -> list[Fetched]:
-    """Fetches files in parallel; Ctrl-C or `stop` leaves partial files to go on with.
-
-    Raises:
-        DownloadError: the first failure; the other files are stopped and keep what they have.
-        Cancelled: `stop` was set.
-    """
+    """Fetches files in parallel; Ctrl-C or `stop` (Cancelled) leaves partial files to go on with. Raises DownloadError:
+    the first failure; the other files are stopped and keep what they have."""
     stop = threading.Event() if stop is None else stop
     results: dict[int, Fetched] = {}
     failures: list[BaseException] = []
-    waiting, lock = list(enumerate(transfers)), threading.Lock()
+    waiting = iter([*enumerate(transfers)])  # the workers share it
 
     def work() -> None:
-        while not stop.is_set():
-            with lock:
-                if not waiting:
-                    return
-                index, transfer = waiting.pop(0)
+        for index, transfer in waiting:
+            if stop.is_set():
+                return
             try:
                 results[index] = _Fetch(transfer, hub, report, stop).run()
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
@@ -303,10 +267,6 @@ def _stopped() -> Cancelled:
     return Cancelled("The download was stopped.", "The next pull goes on where it was.")
 
 
-class _Stop(Exception):
-    """Somebody asked to stop."""
-
-
 class _Overflow(Exception):
     """More bytes came than the file has."""
 
@@ -320,7 +280,7 @@ class _PartialFile(io.BufferedWriter):
 
     def write(self, data: Any) -> int:
         if self._stop.is_set():
-            raise _Stop
+            raise _stopped()
         if self.tell() + len(data) > self._limit:
             raise _Overflow
         written = super().write(data)
@@ -342,12 +302,8 @@ class _Fetch:
     stop: threading.Event
 
     def run(self) -> Fetched:
-        """Fetches and checks the file, or finds it complete.
-
-        Raises:
-            DownloadError: not to be had, wrong bytes, or no room; says which.
-            Cancelled: it was stopped.
-        """
+        """Fetches and checks the file, or finds it complete. Raises DownloadError: not to be had, wrong bytes, or no
+        room; says which."""
         transfer, hub, file = self.transfer, self.hub, self.transfer.file
         if hub.offline:
             return self._cached()
@@ -362,7 +318,12 @@ class _Fetch:
         except httpx.HTTPError as error:
             raise hub.explain(error, transfer.where, file.name) from error
         except OSError as error:
-            raise self._disk_error(error, partial) from error
+            text = f"{error.filename or partial} cannot be written: {error.strerror or error}."
+            if error.errno not in _FULL:
+                raise DownloadError(text) from error
+            missing = file.size - (partial.stat().st_size if partial.exists() else 0)
+            text = f"The disk of {partial.parent} is full: {missing} bytes of {file.name} are missing."
+            raise DownloadError(text, "Make room and pull again: what came so far is kept.") from error
 
     def _tell(self, done: int, doing: str) -> None:
         self.report(self.transfer.label, done, self.transfer.file.size, doing)
@@ -378,9 +339,8 @@ class _Fetch:
                     break
                 except TimeoutError:  # filelock's own is one
                     self._tell(0, "waiting")
-                if self.stop.is_set():
+                if self.stop.wait(0.1):
                     raise _stopped()
-                time.sleep(0.1)
             yield
 
     def _checked(self, path: Path) -> str | None:
@@ -414,11 +374,9 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        raise DownloadError(
-            f"{transfer.where} sent wrong bytes for {file.name}: "
-            f"their sha256 is not the promised {file.sha256[:12]}...",
-            "Nothing was kept; try again later, or report it to the repository.",
-        )
+        text = f"{transfer.where} sent wrong bytes for {file.name}"
+        hint = "Nothing was kept; try again later, or report it to the repository."
+        raise DownloadError(f"{text}: their sha256 is not the promised {file.sha256[:12]}...", hint)
 
     def _append(self, partial: Path) -> None:
         """Appends to the partial file until it has its full size."""
@@ -432,11 +390,13 @@ class _Fetch:
                     out.flush()
                     os.fsync(out.fileno())
                     return
+                headers: dict[str, Any] = self.hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
+                if file.version and not file.version.startswith("W/"):
+                    headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
+                self._tell(start, "loading")
                 try:
-                    self._receive(out)
+                    http_get(file.url, out, resume_size=start, headers=headers, expected_size=file.size)
                     continue
-                except _Stop:
-                    raise _stopped() from None
                 except _Overflow:
                     out.empty()
                     text = f"{transfer.where} sends more than the {file.size} bytes {file.name} has."
@@ -456,23 +416,13 @@ class _Fetch:
             if self.stop.wait(min(2.0**failures - 1, 8.0)):
                 raise _stopped()
 
-    def _receive(self, out: _PartialFile) -> None:
-        file = self.transfer.file
-        headers: dict[str, Any] = self.hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
-        if file.version and not file.version.startswith("W/"):
-            headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
-        self._tell(out.tell(), "loading")
-        http_get(file.url, out, resume_size=out.tell(), headers=headers, expected_size=file.size)
-
     def _linked(self, blob: Path, sha256: str) -> Fetched:
         """Lets huggingface_hub link the checked blob into its snapshot."""
         link, checked = self.transfer.link(self.hub), blob.stat()
         if link.is_symlink() and not link.exists():
             link.unlink()  # to a blob that is gone
         found = self._by_hub()
-        linked = found.stat()
-        facts = ((one.st_ino, one.st_size, one.st_mtime_ns) for one in (linked, checked))
-        if len({*facts}) > 1:
+        if len({(one.st_ino, one.st_size, one.st_mtime_ns) for one in (found.stat(), checked)}) > 1:
             text = f"{found} is not the file that was checked: something else changed it."
             raise DownloadError(text, "Pull it again.")
         return Fetched(found, sha256)
@@ -513,12 +463,3 @@ class _Fetch:
             text = f"{found} is damaged: its sha256 is not its name."
             raise DownloadError(text, "Pull it again without --offline.")
         return Fetched(found, sha256)
-
-    def _disk_error(self, error: OSError, partial: Path) -> LocalspecError:
-        if error.errno not in _FULL:
-            return DownloadError(f"{error.filename or partial} cannot be written: {error.strerror or error}.")
-        kept, file = partial.stat().st_size if partial.exists() else 0, self.transfer.file
-        return DownloadError(
-            f"The disk of {partial.parent} is full: {file.size - kept} bytes of {file.name} are missing.",
-            "Make room and pull again: what came so far is kept.",
-        )

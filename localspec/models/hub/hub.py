@@ -29,40 +29,29 @@ from localspec import __version__, paths
 from localspec.errors import DownloadError, LocalspecError, UsageError, reason
 from localspec.models.hub.names import RemoteFile, Url, check_file_name, is_plain_path
 
-_KINDS = ("http", "https", "all")
-"""Of HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, which clients heed."""
+_KINDS = ("http", "https", "all")  # of HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, which clients heed
 
 
 def check_proxies() -> None:
-    """Refuses proxies that no client can be made with, wherever it goes.
-
-    Raises:
-        UsageError: says which variable holds one. An address may have a password, which is not repeated.
-    """
+    """Raises UsageError: a variable holds a proxy that no client can be made with; its password is not repeated."""
     for kind, address in getproxies().items():
         if kind not in _KINDS or not address:
             continue
         try:
             httpx.HTTPTransport(False, trust_env=False, proxy=address if "://" in address else f"http://{address}")
+            continue
         except ImportError:
-            raise _unfit(kind, address, "it needs the package socksio", "Try: pip install socksio") from None
+            why, hint = "it needs the package socksio", "Try: pip install socksio"
         except (ValueError, httpx.InvalidURL):
+            why = "it is no address of an HTTP or SOCKS5 proxy"
             hint = "It must look like http://HOST:PORT; without one, unset it."
-            raise _unfit(kind, address, "it is no address of an HTTP or SOCKS5 proxy", hint) from None
-
-
-def _unfit(kind: str, address: str, why: str, hint: str) -> UsageError:
-    head, _, host = address.rpartition("@")
-    shown = f"{head.partition('://')[0]}://...@{host}" if head else address
-    return UsageError(f"The proxy {shown!r} of {kind.upper()}_PROXY cannot be used: {why}.", hint)
+        head, _, host = address.rpartition("@")
+        shown = f"{head.partition('://')[0]}://...@{host}" if head else address
+        raise UsageError(f"The proxy {shown!r} of {kind.upper()}_PROXY cannot be used: {why}.", hint)
 
 
 def certificates() -> ssl.SSLContext:
-    """The certificates that a server's own is checked with: the system's, or those of SSL_CERT_FILE or SSL_CERT_DIR.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
+    """The system's certificates, or those of SSL_CERT_FILE or SSL_CERT_DIR. Raises UsageError: they cannot be read."""
     try:
         return httpx.create_ssl_context()
     except OSError as error:
@@ -71,18 +60,14 @@ def certificates() -> ssl.SSLContext:
         raise UsageError(f"The certificates {which} cannot be read: {reason(error)}.") from None
 
 
-ReadRange = Callable[[int, int], bytes]
-"""(offset, length) -> at most `length` bytes from there; fewer only at the end of the file."""
+ReadRange = Callable[[int, int], bytes]  # (offset, length) -> bytes from there; fewer at the end of the file
 
 _Result = TypeVar("_Result")
 _RETRY_WAITS = (1.0, 3.0)  # seconds before a question is asked again
-_CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-"""Each says where the library's cache is."""
+_CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")  # where the cache is
 _SHA256, _COMMIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
-logging.getLogger("huggingface_hub").setLevel(
-    logging.ERROR
-)  # its warnings would cut through our progress and sentences
+logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # warnings would cut through our progress and sentences
 if constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
     disable_progress_bars()
 
@@ -92,17 +77,15 @@ class Listing:
     """What a repository holds at one commit."""
 
     repository: str
-    revision: str
-    """As asked; "main" if nothing was."""
+    revision: str  # as asked; "main" if nothing was
     commit: str
     files: tuple[RemoteFile, ...]
     gated: bool = False
-    made_from: tuple[str, ...] = ()
-    """Repositories of the models that these were made from (quantised, fine-tuned), as its tags say."""
+    made_from: tuple[str, ...] = ()  # repositories that these were quantised or fine-tuned from, as its tags say
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRepository:
     """A repository that a search found."""
 
     repository: str
@@ -129,7 +112,7 @@ class Hub:
 
     @property
     def host(self) -> str:
-        """Host (and port) of the hub."""
+        """And its port, if it has one."""
         return urlsplit(self.endpoint).netloc
 
     def headers_for(self, url: str) -> dict[str, str]:
@@ -143,20 +126,14 @@ class Hub:
         return self.cache / repo_folder_name(repo_id=repository, repo_type="model")
 
     def listing(self, repository: str, revision: str = "") -> Listing:
-        """What a repository holds; offline, what of it is in the cache.
-
-        Raises:
-            DownloadError: unreachable, no such repository or revision, no access.
-        """
+        """What a repository holds, offline in the cache. Raises DownloadError: unreachable, unknown, no access."""
         asked = revision or "main"
         if not is_plain_path(asked):  # it names files of the cache, too
             raise UsageError(f"{asked!r} is not the name of a branch, tag or commit.")
         if self.offline:
             return self._cached_listing(repository, asked)
-        info = self._ask(
-            repository,
-            lambda: self._api.model_info(repository, revision=revision or None, files_metadata=True, timeout=30),
-        )
+        how: dict[str, Any] = {"revision": revision or None, "files_metadata": True, "timeout": 30}
+        info = self._ask(repository, lambda: self._api.model_info(repository, **how))
         files = []
         for sibling in info.siblings or []:
             if not sibling.rfilename.endswith(".gguf"):
@@ -176,16 +153,12 @@ class Hub:
 
     def _cached_listing(self, repository: str, revision: str) -> Listing:
         folder = self.folder(repository)
-        commit, snapshot = revision, folder / "snapshots" / revision
         reference = folder / "refs" / revision
-        if reference.is_file():
-            commit = reference.read_text().strip()
-            snapshot = folder / "snapshots" / commit
+        commit = reference.read_text().strip() if reference.is_file() else revision
+        snapshot = folder / "snapshots" / commit
         if not snapshot.is_dir():
-            raise DownloadError(
-                f"{repository} at {revision} is not in the cache ({self.cache}).",
-                "Pull it once without --offline, with HF_HUB_OFFLINE unset.",
-            )
+            text = f"{repository} at {revision} is not in the cache ({self.cache})."
+            raise DownloadError(text, "Pull it once without --offline, with HF_HUB_OFFLINE unset.")
         files = []
         for path in sorted(snapshot.rglob("*.gguf")):
             if not path.exists():
@@ -198,18 +171,13 @@ class Hub:
 
     def remember(self, listing: Listing) -> None:
         """Notes in the cache which commit a branch was at, as huggingface_hub does, so that it is found offline."""
-        if listing.revision == listing.commit:
-            return
-        reference = self.folder(listing.repository) / "refs" / listing.revision
-        with suppress(OSError):  # a convenience; the cache may be read-only
-            paths.write_whole(reference, listing.commit)
+        if listing.revision != listing.commit:
+            with suppress(OSError):  # a convenience; the cache may be read-only
+                paths.write_whole(self.folder(listing.repository) / "refs" / listing.revision, listing.commit)
 
     def url_file(self, url: Url) -> RemoteFile:
-        """The file at an address, at its present version.
-
-        Raises:
-            DownloadError: unreachable, not found, or the server does not state the size.
-        """
+        """The file at an address, at its present version. Raises DownloadError: unreachable, not found, or the server
+        does not state the size."""
         if self.offline:
             raise DownloadError(f"{url} cannot be fetched offline.", "Leave out --offline.")
 
@@ -252,34 +220,31 @@ class Hub:
 
         return read
 
-    def search(self, words: Sequence[str], limit: int = 20) -> list[Found]:
-        """GGUF repositories by words, most downloaded first.
-
-        Raises:
-            DownloadError: unreachable, or offline.
-        """
+    def search(self, words: Sequence[str], limit: int = 20) -> list[FoundRepository]:
+        """GGUF repositories by words, most downloaded first. Raises DownloadError: unreachable, or offline."""
         if self.offline:
             raise DownloadError("There is no search offline.", "Leave out --offline and unset HF_HUB_OFFLINE.")
 
-        def ask() -> list[Found]:
+        def ask() -> list[FoundRepository]:
             # not HfApi.list_models: without a network that waits for half a minute, and says nothing meanwhile
-            wanted: dict[str, str | int] = {
-                "search": " ".join(words),
-                "filter": "gguf",
-                "sort": "downloads",
-                "limit": limit,
-            }
+            wanted = {"search": " ".join(words), "filter": "gguf", "sort": "downloads", "limit": str(limit)}
             url, timeout = f"{self.endpoint}/api/models", constants.HF_HUB_DOWNLOAD_TIMEOUT
             response = get_session().get(url, params=wanted, headers=self.headers_for(url), timeout=timeout)
             hf_raise_for_status(response)
-            rows = ((one["id"], one.get("downloads") or 0, one.get("gated")) for one in response.json()[:limit])
-            return [Found(str(name), int(many), bool(gated), f"{self.endpoint}/{name}") for name, many, gated in rows]
+            found = []
+            for one in response.json()[:limit]:
+                facts = (int(one.get("downloads") or 0), bool(one.get("gated")), f"{self.endpoint}/{one['id']}")
+                found.append(FoundRepository(str(one["id"]), *facts))
+            return found
 
         return self._ask("search", ask)
 
     def _ask(self, where: str, question: Callable[[], _Result], file: str = "") -> _Result:
         """Asks up to three times where waiting may help; failures become sentences."""
-        self.check_way()
+        if not self._way_checked:  # before the library meets proxies and certificates that cannot be used
+            check_proxies()
+            certificates()
+            self._way_checked = True
         for wait in (*_RETRY_WAITS, None):
             try:
                 return question()
@@ -291,19 +256,12 @@ class Hub:
                 time.sleep(wait)
         raise AssertionError("the last wait is None")
 
-    def check_way(self) -> None:
-        """Refuses proxies and certificates of the environment that cannot be used, before the library meets them."""
-        if not self._way_checked:
-            check_proxies()
-            certificates()
-            self._way_checked = True
-
     def explain(self, error: BaseException, where: str, file: str = "") -> DownloadError:
-        """What a failure of httpx or huggingface_hub means, in plain words; `where` is a repository or an address."""
+        """A failure of httpx or huggingface_hub in plain words; `where` is a repository or an address."""
         if isinstance(error, errors.HFValidationError):
             return DownloadError(f"{where!r} is not the name of a repository.")
         if isinstance(error, errors.HfHubHTTPError):
-            return self._explain_status(error, where, file)
+            return self._status(error, where, file)
         if isinstance(error, httpx.TimeoutException):
             seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
             return DownloadError(f"{where}: no answer within {seconds} s.", "Try again; what came so far is kept.")
@@ -314,42 +272,35 @@ class Hub:
         text = f"{where}: the connection failed: {reason(error)}."
         return DownloadError(text, "Try again; what came so far is kept.")
 
-    def _explain_status(self, error: errors.HfHubHTTPError, where: str, file: str) -> DownloadError:
-        status = error.response.status_code
-        page = f"{self.endpoint}/{where}"
+    def _status(self, error: errors.HfHubHTTPError, where: str, file: str) -> DownloadError:
+        status, page, hint = error.response.status_code, f"{self.endpoint}/{where}", ""
+        said = f": {error.server_message.splitlines()[0]}" if error.server_message else ""
+        text = f"{where}: refused with status {status}{said}."
         if status == 401 and "invalid" in str(error.response.headers.get("X-Error-Message", "")).lower():
             source = "in HF_TOKEN" if os.environ.get("HF_TOKEN") else "of `hf auth login`"
-            return DownloadError(
-                f"{self.host} refuses the access token {source}: revoked, expired or mistyped.",
-                f"Make a new one at {self.endpoint}/settings/tokens, or remove it for public models.",
-            )
-        if isinstance(error, errors.GatedRepoError):
-            if self.token:
-                return DownloadError(
-                    f"{where} is gated, and your account has no access to it.",
-                    f"Accept its terms at {page} with the account of your token, then pull again.",
-                )
-            return DownloadError(
-                f"{where} is gated: it needs an account that accepted its terms.",
-                f"Accept them at {page}, then set HF_TOKEN or run `hf auth login`.",
-            )
-        if isinstance(error, errors.RevisionNotFoundError):
-            return DownloadError(f"{where} has no such revision.", f"Branches and tags are listed at {page}/tree/main.")
-        if file and (isinstance(error, errors.RemoteEntryNotFoundError) or status in (404, 410)):
-            return DownloadError(f"{where} has no file {file!r} (any more).", f"See {page} or leave out the file name.")
-        if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+            text = f"{self.host} refuses the access token {source}: revoked, expired or mistyped."
+            hint = f"Make a new one at {self.endpoint}/settings/tokens, or remove it for public models."
+        elif isinstance(error, errors.GatedRepoError) and self.token:
+            text = f"{where} is gated, and your account has no access to it."
+            hint = f"Accept its terms at {page} with the account of your token, then pull again."
+        elif isinstance(error, errors.GatedRepoError):
+            text = f"{where} is gated: it needs an account that accepted its terms."
+            hint = f"Accept them at {page}, then set HF_TOKEN or run `hf auth login`."
+        elif isinstance(error, errors.RevisionNotFoundError):
+            text, hint = f"{where} has no such revision.", f"Branches and tags are listed at {page}/tree/main."
+        elif file and (isinstance(error, errors.RemoteEntryNotFoundError) or status in (404, 410)):
+            text, hint = f"{where} has no file {file!r} (any more).", f"See {page} or leave out the file name."
+        elif isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+            private = "its token may lack access" if self.token else "a private one needs HF_TOKEN or `hf auth login`"
+            text, hint = f"{self.host} shows no repository {where!r}; {private}.", "Try: localspec search WORDS"
             if "://" in where:
-                return DownloadError(f"There is nothing at {where} (status {status}).")
-            hint = "its token may lack access" if self.token else "a private one needs HF_TOKEN or `hf auth login`"
-            return DownloadError(f"{self.host} shows no repository {where!r}; {hint}.", "Try: localspec search WORDS")
-        if status == 429:
-            return DownloadError(f"{self.host} refuses more requests for now (status 429).", "Wait some minutes.")
-        if status >= 500:
-            return DownloadError(
-                f"{where}: the server is in trouble (status {status}).", "Try again later; what came so far is kept."
-            )
-        said = f": {error.server_message.splitlines()[0]}" if error.server_message else ""
-        return DownloadError(f"{where}: refused with status {status}{said}.")
+                text, hint = f"There is nothing at {where} (status {status}).", ""
+        elif status == 429:
+            text, hint = f"{self.host} refuses more requests for now (status 429).", "Wait some minutes."
+        elif status >= 500:
+            text = f"{where}: the server is in trouble (status {status})."
+            hint = "Try again later; what came so far is kept."
+        return DownloadError(text, hint)
 
 
 def passing(error: BaseException) -> bool:

@@ -20,8 +20,7 @@ from localspec.methods import OF_ITS_OWN, TABLE
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 DEFAULT_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q5_K_M", "Q4_K_S", "Q8_0", "Q4_0")
 """Tried in this order when no quantisation was named (llama.cpp's own order is Q4_K_M, Q8_0, then the first file)."""
-HEAD_QUANTS = ("Q8_0", "BF16", "F16")
-"""The same where a repository has only heads that are not part of a whole model: fewer bits guess worse."""
+HEAD_QUANTS = ("Q8_0", "BF16", "F16")  # of a repository with heads alone: fewer bits guess worse
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANT = re.compile(
@@ -40,12 +39,9 @@ class RepositoryName:
     """A model in a repository of the hub."""
 
     repository: str
-    quant: str = ""
-    """As typed; "" = the default rule chooses."""
-    file: str = ""
-    """Path inside the repository; "" = chosen by quant."""
-    revision: str = ""
-    """Branch, tag or commit, where the address carries one."""
+    quant: str = ""  # as typed; "" = the default rule chooses
+    file: str = ""  # path inside the repository; "" = chosen by quant
+    revision: str = ""  # branch, tag or commit, where the address carries one
 
     def __str__(self) -> str:
         return self.repository + (f"/{self.file}" if self.file else f":{self.quant}" if self.quant else "")
@@ -70,24 +66,19 @@ class Url:
 class RemoteFile:
     """A file somewhere else."""
 
-    name: str
-    """Path inside the repository, or the last part of a URL."""
+    name: str  # path inside the repository, or the last part of a URL
     size: int
     url: str
-    sha256: str = ""
-    """Lower-case hex; "" = the server does not say."""
-    blob: str = ""
-    """Its name in the Hugging Face cache: sha256, or git's sha1 for a small file; elsewhere a name for this version."""
-    version: str = ""
-    """What the server calls this version of a plain address (ETag or date), as for If-Range; "" = it does not say."""
+    sha256: str = ""  # Lower-case hex; "" = the server does not say
+    blob: str = ""  # its name in the cache: sha256, or git's sha1 of a small file; elsewhere one for this version
+    version: str = ""  # ETag or date of a plain address, as for If-Range; "" = the server does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RepositoryModel:
     """One model of a repository: a file, or all parts of a split one in order."""
 
-    quant: str
-    """Upper case, such as "Q4_K_M"; "" if the name does not say."""
+    quant: str  # upper case, such as "Q4_K_M"; "" if the name does not say
     files: tuple[RemoteFile, ...]
 
     @property
@@ -111,14 +102,9 @@ def is_server(address: str) -> bool:
 
 
 def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | None:
-    """What `text` names on the net; None if it is not of such a form.
-
-    Args:
-        hub_hosts: further hosts (with port) that speak for the hub, such as that of HF_ENDPOINT.
-
-    Raises:
-        UsageError: an address that leads to no .gguf file, or a file path that leaves its repository.
-    """
+    """What `text` names on the net; None if it is not of such a form. `hub_hosts` (with port), such as that of
+    HF_ENDPOINT, speak for the hub, too. Raises UsageError: an address that leads to no .gguf file, or a file path that
+    leaves its repository."""
     text = text.strip()
     scheme, separator, rest = text.partition("://")
     if separator and scheme in ("http", "https"):
@@ -141,11 +127,11 @@ def parse(text: str, hub_hosts: Sequence[str] = ()) -> RepositoryName | Url | No
         if repository.endswith(".gguf"):
             return None  # a file in a folder
         if quant.endswith(".gguf"):
-            return _in_repository(text, repository, quant)
+            return RepositoryName(repository, file=check_file_name(quant, text))
         return RepositoryName(repository, quant)
     user_repo, file = "/".join(text.split("/")[:2]), "/".join(text.split("/")[2:])
     if file.endswith(".gguf") and _REPOSITORY.fullmatch(user_repo):
-        return _in_repository(text, user_repo, file)
+        return RepositoryName(user_repo, file=check_file_name(file, text))
     return None
 
 
@@ -160,27 +146,19 @@ def _hub_address(text: str, path: str) -> RepositoryName:
     if len(pieces) == 2:
         return RepositoryName(repository, quant)
     if pieces[2] in ("blob", "resolve", "raw") and len(pieces) > 4 and pieces[-1].endswith(".gguf"):
-        return _in_repository(text, repository, "/".join(pieces[4:]), pieces[3])
+        return RepositoryName(repository, file=check_file_name("/".join(pieces[4:]), text), revision=pieces[3])
     if pieces[2] == "tree" and len(pieces) == 4:
         return RepositoryName(repository, revision=pieces[3])
     if pieces[-1].endswith(".gguf"):
-        return _in_repository(text, repository, "/".join(pieces[2:]))
+        return RepositoryName(repository, file=check_file_name("/".join(pieces[2:]), text))
     raise UsageError(f"{text} does not lead to a .gguf file.", f"Try: localspec pull {repository}")
 
 
-def _in_repository(text: str, repository: str, file: str, revision: str = "") -> RepositoryName:
-    check_file_name(file, text)
-    return RepositoryName(repository, file=file, revision=revision)
-
-
-def check_file_name(file: str, where: str) -> None:
-    """Refuses a file path that could leave the folder it is put into.
-
-    Raises:
-        UsageError: absolute, with `..`, backslashes, a drive or control characters.
-    """
+def check_file_name(file: str, where: str) -> str:
+    """The path. Raises UsageError: absolute, or with `..`, backslashes, a drive or control characters."""
     if not is_plain_path(file):
         raise UsageError(f"{where!r} holds the file name {file!r}, which is not a plain path.")
+    return file
 
 
 def is_plain_path(text: str) -> bool:
@@ -199,13 +177,12 @@ def base_name(name: str) -> str:
     """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
     last = _last(name).partition(":")[0].removesuffix(".gguf")
     last = re.sub(r"-gguf$", "", last, flags=re.IGNORECASE)
-    quant = quant_of(last)
-    if quant:
+    if quant := quant_of(last):
         last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)
     return re.sub(r"-gguf$", "", last, flags=re.IGNORECASE).lower()
 
 
-def family(choice: Choice) -> str:
+def family(choice: RepositoryModel) -> str:
     """A choice's file name without its quantisation: the same for all quantisations of one model."""
     return _QUANT.sub("", _last(choice.stem)).lower()
 
@@ -214,16 +191,14 @@ def _last(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def choices(files: Iterable[RemoteFile]) -> list[Choice]:
-    """The models among a repository's files, sorted by size; projectors, importance matrices and vocabularies are not.
-
-    A split model with a part missing is left out. So are drafters, unless the repository has nothing else.
-    """
+def choices(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
+    """The models among a repository's files, sorted by size; projectors, importance matrices and vocabularies are none,
+    a split model with a part missing is left out, and so are drafters, unless the repository has nothing else."""
     found = _whole(files)
     return [choice for choice in found if not drafter_method(choice.stem)] or found
 
 
-def drafters(files: Iterable[RemoteFile]) -> list[Choice]:
+def drafters(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
     """What lies beside the models among a repository's files and is a drafter by its name, sorted by size."""
     found = _whole(files)
     named = [choice for choice in found if drafter_method(choice.stem)]
@@ -239,65 +214,53 @@ def drafter_method(stem: str) -> str:
     return next(name for name, word in _WORDS.items() if re.fullmatch(word, found[1], re.IGNORECASE))
 
 
-def folder_of(choice: Choice) -> str:
+def folder_of(choice: RepositoryModel) -> str:
     """The folder of its files in the repository, "" = the top; of drafters in a folder for such, the one above."""
     folder = choice.stem.rpartition("/")[0]
     return folder.rpartition("/")[0] if _DRAFTER_FILES.fullmatch(_last(folder)) else folder
 
 
-def _whole(files: Iterable[RemoteFile]) -> list[Choice]:
+def _whole(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
     """Models and drafters that are complete, sorted by size."""
     groups: dict[str, dict[int, RemoteFile]] = {}
     counts: dict[str, int] = {}
     for file in files:
-        if not file.name.endswith(".gguf") or _SIDE_FILES.search(file.name):
-            continue
-        base, part, counts[base] = split_of(file.name)
-        groups.setdefault(base, {})[part] = file
+        if file.name.endswith(".gguf") and not _SIDE_FILES.search(file.name):
+            base, part, counts[base] = split_of(file.name)
+            groups.setdefault(base, {})[part] = file
     whole = [
-        Choice(quant_of(base), tuple(parts[number] for number in sorted(parts)))
+        RepositoryModel(quant_of(base), tuple(parts[number] for number in sorted(parts)))
         for base, parts in groups.items()
         if sorted(parts) == list(range(1, counts[base] + 1))
     ]
     return sorted(whole, key=lambda choice: (choice.size, choice.stem))
 
 
-def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> Choice:
-    """The model that `name` means among a repository's files.
-
-    Raises:
-        ModelError: none or several fit; the hint lists what there is.
-    """
+def choose(name: RepositoryName, files: Sequence[RemoteFile]) -> RepositoryModel:
+    """The model that `name` means. Raises ModelError: none or several fit; the hint lists what there is."""
     found = choices(files)
     if not found:
-        raise ModelError(
-            f"{name.repository} holds no complete GGUF model.",
-            f"Try: localspec search {name.repository.split('/')[1]} GGUF",
-        )
+        hint = f"Try: localspec search {name.repository.split('/')[1]} GGUF"
+        raise ModelError(f"{name.repository} holds no complete GGUF model.", hint)
+    offer = ", ".join(f"{choice.quant or choice.stem} ({decimal(choice.size)})" for choice in found)
     if name.file:
         fits = [choice for choice in _whole(files) if any(file.name == name.file for file in choice.files)]
         if not fits:
-            raise ModelError(f"{name.repository} has no file {name.file!r} (any more).", _offer(found))
+            raise ModelError(f"{name.repository} has no file {name.file!r} (any more).", f"It has: {offer}.")
     elif name.quant:
         wanted = name.quant.upper()
         fits = [choice for choice in found if choice.quant == wanted]
         fits = fits or [choice for choice in found if choice.quant.removeprefix("UD-") == wanted.removeprefix("UD-")]
         fits = fits or [choice for choice in found if choice.stem.upper().endswith(wanted)]
         if not fits:
-            raise ModelError(f"{name.repository} has no quantisation {name.quant!r}.", _offer(found))
+            raise ModelError(f"{name.repository} has no quantisation {name.quant!r}.", f"It has: {offer}.")
     else:
         heads = all(drafter_method(choice.stem) not in ("", OF_ITS_OWN) for choice in found)
         order = (*(HEAD_QUANTS if heads else ()), *DEFAULT_QUANTS, found[0].quant)
         by_order = ([choice for choice in found if choice.quant == quant] for quant in order)
         fits = next(group for group in by_order if group)
     if len(fits) > 1:
-        names = ", ".join(choice.files[0].name for choice in fits)
-        raise ModelError(
-            f"{name} means several files: {names}.", f"Name one: {name.repository}/{fits[0].files[0].name}"
-        )
+        several = [choice.files[0].name for choice in fits]
+        hint = f"Name one: {name.repository}/{several[0]}"
+        raise ModelError(f"{name} means several files: {', '.join(several)}.", hint)
     return fits[0]
-
-
-def _offer(found: Sequence[Choice]) -> str:
-    labels = [f"{choice.quant or choice.stem} ({decimal(choice.size)})" for choice in found]
-    return f"It has: {', '.join(labels)}."

@@ -1,57 +1,369 @@
-"""From a name to installed models: planned from headers read by range, then fetched, checked and listed."""
+"""From a name to installed models: planned from headers read by range, then fetched, checked, listed; and what drafts
+for a model: layers inside its file, files beside it, the catalogue, and models of this machine.
+
+`search` is for a model that is pulled, `suggest` for one that is here or only named. Names order what is read; headers
+decide. What is from neither the same owner nor the model's maker is only proposed, with its command.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from shlex import quote
+from typing import TypeAlias
 
 from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
+from localspec.gguf.split import read_parts, split_of
 from localspec.machine import Place, ram, total_ram
-from localspec.methods import HEADS
-from localspec.models.facts import pairing
-from localspec.models.facts.heads import draft_kind
+from localspec.methods import HEADS, OF_ITS_OWN
+from localspec.models.facts.heads import draft_kind, nextn_layers
+from localspec.models.facts.pairing import Match, check, irreversible, match, misfit, rank, refusal
 from localspec.models.facts.shape import HeadShape, default_context, gguf_head, shape_of
 from localspec.models.hub import names
-from localspec.models.hub.download import Part, Report, Wish, chosen, fetch_all, part_of, wish_for
-from localspec.models.hub.drafters import Finding, Reach, search
+from localspec.models.hub.download import PullPart, Report, Wish, chosen, fetch_all, part_of, wish_for
 from localspec.models.hub.hub import Hub
-from localspec.models.hub.names import Url
-from localspec.models.installed.catalog import Catalog
+from localspec.models.hub.names import RepositoryModel, RepositoryName, Url
+from localspec.models.installed.catalog import Catalog, ModelEntry
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings, MemoryPlan
 
-_LOG = logging.getLogger("localspec")
-SPARE_DISK = 256 << 20
-"""Bytes of the disk that a pull leaves free."""
+Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
+"""Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
+_BEST_BITS, _FEWEST_BITS = 8, 4
+"""Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
+_MOST_BASES = 4  # models that a header may say it was made from, of which notice is taken
+_MOST_READ = 6  # drafters of one repository whose headers are read: each may take some MB
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrafterFinding:
+    """A place where a drafter was looked for, and what came of it."""
+
+    name: str  # file of the repository, or model of the catalogue
+    method: str  # of `heads.DraftKind`; before its header was read, as its name or the catalogue says
+    taken: bool
+    why: str  # why it was taken or not: a clause without a full stop
+    bytes: int = 0  # of its files; 0 = unknown, or inside the model
+    command: str = ""  # what pulls it with the model, asked or not; "" = it cannot draft, or is inside
+
+    def line(self) -> str:
+        size = f" ({decimal(self.bytes)})" if self.bytes else ""
+        way = f" ({self.command})" if self.command and not self.taken else ""
+        return f"{self.name}{size} {'taken' if self.taken else 'not taken'}: {self.why}{way}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A drafter before its header is read."""
+
+    name: str
+    method: str
+    bytes: int
+    draft: str  # what `--draft` takes
+    read: Callable[[], PullPart]
+    origin: str  # where it is from, as what is said of it ends if it is taken
+    away: str = ""  # why it is never taken unasked
+    unfit: str = ""  # why it is not taken where nothing is yet
+    beside: bool = False
+    whole: bool = False  # whether it may be a whole model
+
+
+def search(
+    target: PullPart, hub: Hub, store: Store, catalog: Catalog, reach: Reach = lambda target, head: ""
+) -> tuple[tuple[DrafterFinding, ...], PullPart | None]:
+    """Looks for the drafter of a model inside, beside, and in the catalogue; the first that fits is taken, and is to be
+    fetched with the model. What cannot be reached or read is a finding, never an error: the model does without."""
+    own = target.choice.files[0].name
+    if why := irreversible(target.header):
+        return (DrafterFinding(own, "", False, why),), None
+    part: PullPart | None = None
+    found, read = list[DrafterFinding](), 0
+    if inside := nextn_layers(target.headers):
+        cannot = reach(target.headers, target.headers)
+        why = cannot or f"{inside} layer(s) of multi-token prediction inside, nothing to fetch"
+        found.append(DrafterFinding(own, OF_ITS_OWN, not cannot, why))
+    for one in (*_beside(target, hub), *_listed(target, hub, store, catalog)):
+        taken = next((finding.method for finding in found if finding.taken), "")
+        why = one.away or (f"{taken} comes first" if taken else one.unfit)
+        if one.beside and read == _MOST_READ:
+            why = why or f"{read} others were read"
+        command = f"localspec pull {quote(target.name if target.listing else target.origin)} --draft {quote(one.draft)}"
+        if why:
+            found.append(DrafterFinding(one.name, one.method, False, why, one.bytes, command))
+            continue
+        read += one.beside
+        try:
+            candidate = one.read()
+            kind, why = draft_kind(candidate.header), refusal(target.headers, candidate.header, one.whole)
+            why = why or ("" if one.whole else reach(target.headers, candidate.headers))
+        except LocalspecError as error:
+            found.append(DrafterFinding(one.name, one.method, False, str(error).rstrip("."), one.bytes))
+            continue
+        if why:
+            found.append(DrafterFinding(one.name, kind.method, False, why, one.bytes))
+            continue
+        part, block = candidate, candidate.header.number("block_size")
+        why = kind.sentence + (f" of blocks of {block}" if block > 0 else "") + f", {one.origin}"
+        found.append(DrafterFinding(one.name, kind.method, True, why, part.choice.size, command))
+    return tuple(found), part
+
+
+def _beside(target: PullPart, hub: Hub) -> Iterator[_Candidate]:
+    """The drafters of the model's repository, the most promising first: of several quantisations the best."""
+    if (listing := target.listing) is None:
+        return
+    model, home = names.family(target.choice), names.folder_of(target.choice)
+
+    def group_of(choice: RepositoryModel) -> tuple[bool, int, int, bool, str]:
+        folder, family = names.folder_of(choice), names.family(choice)
+        is_above = not folder or f"{home}/".startswith(f"{folder}/")
+        order = rank(names.drafter_method(choice.stem), _is_mixture(target.header))
+        return not is_above, order, -len(folder), model not in family, f"{folder}/{family}"
+
+    wanted = max(_BEST_BITS, _bits(target.choice.quant))
+    for key, group in groupby(sorted(names.drafters(listing.files), key=group_of), group_of):
+        by_bits = sorted(group, key=lambda one: (abs((_bits(one.quant) or _BEST_BITS) - wanted), one.size, one.stem))
+        choice, *rest = by_bits
+        file, is_coarse = choice.files[0].name, 0 < _bits(choice.quant) < _FEWEST_BITS
+        wish = Wish(RepositoryName(listing.repository, file=file), "draft", f"{listing.repository}/{file}")
+        yield _Candidate(
+            file,
+            names.drafter_method(choice.stem),
+            choice.size,
+            wish.name,
+            partial(chosen, wish, listing, choice, hub),
+            "beside the model" + (f", the best of {1 + len(rest)} quantisations" if rest else ""),
+            "it lies in another folder" if key[0] else "",
+            f"{choice.quant} is too coarse for a head" if is_coarse else "",
+            beside=True,
+        )
+
+
+def _bits(quant: str) -> int:
+    """Bits of a weight by the name of a quantisation, roughly; 0 = the name does not say."""
+    found = re.search(r"\d+", quant.removeprefix("UD-"))
+    return int(found[0]) if found else 0
+
+
+def _is_mixture(header: Header) -> bool:
+    return header.number("expert_count") > 0
+
+
+def _listed(target: PullPart, hub: Hub, store: Store, catalog: Catalog) -> Iterator[_Candidate]:
+    """The drafts of the catalogue's pairs whose target this is, the most promising first."""
+    called = (target.name, target.choice.files[0].name.rpartition("/")[2])
+    pairs = {pair.draft: pair for entry in catalog.like(called) for pair in catalog.drafts_for(entry.name)}
+    texts = [] if target.listing is None else [target.origin, *target.listing.made_from]
+    for start in ("general", *(f"general.base_model.{number}" for number in range(_MOST_BASES))):
+        texts += [target.header.text(f"{start}.organization"), target.header.text(f"{start}.repo_url")]
+    owners = {_owner(text) for text in texts if text}
+    for pair in sorted(pairs.values(), key=lambda pair: rank(pair.method, _is_mixture(target.header))):
+        entry = catalog.models[pair.draft]
+        if entry.bundled:
+            continue
+        is_foreign = _owner(entry.repository) not in owners
+        yield _Candidate(
+            entry.name,
+            pair.method,
+            entry.bytes,
+            entry.name,
+            lambda entry=entry: part_of(wish_for(entry, "draft"), hub, store),  # type: ignore[misc]
+            f"of the catalogue, from {entry.repository}",
+            unfit=f"{entry.repository} is neither the model's repository nor its maker's" if is_foreign else "",
+            whole=pair.method == "draft",
+        )
+
+
+def _owner(text: str) -> str:
+    """Who a repository, its address or an organisation belongs to, in lower case without marks between words."""
+    return re.sub(r"[^a-z0-9]", "", text.lower().removeprefix("https://huggingface.co/").partition("/")[0])
+
+
+# ---- for a model that is here, or only named
+
+_MOST_BYTES = 0.7  # a draft larger than this share of its target cannot pay
+_MOST_NEIGHBOURS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Something that can draft for a target."""
+
+    draft: str  # name in the catalogue or of an installed model, or a file; the target's own if it drafts itself
+    method: str
+    installed: bool
+    bytes: int  # 0 = unknown
+    why: str
+    command: str  # what to type next
+    warnings: tuple[str, ...] = ()
+    doubt: str = ""
+
+
+def suggest(
+    target: Header | Sequence[Header] | None,
+    names: Iterable[str],
+    catalog: Catalog,
+    installed: dict[str, Path],
+    called: str = "",
+) -> list[Suggestion]:
+    """Drafts for a target, installed ones first, then by size.
+
+    Args:
+        target: its header, or those of all its files; None = not on this machine, so that only the catalogue can tell.
+        names: of the target in the catalogue, of its files, or `user/repo[:quant]`. Its other quantisations have the
+            same drafts; where there are none, models of the same family tell.
+        installed: models on this machine by name; a file may also be given by its path.
+        called: what the user types for the target; "" = its path.
+    """
+    known, parts = set(names), [target] if isinstance(target, Header) else list(target or ())
+    called = quote(called or (str(parts[0].path) if parts else "TARGET"))
+    found: dict[str, Suggestion] = {}
+    for entry in catalog.like(known):
+        for pair in catalog.drafts_for(entry.name):
+            draft = catalog.models[pair.draft]
+            path = draft.path if draft.bundled else installed.get(draft.name)
+            size = path.stat().st_size if path is not None and path.exists() else draft.bytes
+            use = f"localspec run --target {called} --draft {draft.name}"
+            fetch = f"localspec pull {draft.name} --role draft && {use}"
+            if entry.is_called(known):
+                use, fetch = f"localspec run --target {pair.name}", f"localspec pull {pair.name}"
+            way = (path is not None, size, pair.why, fetch if path is None else use)
+            found[draft.name] = Suggestion(draft.name, pair.method, *way, (), pair.doubt)
+    found = found or {one.draft: one for one in _of_family(parts, known, catalog, installed, called)}
+    if parts:
+        if irreversible(parts[0]):
+            return []
+        own = str(parts[0].path)
+        if parts[0].path.exists() and (inside := nextn_layers(parts[0])):
+            why = f"{inside} layer(s) of multi-token prediction inside its own file, used unasked"
+            found[own] = Suggestion(own, OF_ITS_OWN, True, 0, why, f"localspec run --target {called}")
+        for name, file in installed.items():
+            if name not in found and (one := _fitting(parts, name, file, called)) is not None:
+                found[name] = one
+    mixture = bool(parts) and _is_mixture(parts[0])
+    return sorted(found.values(), key=lambda one: (not one.installed, rank(one.method, mixture), one.bytes))
+
+
+def _of_family(
+    target: Sequence[Header], names: set[str], catalog: Catalog, installed: dict[str, Path], called: str
+) -> Iterator[Suggestion]:
+    """Draft models of the catalogue that are smaller than the target, and of its family or of the one it was made from.
+    Of one that is here the tokenizer decides; of others nothing but names is known before they are fetched."""
+    size = sum(part.parameters for part in target) or max(map(parameters_of, names), default=0.0)
+    own, bases = [*names], list[str]()  # families that it may be of: its own, then those that it was made from
+    for header in target[:1]:
+        parts = (header.text(f"general.{part}") for part in ("basename", "size_label", "finetune"))
+        own += [header.text("general.name"), "-".join(filter(None, parts))]
+        keys = (f"general.base_model.{number}.{key}" for number in range(_MOST_BASES) for key in ("name", "repo_url"))
+        bases = [header.text(key) for key in keys]
+    for family in filter(None, dict.fromkeys(map(family_of, [*own, *bases]))):
+        entries = dict[str, ModelEntry]()  # drafts of the family, and those that draft for a target of it
+        for entry in catalog.models.values():
+            if family_of(entry.file or entry.repository) == family:
+                pairs = [pair.draft for pair in catalog.drafts_for(entry.name) if pair.method == "draft"]
+                drafts = [*([entry.name] if entry.role == "draft" else []), *pairs]
+                entries |= {name: catalog.models[name] for name in drafts}
+        for name, draft in entries.items():
+            is_large = parameters_of(draft.file or draft.repository) > _MOST_BYTES * size
+            if is_large or draft.bundled or name in installed:  # of those that are here the header tells: `_fitting`
+                continue
+            why = f"it is small and drafts for models of the target's family, {family}"
+            command = f"localspec pull {name} --role draft && localspec run --target {called} --draft {name}"
+            note = "tokenizers are compared once it is here"
+            yield Suggestion(name, "draft", False, draft.bytes, why, command, (note,), draft.doubt)
+        if entries:
+            return
+
+
+def _fitting(target: Sequence[Header], name: str, path: Path, called: str) -> Suggestion | None:
+    """A model on this machine, if it is small enough and its tokenizer fits; files that cannot be read are not."""
+    first, size = target[0], sum(part.tensor_bytes for part in target)
+    try:
+        draft, *more = read_parts(path)
+        draft_size = sum(part.tensor_bytes for part in (draft, *more))
+        same = first.path.exists() and path.samefile(first.path)  # a target on the hub has no file here
+        if same or not (draft_size <= _MOST_BYTES * size or draft_kind(draft).is_head) or misfit(target, draft):
+            return None
+        if not (found := match(first, draft)).fits:
+            return None
+    except (LocalspecError, OSError):
+        return None
+    why = f"its tokenizer fits, and the target is {size / max(1, draft_size):.1f} times as large"
+    command = f"localspec run --target {called} --draft {quote(name)}"
+    file_bytes = sum(part.file_bytes for part in (draft, *more))
+    return Suggestion(name, found.method, True, file_bytes, why, command, found.warnings)
+
+
+def candidates(path: Path | None = None, store: Store | None = None) -> dict[str, Path]:
+    """Sound models on this machine by name, the bundled ones included; and what lies beside a file."""
+    found = {entry.name: entry.path for entry in Catalog.load().models.values() if entry.bundled}
+    found |= {entry.name: entry.path for entry in (store or Store()).entries() if not entry.fault}
+    return found if path is None else found | neighbours(path, found.values())
+
+
+def neighbours(path: Path, known: Iterable[Path] = ()) -> dict[str, Path]:
+    """Other GGUF files in the folder of a file, and drafters by their names in the one above, but `known`; by path."""
+    taken = {paths.real(file) for file in known}
+    try:
+        files = sorted(path.parent.glob("*.gguf"))
+        files += [file for file in sorted(path.parent.parent.glob("*.gguf")) if names.drafter_method(file.stem)]
+    except OSError:
+        return {}
+    first = (file for file in files[:_MOST_NEIGHBOURS] if split_of(file.name).part == 1)
+    others = (file for file in first if file.is_file() and file != path)
+    return {str(file): file for file in others if paths.real(file) not in taken}
+
+
+# Models of one family: the same base and training in several sizes, so that a small one can draft for a large one.
+
+_SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])")  # a number of parameters as names write it: 0.5b, 135m, 8x7b
+_ACTIVE = re.compile(r"[ae]\d+(?:\.\d+)?b")  # those in use for a token: a3b, e2b
+
+
+def family_of(name: str) -> str:
+    """A model's name without its size, such as "qwen2.5-coder-instruct"; "" for a name without a size."""
+    rest = [word for word in _words(name) if not (_SIZE.fullmatch(word) or _ACTIVE.fullmatch(word))]
+    return "-".join(rest) if rest and parameters_of(name) else ""
+
+
+def parameters_of(name: str) -> float:
+    """Parameters that a name states; 0 = none."""
+    for found in filter(None, map(_SIZE.fullmatch, _words(name))):
+        return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
+    return 0.0
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[-_]+", names.base_name(re.sub(r"\s+", "-", name.strip())))
+
+
+_LOG = logging.getLogger("localspec")
+SPARE_DISK = 256 << 20  # bytes of the disk that a pull leaves free
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
     """What a pull would do."""
 
-    parts: tuple[Part, ...]
-    """The target, and the draft that goes with it."""
-    match: pairing.Match | None
-    """None = there is no pair to check."""
-    memory: MemoryPlan
-    """Whether it will fit memory once loaded."""
+    parts: tuple[PullPart, ...]  # the target, and the draft that goes with it
+    match: Match | None  # None = there is no pair to check
+    memory: MemoryPlan  # whether it will fit memory once loaded
     missing_bytes: int
-    folder: Path
-    """Where the files go: the Hugging Face cache, or the data folder for plain addresses."""
-    free_bytes: int
-    """On its disk; the smaller number where both folders are used."""
-    notes: tuple[str, ...] = ()
-    """Sentences about what was chosen, and why."""
-    drafters: tuple[Finding, ...] = ()
-    """Where a drafter was looked for, and what came of it."""
+    folder: Path  # where the files go: the Hugging Face cache, or the data folder for plain addresses
+    free_bytes: int  # on its disk; the smaller number where both folders are used
+    notes: tuple[str, ...] = ()  # sentences about what was chosen, and why
+    drafters: tuple[DrafterFinding, ...] = ()  # where a drafter was looked for, and what came of it
 
     @property
     def is_pair(self) -> bool:
@@ -74,9 +386,8 @@ def wishes(
 
 def _one(text: str, hub: Hub, catalog: Catalog, role: str, revision: str) -> Wish:
     catalog.check_local(text)
-    entry = catalog.models.get(text)
-    if entry is not None:
-        return wish_for(entry, role, revision)
+    if text in catalog.models:
+        return wish_for(catalog.models[text], role, revision)
     source = names.parse(text, (hub.host,))
     if source is None:
         raise ModelError(f"{text!r} is no model or pair, no user/repo[:quant] and no address.", catalog.nearest(text))
@@ -96,25 +407,19 @@ def make_plan(
     cross_tokenizer: bool = False,
     catalog: Catalog | None = None,
     reach: Reach = lambda target, head: "",
-) -> Plan:
+) -> PullPlan:
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
 
     Where no quantisation was named and the usual one does not fit memory, the largest that does is chosen.
 
     Args:
         wanted: the target, and its draft if there is one.
-        hub, store: where from, and where plain downloads go.
         context: tokens to plan memory for; None = as many as it has by default here.
         places: devices to plan for; none = the CPU's memory.
-        catalog: where a drafter is looked for, after the target's own file and repository, if a target is all that is
-            wanted; None = none is looked for.
+        catalog: where a drafter is looked for, too, if only a target is wanted; None = none is looked for at all.
         reach: says which heads cannot be run; those are not taken.
     """
-    places = places or [ram()]
-
-    def planned(*parts: Part) -> Plan:
-        return _planned(parts, hub, context, places, cross_tokenizer)
-
+    planned = partial(_planned, hub, context, places or [ram()], cross_tokenizer)
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
     if not plan.memory.fits:
         plan = _smaller(plan, wanted[0], hub, planned)
@@ -123,24 +428,20 @@ def make_plan(
     found, part = search(plan.parts[0], hub, store, catalog, reach)
     if part is None:
         return replace(plan, drafters=found)
-    both, fact = planned(*plan.parts, part), ""
+    both, why, more = planned(*plan.parts, part), "", ""
     if not both.memory.fits:
-        fact = "beside the model it does not fit the memory that is free now"
+        why = "beside the model it does not fit the memory that is free now"
     elif both.missing_bytes + SPARE_DISK > both.free_bytes:
-        fact = f"the disk has no room for it in {both.folder}"
-    if fact:
-        left = (replace(one, taken=False, why=fact) if one.taken else one for one in found)
-        return replace(plan, drafters=tuple(left))
-    more = both.memory.total_bytes - plan.memory.total_bytes
-    if more > 0 and both.memory.context == plan.memory.context:
-        fact = f", {decimal(more)} more memory"
-    noted = (replace(one, why=one.why + fact) if one.taken else one for one in found)
-    return replace(both, notes=plan.notes, drafters=tuple(noted))
+        why = f"the disk has no room for it in {both.folder}"
+    added = both.memory.total_bytes - plan.memory.total_bytes
+    if added > 0 and both.memory.context == plan.memory.context:
+        more = f", {decimal(added)} more memory"
+    noted = (replace(one, taken=not why, why=why or one.why + more) if one.taken else one for one in found)
+    return replace(plan if why else both, notes=plan.notes, drafters=tuple(noted))
 
 
-def _smaller(plan: Plan, wish: Wish, hub: Hub, planned: Callable[..., Plan]) -> Plan:
-    """What becomes of a plan that does not fit memory: the largest quantisation whose weights leave everything else its
-    room is taken where none was named, else it is said."""
+def _smaller(plan: PullPlan, wish: Wish, hub: Hub, planned: Callable[..., PullPlan]) -> PullPlan:
+    """A plan that does not fit, with the largest quantisation that does: taken where none was named, else said."""
     target, *rest = plan.parts
     short = max((plan.memory.missing(place) for place in plan.memory.places), default=0)
     kind, most = names.family(target.choice), target.choice.size - short
@@ -161,39 +462,33 @@ def _smaller(plan: Plan, wish: Wish, hub: Hub, planned: Callable[..., Plan]) -> 
 
 
 def _planned(
-    parts: tuple[Part, ...], hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool
-) -> Plan:
+    hub: Hub, context: int | None, places: Sequence[Place], cross_tokenizer: bool, *parts: PullPart
+) -> PullPlan:
     target, draft = parts[0], parts[1] if len(parts) == 2 else None
-    match = pairing.check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
+    found = check(target.header, draft.header, cross_tokenizer=cross_tokenizer) if draft else None
     heads: tuple[HeadShape, ...] = ()
     drafts = draft.headers if draft else None
-    if draft and match and match.method in HEADS:
-        heads, drafts = (gguf_head(draft.headers, match.method, target.header),), None
+    if draft and found and found.method in HEADS:
+        heads, drafts = (gguf_head(draft.headers, found.method, target.header),), None
     small = None if drafts is None else shape_of(drafts)
     usual = default_context(shape_of(target.headers), small, total_bytes=total_ram(places))
     settings = FitSettings(context=context or usual, heads=heads)
     memory = fit.choose(target.headers, drafts, settings, places, cache_types=())
     folders = {transfer.folder if part.listing is None else hub.cache for part in parts for transfer in part.transfers}
     folder = min(sorted(folders), key=paths.free_bytes)
-    return Plan(parts, match, memory, sum(part.missing(hub) for part in parts), folder, paths.free_bytes(folder))
+    return PullPlan(parts, found, memory, sum(part.missing(hub) for part in parts), folder, paths.free_bytes(folder))
 
 
-def check_disk(plan: Plan) -> None:
-    """Refuses what does not fit the disk.
-
-    Raises:
-        DownloadError: says how many bytes are missing.
-    """
+def check_disk(plan: PullPlan) -> None:
+    """Raises DownloadError: it does not fit the disk."""
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
-        raise DownloadError(
-            f"There is no room: {decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free "
-            f"in {plan.folder}.",
-            "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA.",
-        )
+        there = f"{decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free in {plan.folder}"
+        hint = "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA."
+        raise DownloadError(f"There is no room: {there}.", hint)
 
 
 def install(
-    plan: Plan,
+    plan: PullPlan,
     hub: Hub,
     store: Store,
     report: Report,
@@ -205,7 +500,6 @@ def install(
     The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
 
     Args:
-        report: called with progress, from several threads.
         stop: ends it when set.
         load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
     """
@@ -234,19 +528,12 @@ def install(
         entries.append(entry)
         if part.listing is not None and not hub.offline:
             hub.remember(part.listing)
-    if plan.is_pair and _loads(plan, entries, load_head):
-        entries[0] = replace(entries[0], draft=entries[1].name)
+    if plan.is_pair:
+        target, draft = entries
+        try:
+            if load_head is not None and plan.drafters and draft.role == "head":  # found, not asked for
+                load_head(draft.path, read_header(target.path))
+            entries[0] = replace(target, draft=draft.name)
+        except LocalspecError as error:
+            _LOG.warning("%s It is installed and not used.", error)
     return store.add(*entries)
-
-
-def _loads(plan: Plan, entries: Sequence[Entry], load_head: Callable[[Path, Header], object] | None) -> bool:
-    """False for a head that was found, not asked for, and cannot be loaded."""
-    target, draft = entries
-    if load_head is None or not plan.drafters or draft.role != "head":
-        return True
-    try:
-        load_head(draft.path, read_header(target.path))
-    except LocalspecError as error:
-        _LOG.warning("%s It is installed and not used.", error)
-        return False
-    return True

@@ -7,13 +7,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec import paths
-from localspec.claim import is_held
 from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError
 from localspec.gguf import present_parts, read_header, split_of
 from localspec.models.facts.heads import draft_kind
@@ -22,37 +21,29 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.installed import entry_of, is_trained, knows
 from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
 from localspec.paths import Progress, sha256_of
+from localspec.processes import is_held
 
-MOST_FILES = 10_000
-"""Files that are looked at in a program's folder: one that holds more is no folder of models."""
-_OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
-"""The layer of an Ollama manifest that is the model's GGUF file."""
+MOST_FILES = 10_000  # files that are looked at in a program's folder: one that holds more is no folder of models
+_OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"  # the layer of an Ollama manifest that is the model's GGUF file
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A model that another program keeps."""
 
-    path: Path
-    """The file, or the first part of a split one."""
-    name: str
-    """What it would be called here."""
-    program: str
-    """Who keeps it, in words."""
+    path: Path  # the file, or the first part of a split one
+    name: str  # what it would be called here
+    program: str  # who keeps it, in words
     bytes: int
     quant: str
     architecture: str
-    is_head: bool
-    """It drafts for one target, and answers nothing by itself."""
-    installed: str
-    """What it is called here already; "" = it is not in the list."""
+    is_head: bool  # it drafts for one target, and answers nothing by itself
+    installed: str  # what it is called here already; "" = it is not in the list
 
 
 def find_kept(store: Store) -> list[Kept]:
-    """Models of other programs that can answer or draft here, by program and name; each file once.
-
-    Files that cannot be read, and such as only encode texts or pictures, are left out.
-    """
+    """Models of other programs that can answer or draft here, by program and name; each file once. Files that cannot be
+    read, and such as only encode texts or pictures, are left out."""
     installed = {
         paths.real(file.path): entry.name for entry in store.entries() for file in entry.files if file.path.exists()
     }
@@ -63,10 +54,10 @@ def find_kept(store: Store) -> list[Kept]:
             continue
         with suppress(LocalspecError, OSError):
             size, header = sum(part.stat().st_size for part in present_parts(path)), read_header(path)
-            kind, here = draft_kind(header), installed.get(real, "")
+            kind = draft_kind(header)
             if kind.drafts:
                 facts = (size, header.quantisation, header.architecture, kind.is_head)
-                found[real] = Kept(path, name, program, *facts, here)
+                found[real] = Kept(path, name, program, *facts, installed.get(real, ""))
     return list(found.values())
 
 
@@ -76,34 +67,28 @@ def _files() -> Iterator[tuple[str, Path, str]]:
 
     home, downloads = paths.home(), user_downloads_path()
     for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
-        yield from _named("LM Studio", _below(folder))
+        yield from _below("LM Studio", folder)
     own = os.environ.get("OLLAMA_MODELS")  # and below /usr what the service has that its installer sets up on Linux
     yield from _ollama(Path(own) if own else home / ".ollama" / "models")
     yield from _ollama(Path("/usr/share/ollama/.ollama/models"))
-    yield from _named("the hub's cache", _below(hub_cache()))
-    yield from _named("llama.cpp's cache", _below(_llama_cache()))
-    files: list[str] = []
-    with suppress(OSError):
-        files = sorted(name for name in os.listdir(downloads) if name.lower().endswith(".gguf"))
-    yield from _named("Downloads", (downloads / name for name in files))
+    yield from _below("the hub's cache", hub_cache())
+    own = os.environ.get("LLAMA_CACHE")  # where llama.cpp's programs keep what they fetched (`-hf`)
+    caches = home / "Library" / "Caches" if sys.platform == "darwin" else _caches()
+    yield from _below("llama.cpp's cache", Path(own) if own else caches / "llama.cpp")
+    yield from _below("Downloads", downloads, deep=False)
 
 
-def _named(program: str, files: Iterable[Path]) -> Iterator[tuple[str, Path, str]]:
-    for file in files:
-        yield program, file, split_of(file.name).stem
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """The GGUF files in a folder and its folders, by name. What cannot be read is left out."""
+def _below(program: str, folder: Path, deep: bool = True) -> Iterator[tuple[str, Path, str]]:
+    """The GGUF files in a folder, and if `deep` in its folders, by name. What cannot be read is left out."""
     seen = 0
     for where, folders, names in os.walk(folder, followlinks=False):
-        folders.sort()
+        folders[:] = sorted(folders) if deep else []
         for name in sorted(names):
             seen += 1
-            if seen > MOST_FILES:
+            if deep and seen > MOST_FILES:
                 return
             if name.lower().endswith(".gguf"):
-                yield Path(where, name)
+                yield program, Path(where, name), split_of(name).stem
 
 
 def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -126,19 +111,10 @@ def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
 
 def hub_cache() -> Path:
     """The cache that every program shares which loads models with Hugging Face's library, by its own variables."""
-    cache = os.environ.get("HF_HUB_CACHE")
-    if cache:
+    if cache := os.environ.get("HF_HUB_CACHE"):
         return paths.typed(cache)
     home = os.environ.get("HF_HOME")
     return (paths.typed(home) if home else _caches() / "huggingface") / "hub"
-
-
-def _llama_cache() -> Path:
-    """Where llama.cpp's programs keep what they fetched (`-hf`)."""
-    own = os.environ.get("LLAMA_CACHE")
-    if own:
-        return Path(own)
-    return (paths.home() / "Library" / "Caches" if sys.platform == "darwin" else _caches()) / "llama.cpp"
 
 
 def _caches() -> Path:
@@ -155,15 +131,12 @@ def adopt(
     copy: bool = False,
     progress: Progress | None = None,
 ) -> Entry:
-    """Installs a file of this machine: a link to it, or a checked copy.
+    """Installs a file of this machine, any part of a split one: a link to it, or a checked copy. An imported file that
+    was changed or moved since is taken in anew by its name.
 
     Args:
-        file: a .gguf file, any part of a split one.
         name: what it will be called; "" = the file's name without .gguf.
         role: "target" or "draft".
-        copy: copy the bytes instead of linking to them.
-
-    An imported file that was changed or moved since is taken in anew by its name.
 
     Raises:
         ModelError: it cannot generate text.
@@ -175,20 +148,25 @@ def adopt(
     kind = draft_kind(header)
     if not kind.drafts or (kind.is_head and role == "target"):
         raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
-    name = name or split_of(file.name).stem
-    _check_name(name, store)
+    name, catalog = name or split_of(file.name).stem, Catalog.load()
+    if not name.isprintable() or not name.strip() or name.startswith("-"):
+        raise UsageError(f"{name!r} cannot be the name of a model.", "Give another --name.")
+    if name in catalog.pairs or (name in catalog.models and catalog.models[name].bundled):
+        raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
+    if any(entry.name == name and not (entry.source == "import" and entry.fault) for entry in store.entries()):
+        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
     sums = [sha256_of(part, progress) for part in parts]
     # A copy is shared by all who import these bytes; a link is not, as each original may change or go by itself.
     same = [*sums, "copy"] if copy else [*sums, str(paths.real(parts[0]))]
     folder = store.files / hashlib.sha256("\n".join(same).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    made = [
-        _copied(part, folder, own) if copy else _linked(part, folder) for part, own in zip(parts, sums, strict=True)
-    ]
     ownership: Ownership = "copy" if copy else "link"
+    files = list[StoredFile]()
+    for part, own in zip(parts, sums, strict=True):
+        files.append(StoredFile.of(_copied(part, folder, own) if copy else _linked(part, folder), own, ownership))
     entry = Entry(
         name,
-        tuple(StoredFile.of(path, sum_, ownership) for path, sum_ in zip(made, sums, strict=True)),
+        tuple(files),
         role="head" if kind.is_head else role,
         source="import",
         origin=paths.shown(file.absolute()),
@@ -197,17 +175,6 @@ def adopt(
         licence=header.text("general.license"),
     )
     return store.add(entry)[0]
-
-
-def _check_name(name: str, store: Store) -> None:
-    """Refuses a name that could not be used, or means something else already."""
-    if not name.isprintable() or not name.strip() or name.startswith("-"):
-        raise UsageError(f"{name!r} cannot be the name of a model.", "Give another --name.")
-    catalog = Catalog.load()
-    if name in catalog.pairs or (name in catalog.models and catalog.models[name].bundled):
-        raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
-    if any(entry.name == name and not (entry.source == "import" and entry.fault) for entry in store.entries()):
-        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
 
 
 def _linked(source: Path, folder: Path) -> Path:
@@ -241,8 +208,7 @@ def _copied(source: Path, folder: Path, sha256: str) -> Path:
     return final
 
 
-LOCK = "lock"
-"""The file of a work folder by which a second run is kept out."""
+LOCK = "lock"  # the file of a work folder by which a second run is kept out
 
 
 def work_folder(name: str) -> Path:
@@ -261,11 +227,7 @@ def is_begun(name: str) -> bool:
 
 
 def forget(name: str) -> int:
-    """Removes what training it left; the bytes that are given back.
-
-    Raises:
-        ModelError: it is being trained.
-    """
+    """Removes what training it left; the bytes that are given back. Raises ModelError: it is being trained."""
     if not is_begun(name):
         return 0
     if is_held(work_folder(name) / LOCK):
@@ -276,11 +238,7 @@ def forget(name: str) -> int:
 
 
 def check_name(name: str, store: Store) -> None:
-    """Whether a draft model may be called so.
-
-    Raises:
-        UsageError: a model that was not trained here is called so, or it cannot be the name of a file.
-    """
+    """Raises UsageError: a model that was not trained here is called so, or it cannot be the name of a file."""
     catalog = Catalog.load()
     if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
         raise UsageError(f"--out is {name!r}; it must be a name, without slashes.")
@@ -290,16 +248,8 @@ def check_name(name: str, store: Store) -> None:
 
 
 def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str:
-    """Installs a copy of the trained file.
-
-    Args:
-        target: what it was trained for.
-        name, file: the trained model.
-        drafts: whether it becomes the target's draft model.
-
-    Returns:
-        A sentence: how it is used from now on.
-    """
+    """Installs a copy of the file that was trained for a target, and if it `drafts` makes it its draft model; the
+    sentence says how it is used from now on."""
     if any(entry.name == name for entry in store.entries()):
         store.remove(name)
     adopt(file, store, name=name, role="draft", copy=True)

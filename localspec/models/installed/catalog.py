@@ -173,14 +173,12 @@ class Catalog:
     @classmethod
     def load(cls, path: Path | None = None) -> Catalog:
         """Reads a catalogue file; None = the shipped one, with the user's own over it if there is one."""
-        if path is not None:
-            return _checked(_read(path), path)
-        found, own = _read(paths.models_toml()), paths.config_dir() / "models.toml"
-        if not own.exists():
-            return _checked(found, paths.models_toml())
-        more = _read(own)
-        both = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
-        return _checked(both, own)
+        last = path or paths.models_toml()
+        found = _read(last)
+        if path is None and (own := paths.config_dir() / "models.toml").exists():
+            more, last = _read(own), own
+            found = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
+        return _checked(found, last)
 
     def nearest(self, name: str, more: Iterable[str] = ()) -> str:
         """A sentence with the names most like an unknown one, of the catalogue and of `more`, or with all pairs."""
@@ -193,11 +191,8 @@ class Catalog:
     def like(self, names: Collection[str]) -> list[ModelEntry]:
         """Models with one of these names of models, files or repositories, and other quantisations of the same."""
         bases = {base_name(name) for name in names} - {""}
-        return [
-            entry
-            for entry in self.models.values()
-            if entry.is_called(names) or base_name(entry.file or entry.repository) in bases
-        ]
+        entries = self.models.values()
+        return [one for one in entries if one.is_called(names) or base_name(one.file or one.repository) in bases]
 
     def alone(self, methods: Collection[str] = FROM_FILES) -> list[ModelEntry]:
         """Targets that are in no pair that drafts in one of these ways."""
@@ -205,14 +200,9 @@ class Catalog:
         return [entry for entry in self.models.values() if entry.role == "target" and entry.name not in paired]
 
     def check_local(self, name: str) -> None:
-        """Refuses the name of a model that a server answers with.
-
-        Raises:
-            ModelError: it is one; the hint says what can use it.
-        """
-        entry = self.endpoints.get(name)
-        if entry is not None:
-            text = f"{name!r} is {entry.title}, and this needs a model of this machine."
+        """Raises ModelError: a server answers with the model of this name; the hint says what can use it."""
+        if name in self.endpoints:
+            text = f"{name!r} is {self.endpoints[name].title}, and this needs a model of this machine."
             raise ModelError(text, "`localspec run`, `localspec chat` and /model can use it.")
 
     def drafts_for(self, target: str) -> list[PairEntry]:
@@ -225,14 +215,12 @@ def _read(path: Path) -> Catalog:
         data = tomllib.loads(paths.read_own(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"Cannot read the catalogue {path}: {reason(error)}.") from None
-    unknown = set(data) - {"model", "pair", "endpoint"}
-    if unknown:
+    if unknown := set(data) - {"model", "pair", "endpoint"}:
         known = "there are [[model]], [[pair]] and [[endpoint]]"
         raise UsageError(f"{path}: unknown table {sorted(unknown)[0]!r}; {known}.")
+    models, pairs, endpoints = (data.get(one, []) for one in ("model", "pair", "endpoint"))
     return Catalog(
-        _entries(ModelEntry, data.get("model", []), path),
-        _entries(PairEntry, data.get("pair", []), path),
-        _entries(EndpointEntry, data.get("endpoint", []), path),
+        _entries(ModelEntry, models, path), _entries(PairEntry, pairs, path), _entries(EndpointEntry, endpoints, path)
     )
 
 
@@ -243,8 +231,7 @@ def _checked(catalog: Catalog, path: Path) -> Catalog:
                 raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
     kinds: dict[str, Collection[str]] = {"model": catalog.models, "pair": catalog.pairs, "endpoint": catalog.endpoints}
     for (one, names), (other, more) in combinations(kinds.items(), 2):
-        both = sorted(set(names) & set(more))
-        if both:
+        if both := sorted(set(names) & set(more)):
             article = "an" if other == "endpoint" else "a"
             raise UsageError(f"{path}: {both[0]!r} is the name of a {one} and of {article} {other}.")
     return catalog
@@ -259,28 +246,21 @@ def _entries(kind: type[_Entry], rows: Any, path: Path) -> dict[str, _Entry]:
         raise UsageError(f"{path}: {rows!r} is not a list of tables.")
     found: dict[str, _Entry] = {}
     for row in rows:
-        entry = _entry(kind, row, path)
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}: {row!r} is not a table.")
+        if unknown := set(row) - {one.name for one in fields(kind)}:
+            raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
+        for one in fields(kind):
+            wanted, value = _KINDS[one.type], row.get(one.name)
+            if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise UsageError(f"{path}: {one.name} is {value!r}; it must be a {wanted.__name__}.")
+        try:
+            entry = kind(**row)
+        except TypeError as error:
+            raise UsageError(f"{path}: {row.get('name', '?')!r}: {error}.") from None
+        if fault := entry.fault():
+            raise UsageError(f"{path}: {entry.name!r} {fault}.")
         if entry.name in found:
             raise UsageError(f"{path}: {entry.name!r} is listed twice.")
         found[entry.name] = entry
     return found
-
-
-def _entry(kind: type[_Entry], row: Any, path: Path) -> _Entry:
-    if not isinstance(row, dict):
-        raise UsageError(f"{path}: {row!r} is not a table.")
-    unknown = set(row) - {one.name for one in fields(kind)}
-    if unknown:
-        raise UsageError(f"{path}: unknown key {sorted(unknown)[0]!r} in {row.get('name', '?')!r}.")
-    for one in fields(kind):
-        wanted, value = _KINDS[one.type], row.get(one.name)
-        if value is not None and type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise UsageError(f"{path}: {one.name} is {value!r}; it must be a {wanted.__name__}.")
-    try:
-        entry = kind(**row)
-    except TypeError as error:
-        raise UsageError(f"{path}: {row.get('name', '?')!r}: {error}.") from None
-    fault = entry.fault()
-    if fault:
-        raise UsageError(f"{path}: {entry.name!r} {fault}.")
-    return entry

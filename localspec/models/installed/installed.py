@@ -22,30 +22,27 @@ from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
 
-NO_DRAFT = "none"
-"""The word, in place of a draft model's name, for none: not the one that goes with the target either."""
-Files = tuple[Path, Path | None]
-"""Target, and the draft that goes with it."""
+NO_DRAFT = "none"  # the word, in place of a draft model's name, for none: not the one that goes with the target either
+Files = tuple[Path, Path | None]  # target, and the draft that goes with it
 
 
 def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
-    """Files of target and draft for a pair's or model's name, `user/repo[:quant]` once pulled, or a path.
-
-    Args:
-        name: None = the bundled pair.
-        store, catalog: None = the user's, and the shipped one with the user's additions, as for all that follows.
-
-    Raises:
-        ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model.
-    """
+    """Files of target and draft for a pair's or model's name (None = the bundled pair), `user/repo[:quant]` once pulled
+    or a path. `store` and `catalog` are the user's and the shipped one with their own additions, here and below. Raises
+    ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model."""
     text = DEFAULT_PAIR if name is None else os.fspath(name)
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
     catalog.check_local(text)
-    pair = catalog.pairs.get(text)
-    if pair is not None:
-        target = _model(pair.target, text, store, catalog)
-        return target, _model(pair.draft, text, store, catalog) if pair.method in FROM_FILES else None
+    if (pair := catalog.pairs.get(text)) is not None:
+        found = list[Path]()
+        for name in (pair.target, pair.draft)[: 2 if pair.method in FROM_FILES else 1]:
+            listed = catalog.models[name]
+            entry = None if listed.bundled else store.find(name)
+            if not listed.bundled and entry is None:
+                raise ModelError(f"{name!r}, of the pair {text!r}, is not installed.", f"Try: localspec pull {text}")
+            found.append(listed.path if entry is None else _sound(entry))
+        return found[0], found[1] if found[1:] else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
@@ -58,11 +55,11 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         entry = entry_of(file, store)
         draft = store.find(entry.draft) if entry is not None and entry.draft else None
         return file, draft.path if draft is not None and is_trained(draft) else None  # what was made for this very file
-    if text in catalog.models:
-        raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
-    if os.path.exists(path) or (text.endswith(".gguf") and parse(text) is None) or path.is_absolute():
+    if text not in catalog.models and (
+        os.path.exists(path) or (text.endswith(".gguf") and parse(text) is None) or path.is_absolute()
+    ):
         return path, None  # opening it says what is wrong with it
-    if parse(text) is not None:
+    if text in catalog.models or parse(text) is not None:
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     hint = catalog.nearest(text, (entry.name for entry in store.entries()))
     raise ModelError(f"There is no model, pair or file called {text!r}.", hint)
@@ -109,14 +106,12 @@ def names() -> list[str]:
     return sorted({*usable(catalog=catalog), *catalog.endpoints})
 
 
-def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = None) -> str:
+def name_of(sha256: str) -> str:
     """What a file with this checksum is called here, be it installed, bundled or listed; "" = unknown."""
-    catalog = Catalog.load() if catalog is None else catalog
-    store = Store() if store is None else store
-    for entry in store.entries():
+    for entry in Store().entries():
         if any(file.sha256 == sha256 for file in entry.files):
             return entry.name
-    for name, model in catalog.models.items():
+    for name, model in Catalog.load().models.items():
         if sha256 == (sha256_of(model.path) if model.bundled else model.sha256):
             return name
     return ""
@@ -125,18 +120,7 @@ def name_of(sha256: str, store: Store | None = None, catalog: Catalog | None = N
 def knows(name: str) -> bool:
     """Whether a name is in the catalogue or the index, be its files sound or not, or a server's model."""
     catalog = Catalog.load()
-    listed = {*catalog.pairs, *catalog.models, *catalog.endpoints}
-    return name in listed or Store().find(name) is not None
-
-
-def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
-    listed = catalog.models[name]
-    if listed.bundled:
-        return listed.path
-    entry = store.find(name)
-    if entry is None:
-        raise ModelError(f"{name!r}, of the pair {pair!r}, is not installed.", f"Try: localspec pull {pair}")
-    return _sound(entry)
+    return name in {*catalog.pairs, *catalog.models, *catalog.endpoints} or Store().find(name) is not None
 
 
 def can_draft(entry: Entry) -> bool:
@@ -157,19 +141,14 @@ def _sound(entry: Entry) -> Path:
 
 def title_of(target: Path, store: Store | None = None, named: str = "") -> str:
     """What to call the model of this file: of several names in the list the one by which the user named it."""
-    real = paths.real(target)
-    entries = (Store() if store is None else store).entries()
-    listed = [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]
-    if listed:
+    real, entries = paths.real(target), (Store() if store is None else store).entries()
+    if listed := [entry.name for entry in entries if not entry.fault and paths.real(entry.path) == real]:
         return named if named in listed else listed[0]
     own = ""
     with suppress(LocalspecError):  # it may be anything: "Smollm2 135M 8k Lc100K Mix1 Ep2"
         own = " ".join(read_header(target).text("general.name").split())
-    return own if own and _letters(own) in _letters(target.stem) else target.stem
-
-
-def _letters(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum())
+    letters = ["".join(filter(str.isalnum, name.lower())) for name in (own, target.stem)]
+    return own if own and letters[0] in letters[1] else target.stem
 
 
 def same_files(entry: Entry, entries: Iterable[Entry]) -> list[str]:
@@ -190,27 +169,20 @@ def twin_sentence(entry: Entry, entries: Iterable[Entry]) -> str:
     return f"{entry.name} is {same}." if same else ""
 
 
-VARIABLE = "LOCALSPEC_MODEL"
-"""Environment variable with the name or file of a model; it beats what was chosen."""
+VARIABLE = "LOCALSPEC_MODEL"  # environment variable with the name or file of a model; it beats what was chosen
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DefaultModel:
     """A model by name or file, and a draft model or head that was chosen with it."""
 
-    target: str | None
-    """None = the bundled pair."""
+    target: str | None  # None = the bundled pair
     draft: str | None = None
-    fault: str = ""
-    """Why what was chosen cannot answer, who does, and what to do, in sentences; the target is another one then."""
+    fault: str = ""  # why what was chosen cannot answer, which model does, and what to do; "" = it can
 
 
 def choose(target: str, draft: str | None = None) -> None:
-    """Keeps a choice for later starts. The bundled pair can be chosen, too. A file is kept with its whole path.
-
-    Raises:
-        UsageError: the choice cannot be written.
-    """
+    """Keeps a name, or a file with its whole path, for later starts. Raises UsageError: it cannot be written."""
     _check(target, Store(), Catalog.load())
     target = whole(target)
     try:
@@ -226,59 +198,41 @@ def whole(target: str) -> str:
 
 
 def forget() -> None:
-    """Leaves the choice to localspec again.
-
-    Raises:
-        UsageError: the file cannot be removed.
-    """
+    """Leaves the choice to localspec again. Raises UsageError: the file cannot be removed."""
     try:
         _file().unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{_file()} cannot be removed: {error.strerror}.") from None
 
 
-def default(store: Store | None = None, catalog: Catalog | None = None) -> Chosen:
+def default(store: Store | None = None, catalog: Catalog | None = None) -> DefaultModel:
     """The model that answers where none is named."""
     store = Store() if store is None else store
     catalog = Catalog.load() if catalog is None else catalog
-    named = os.environ.get(VARIABLE, "").strip()
-    if named:
+    if named := os.environ.get(VARIABLE, "").strip():
         try:
             _check(named, store, catalog)
         except LocalspecError as error:
             raise type(error)(f"{VARIABLE}: {error.message}", error.hint) from None
-        return Chosen(named)
-    kept, fault, hint = _kept(), "", ""
-    if kept is not None and kept.target is not None:
-        try:
-            _check(kept.target, store, catalog)
-            return kept
-        except LocalspecError as error:
-            fault = f"The model you chose cannot answer: {error.message}"
-            hint = error.hint or "`localspec use NAME` chooses another."
-    newest = max(
-        (entry for entry in store.entries() if entry.role == "target" and not entry.fault),
-        key=lambda entry: entry.added,
-        default=None,
-    )
-    found = Chosen(None if newest is None else newest.name)
+        return DefaultModel(named)
+    fault = hint = ""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # nothing was kept, or it is damaged
+        kept = json.loads(paths.read_own(_file()))
+        target, draft = kept["target"], kept.get("draft")
+        if isinstance(target, str) and isinstance(draft, str | None):
+            try:
+                _check(target, store, catalog)
+                return DefaultModel(target, draft)
+            except LocalspecError as error:
+                fault = f"The model you chose cannot answer: {error.message}"
+                hint = error.hint or "`localspec use NAME` chooses another."
+    targets = [entry for entry in store.entries() if entry.role == "target" and not entry.fault]
+    found = DefaultModel(max(targets, key=lambda entry: entry.added).name if targets else None)
     return replace(found, fault=fault and f"{fault} {called(found)} answers. {hint}")
 
 
-def called(chosen: Chosen) -> str:
+def called(chosen: DefaultModel) -> str:
     return chosen.target or DEFAULT_PAIR
-
-
-def _kept() -> Chosen | None:
-    """What was chosen; None = nothing, or nothing that can be read."""
-    try:
-        kept = json.loads(paths.read_own(_file()))
-        target, draft = kept["target"], kept.get("draft")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if not isinstance(target, str) or not isinstance(draft, str | None):
-        return None
-    return Chosen(target, draft)
 
 
 def _check(name: str, store: Store, catalog: Catalog) -> None:

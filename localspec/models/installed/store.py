@@ -20,8 +20,7 @@ from typing import Any, Literal
 from localspec import paths, sqlite
 from localspec.errors import ModelError, ModelFileError, UsageError
 
-_BUSY_SECONDS = 60.0
-"""How long to wait for another process, which may be deleting files."""
+_BUSY_SECONDS = 60.0  # how long to wait for another process, which may be deleting files
 Ownership = Literal["link", "copy", "foreign"]
 
 _STEPS = [
@@ -37,9 +36,9 @@ CREATE TABLE file (
 );
 CREATE TABLE claim (path TEXT PRIMARY KEY);
 """
-]
-"""See `sqlite.upgrade`."""
+]  # see `sqlite.upgrade`
 VERSION = len(_STEPS)
+_COLUMNS = "name, role, source, origin, revision, quant, architecture, licence, draft, added"  # of `model`
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,8 @@ class StoredFile:
 
     path: Path
     bytes: int
-    sha256: str
-    """Of what was on disk when it was checked."""
-    changed: int
-    """Modification time then, in nanoseconds."""
+    sha256: str  # of what was on disk when it was checked
+    changed: int  # modification time then, in nanoseconds
     ownership: Ownership
     """`link`: a link that localspec made (in the Hugging Face cache, or to an imported file); `copy`: localspec's own
     bytes; `foreign`: it was there before."""
@@ -64,48 +61,35 @@ class StoredFile:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it, told by a look at the folder alone; "" = nothing."""
+        """What is wrong with it, by a look at the folder alone; "" = nothing."""
         try:
             status = self.path.stat()
+            if (status.st_size, status.st_mtime_ns) == (self.bytes, self.changed):
+                return ""
+            bytes_there = f"has {status.st_size} bytes instead of {self.bytes}"
+            what = bytes_there if status.st_size != self.bytes else "was changed since it was checked"
         except OSError:
-            return f"{self._own_path} is gone"
-        if status.st_size != self.bytes:
-            return f"{self._own_path} has {status.st_size} bytes instead of {self.bytes}"
-        if status.st_mtime_ns != self.changed:
-            return f"{self._own_path} was changed since it was checked"
-        return ""
-
-    @property
-    def _own_path(self) -> Path:
-        """Of an imported file, where it lies, not the link to it."""
-        try:
-            target = Path(os.readlink(self.path))
-        except OSError:
-            return self.path
-        return target if target.is_absolute() else self.path
+            what = "is gone"
+        link = self.path
+        with suppress(OSError):  # an imported file is called by where it lies, not by the link to it
+            link = Path(os.readlink(self.path))
+        return f"{link if link.is_absolute() else self.path} {what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An installed model."""
 
-    name: str
-    """What a user types."""
-    files: tuple[StoredFile, ...]
-    """The file, or all parts of a split model in order."""
-    role: str = "target"
-    """`target`, `draft` or `head` (drafts from one target's hidden states)."""
-    source: str = "import"
-    """`hub`, `url` or `import`."""
-    origin: str = ""
-    """Repository, address or file it came from."""
-    revision: str = ""
-    """Commit of the repository."""
+    name: str  # what a user types
+    files: tuple[StoredFile, ...]  # the file, or all parts of a split model in order
+    role: str = "target"  # `target`, `draft` or `head` (drafts from one target's hidden states)
+    source: str = "import"  # `hub`, `url` or `import`
+    origin: str = ""  # repository, address or file it came from
+    revision: str = ""  # commit of the repository
     quant: str = ""
     architecture: str = ""
     licence: str = ""
-    draft: str = ""
-    """Name of the draft model that was installed with it; "" = none."""
+    draft: str = ""  # name of the draft model that was installed with it; "" = none
     added: float = 0.0
 
     @property
@@ -134,10 +118,8 @@ class Removal:
     """What `Store.remove` did with one file."""
 
     path: Path
-    bytes: int
-    """Bytes given back."""
-    kept: str
-    """Why its bytes were kept; "" = they are gone."""
+    bytes: int  # bytes given back
+    kept: str  # why its bytes were kept; "" = they are gone
 
 
 class Store:
@@ -162,17 +144,12 @@ class Store:
     def find(self, name: str) -> Entry | None:
         """An entry by its name, or by `user/repo[:quant]` where that is clear; else None."""
         found = self.entries()
-        for entry in found:
-            if entry.name == name:
-                return entry
+        for entry in (entry for entry in found if entry.name == name):
+            return entry
         repository, _, quant = name.partition(":")
-        fits = [
-            entry
-            for entry in found
-            if entry.source == "hub"
-            and entry.origin.lower() == repository.lower()
-            and quant.lower() in ("", entry.quant.lower(), entry.quant.lower().removeprefix("ud-"))
-        ]
+        fits = [one for one in found if one.source == "hub" and one.origin.lower() == repository.lower()]
+        if quant:
+            fits = [one for one in fits if one.quant.lower() in (quant.lower(), f"ud-{quant.lower()}")]
         fits = [entry for entry in fits if entry.role != "head"] or fits  # one beside its model has a name of its own
         if len({entry.path for entry in fits}) > 1:
             names = ", ".join(entry.name for entry in fits)
@@ -180,13 +157,8 @@ class Store:
         return fits[0] if fits else None
 
     def add(self, *entries: Entry) -> list[Entry]:
-        """Writes entries, all or none; one of the same name is replaced, and its files go unless something uses them.
-
-        Returns the entries as they are listed.
-
-        Raises:
-            ModelFileError: a file is no longer as it was checked.
-        """
+        """Writes entries, all or none, and returns them as listed; one of the same name is replaced, and its files go
+        unless something uses them. Raises ModelFileError: a file is no longer as it was checked."""
         listed = [replace(entry, added=entry.added or time.time()) for entry in entries]
         names = {entry.name for entry in listed}
         with self._open(write=True) as database:
@@ -204,10 +176,8 @@ class Store:
         return listed
 
     def claim(self, links: Sequence[Path]) -> set[Path]:
-        """Which of these links are localspec's: those it claimed before, and those that do not exist yet.
-
-        Called before they are made, so that a pull that was killed in between still owns what it made.
-        """
+        """Which of these links are localspec's: those it claimed before, and those that do not exist yet. Called before
+        they are made, so that a pull that was killed in between still owns what it made."""
         with self._open(write=True) as database:
             ours = {Path(os.fsdecode(path)) for (path,) in database.execute("SELECT path FROM claim")}
             fresh = [link for link in links if link not in ours and not os.path.lexists(link)]
@@ -215,11 +185,7 @@ class Store:
             return {link for link in links if link in ours or link in fresh}
 
     def remove(self, name: str) -> list[Removal]:
-        """Removes an entry, and those of its files that nothing else uses.
-
-        Raises:
-            ModelError: no such entry.
-        """
+        """Removes an entry, and those of its files that nothing else uses. Raises ModelError: no such entry."""
         with self._open(write=True) as database:
             found = _read(database)
             entry = next((entry for entry in found if entry.name == name), None)
@@ -245,10 +211,8 @@ class Store:
                 sqlite.upgrade(database, _STEPS)
                 version = sqlite.number(database, "user_version")
                 if version > VERSION:
-                    raise ModelError(
-                        f"The index of models {self.path} is of version {version}; this localspec knows {VERSION}.",
-                        "Use the newer localspec that wrote it.",
-                    )
+                    text = f"The index of models {self.path} is of version {version}; this localspec knows {VERSION}."
+                    raise ModelError(text, "Use the newer localspec that wrote it.")
                 with sqlite.transaction(database, "IMMEDIATE" if write else "DEFERRED"):
                     yield database
         except sqlite3.Error as error:
@@ -262,8 +226,7 @@ def _read(database: sqlite3.Connection) -> list[Entry]:
     columns = "model, path, bytes, sha256, changed, ownership"
     for model, path, *rest in database.execute(f"SELECT {columns} FROM file ORDER BY model, part"):
         parts.setdefault(model, []).append(StoredFile(Path(os.fsdecode(path)), *rest))
-    columns = "name, role, source, origin, revision, quant, architecture, licence, draft, added"
-    rows = database.execute(f"SELECT {columns} FROM model ORDER BY name")
+    rows = database.execute(f"SELECT {_COLUMNS} FROM model ORDER BY name")
     return [Entry(name, tuple(parts[name]), *rest) for name, *rest in rows if name in parts]
 
 
@@ -280,10 +243,8 @@ def _write(database: sqlite3.Connection, entry: Entry) -> None:
     if not entry.name or not entry.files:
         raise UsageError(f"A model needs a name and a file; this is {entry.name!r}.")
     database.execute("DELETE FROM model WHERE name = ?", (entry.name,))
-    row = (entry.name, entry.role, entry.source, entry.origin, entry.revision, entry.quant, entry.architecture)
-    database.execute(
-        "INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, entry.licence, entry.draft, entry.added)
-    )
+    row = [getattr(entry, column) for column in _COLUMNS.split(", ")]
+    database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for part, file in enumerate(entry.files):
         values = (entry.name, part, _stored(file.path), file.bytes, file.sha256, file.changed, file.ownership)
         database.execute("INSERT INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", values)
@@ -298,9 +259,8 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
         if path.is_symlink() and file.ownership == "link":
             path.unlink()
         return Removal(path, 0, "it was gone already")
-    for other in others:
-        if any(used.path == path for used in other.files):
-            return Removal(path, 0, f"{other.name} uses it too")
+    for other in (other for other in others if any(used.path == path for used in other.files)):
+        return Removal(path, 0, f"{other.name} uses it too")
     if file.ownership == "foreign":
         return Removal(path, 0, "it was there before localspec, so another program may use it")
     if file.ownership == "copy" or not path.is_symlink():
@@ -312,11 +272,9 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
     if not is_blob:
         _remove_if_empty(path.parent)
         return Removal(path, 0, f"{real} is your own file; only the link to it is gone")
-    for other in others:
-        if any(paths.real(used.path) == real for used in other.files):
-            return Removal(path, 0, f"{other.name} uses the same bytes")
-    snapshots = real.parent.parent / "snapshots"
-    for link in sorted(snapshots.rglob("*")):
+    for other in (other for other in others if any(paths.real(used.path) == real for used in other.files)):
+        return Removal(path, 0, f"{other.name} uses the same bytes")
+    for link in sorted((real.parent.parent / "snapshots").rglob("*")):
         if link.is_symlink() and paths.real(link) == real:
             return Removal(path, 0, f"another link in the cache points to its bytes: {link}")
     removal = _unlinked(real, file.bytes, path)
@@ -338,10 +296,8 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Removes what has become empty in the repository `top` of a Hugging Face cache, from `folder` in a snapshot up.
-
-    A name of a commit whose snapshot is gone goes too: huggingface_hub's tools call a cache damaged that still has one.
-    """
+    """Removes what has become empty in the repository `top` of a Hugging Face cache, from `folder` in a snapshot up,
+    and names of a commit whose snapshot is gone: huggingface_hub's tools call a cache damaged that still has one."""
     snapshots = top / "snapshots"
     with suppress(OSError, ValueError):
         commit = folder.relative_to(snapshots).parts[0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from rich.filesize import decimal
@@ -24,12 +25,9 @@ from localspec.machine import Place, total_ram
 from localspec.models.facts.shape import HeadShape, ModelShape, default_context, own_heads, shape_of
 
 MIB = 1 << 20
-MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}
-"""What is left free: Python and llama.cpp themselves on the CPU, other programs and scratch memory on a GPU."""
-UNIFIED_SHARE = 0.75
-"""Of the CPU's memory, what a GPU without memory of its own may take: what macOS lets Metal have of 64 GB and more."""
-SMALLEST_CONTEXT = 4096
-"""`choose` does not go below this many tokens, unless the model was trained for fewer."""
+MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}  # left for Python and llama.cpp, and for other programs
+UNIFIED_SHARE = 0.75  # of the CPU's memory, what a GPU without its own may take: as macOS has it from 64 GB on
+SMALLEST_CONTEXT = 4096  # `choose` does not go below this many tokens, unless the model was trained for fewer
 _LEAST_ROWS = 64
 _TAKEN_ALONG = 16
 
@@ -40,29 +38,21 @@ Headers = Header | Sequence[Header]
 class FitSettings:
     """How the pair will run; names and defaults are those of `EngineSettings` and `ContextSettings`."""
 
-    context: int | None = None
-    """Tokens a slot can hold; None = by files and memory, see `shape.default_context` (`choose`: as many as fit)."""
+    context: int | None = None  # tokens a slot can hold; None = by files and memory (`shape.default_context`)
     slots: int = 1
-    type_k: str = "f16"
-    """Number format of the target's keys; the draft model's cache is F16."""
+    type_k: str = "f16"  # number format of the target's keys; the draft model's cache is F16
     type_v: str = "f16"
     flash_attention: bool = True
     max_draft_tokens: int = LONGEST_DRAFT
     rollback: int | None = None
     branches: int = 1
-    override_tensor: str | None = None
-    """Tensors of the target's layers that go to a device of their own, as REGEX=DEVICE with commas."""
-    cpu_moe: int = 0
-    """Layers of the target whose experts stay on the CPU; -1 = all."""
-    gpu_layers: GpuLayers = "auto"
-    """Of the target; -1 = all, "auto" = as many as fit (see `layers`)."""
+    override_tensor: str | None = None  # REGEX=DEVICE, with commas: tensors that go to a device of their own
+    cpu_moe: int = 0  # layers of the target whose experts stay on the CPU; -1 = all
+    gpu_layers: GpuLayers = "auto"  # of the target; -1 = all, "auto" = as many as fit (see `layers`)
     draft_gpu_layers: GpuLayers = "auto"
-    grid: int = 512
-    """Prompt tokens per pass."""
-    heads: tuple[HeadShape, ...] = ()
-    """Those that are trained for the target."""
-    nextn: bool = True
-    """Whether multi-token prediction drafts, where the target's own file has it."""
+    grid: int = 512  # prompt tokens per pass
+    heads: tuple[HeadShape, ...] = ()  # those that are trained for the target
+    nextn: bool = True  # whether multi-token prediction drafts, where the target's own file has it
 
     def __post_init__(self) -> None:
         for name in (self.type_k, self.type_v):
@@ -73,26 +63,19 @@ class FitSettings:
         if self.slots < 1:
             raise UsageError(f"slots is {self.slots}; it must be 1 or more.")
 
-    def shape(self, target: Headers) -> ModelShape:
-        """The target's, with its tensors on the devices that overrides give them."""
-        return shape_of(target, spread=spread_of("layer", self.override_tensor, self.cpu_moe))
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What a pair takes, and whether that is there."""
 
-    context: int
-    """Tokens a slot can hold."""
+    context: int  # tokens a slot can hold
     type_k: str
     type_v: str
-    gpu_layers: int
-    """Layers of the target on GPUs, the output matrix counted as one."""
+    gpu_layers: int  # layers of the target on GPUs, the output matrix counted as one
     draft_gpu_layers: int
     shares: tuple[Share, ...]
     places: tuple[Place, ...]
-    guessed: bool = False
-    """Whether the estimate rests on parts the headers do not spell out."""
+    guessed: bool = False  # whether the estimate rests on parts the headers do not spell out
 
     @property
     def total_bytes(self) -> int:
@@ -118,11 +101,10 @@ class MemoryPlan:
     def sentence(self) -> str:
         parts = []
         for place in self.places:
-            if self.needed(place.name):
+            if needed := self.needed(place.name):
                 free = f" of {decimal(place.free_bytes)} free" if place.free_bytes else ""
-                short = self.missing(place)
-                short_words = f" ({decimal(short)} too little, with a margin)" if short else ""
-                parts.append(f"{decimal(self.needed(place.name))}{free} on {place.name}{short_words}")
+                short = f" ({decimal(missing)} too little, with a margin)" if (missing := self.missing(place)) else ""
+                parts.append(f"{decimal(needed)}{free} on {place.name}{short}")
         kind = self.type_k.upper() if self.type_k == self.type_v else f"{self.type_k.upper()}/{self.type_v.upper()}"
         word = "fits" if self.fits else "does not fit"
         return f"A context of {self.context} tokens with {kind} cache {word}: {', '.join(parts)}."
@@ -140,14 +122,10 @@ class MemoryPlan:
 
 
 def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> MemoryPlan:
-    """What target and draft take with these settings.
-
-    Args:
-        target, draft: a header, or the headers of all parts of a split file, the first part first.
-        places: the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory.
-    """
-    main, small = settings.shape(target), None if draft is None else shape_of(draft)
-    return _plan(main, small, _decided(main, small, _with_own_head(settings, target), places), places)
+    """What target and draft take, by a header, or the headers of all parts of a split file, the first part first.
+    `places` are the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory."""
+    main, small, settings = _read(target, draft, settings)
+    return _plan(main, small, _decided(main, small, settings, places), places)
 
 
 def layers(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
@@ -157,8 +135,8 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
     not at all. Devices count with all their memory, not with what is free, so the same files have the same layers at
     every start.
     """
-    main, small = settings.shape(target), None if draft is None else shape_of(draft)
-    found = _decided(main, small, _with_own_head(settings, target), places)
+    main, small, settings = _read(target, draft, settings)
+    found = _decided(main, small, settings, places)
     assert found.gpu_layers != "auto"
     assert found.draft_gpu_layers != "auto"
     return found.gpu_layers, found.draft_gpu_layers
@@ -167,11 +145,10 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
 def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> FitSettings:
     """The settings with numbers of layers; see `layers`."""
     given, beside = one.gpu_layers, one.draft_gpu_layers
-    most = int(UNIFIED_SHARE * total_ram(places))
-    whole = [
-        replace(place, free_bytes=min(place.total_bytes, most) if place.unified and most else place.total_bytes)
-        for place in places
-    ]  # what models may take; 0 = unknown
+    most, whole = int(UNIFIED_SHARE * total_ram(places)), list[Place]()  # what models may take; 0 = unknown
+    for place in places:
+        unified = place.unified and most > 0
+        whole.append(replace(place, free_bytes=min(place.total_bytes, most) if unified else place.total_bytes))
     if not any(place.kind == "gpu" for place in places):
         given, beside = (0 if number == "auto" else number for number in (given, beside))
     if given == "auto":
@@ -184,8 +161,13 @@ def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, place
     return replace(one, gpu_layers=given, draft_gpu_layers=beside)
 
 
-def _with_own_head(settings: FitSettings, target: Headers) -> FitSettings:
-    return replace(settings, heads=(*settings.heads, *own_heads(target))) if settings.nextn else settings
+def _read(
+    target: Headers, draft: Headers | None, settings: FitSettings
+) -> tuple[ModelShape, ModelShape | None, FitSettings]:
+    """The shapes of both, the target's tensors where overrides put them; and the settings with its file's own head."""
+    main = shape_of(target, spread=spread_of("layer", settings.override_tensor, settings.cpu_moe))
+    own = own_heads(target) if settings.nextn else ()
+    return main, None if draft is None else shape_of(draft), replace(settings, heads=(*settings.heads, *own))
 
 
 def choose(
@@ -195,19 +177,13 @@ def choose(
     places: Sequence[Place],
     cache_types: Sequence[str] = ("q8_0",),
 ) -> MemoryPlan:
-    """The best plan that fits, the draft counted in: `--fit`; other arguments are those of `plan`.
+    """The best plan that fits, the draft counted in: `--fit`; if none does, the smallest one tried.
 
-    With a GPU everything goes there if it can; a shorter context and a Q8_0 cache are tried before layers are left on
-    the CPU. A `settings.context` is kept; without one it is halved from what the target was trained for.
-
-    Args:
-        cache_types: number formats of keys and values to try besides the wanted ones, in order.
-
-    Returns:
-        The plan; if nothing fits, the smallest one tried, whose `fits` is False.
+    With a GPU everything goes there if it can; a shorter context and other formats of keys and values (`cache_types`,
+    in order) are tried before layers are left on the CPU. A `settings.context` is kept; without one it is halved from
+    what the target was trained for.
     """
-    main, small = settings.shape(target), None if draft is None else shape_of(draft)
-    settings = _with_own_head(settings, target)
+    main, small, settings = _read(target, draft, settings)
     gpus = any(place.kind == "gpu" for place in places)
     layers = -1 if gpus else 0
     everything = replace(settings, gpu_layers=layers, draft_gpu_layers=layers)
@@ -272,7 +248,7 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
     rows = settings.slots * (1 + settings.max_draft_tokens)
     most_rows = max(_LEAST_ROWS, rows)
     trees = settings.branches > 1 and settings.slots == 1
-    use = Use(
+    use = ContextUse(
         cells=context + (most_rows if trees else 0),
         slots=settings.slots,
         rows=max(settings.grid, most_rows + settings.slots * _TAKEN_ALONG),
@@ -288,17 +264,9 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
     shares = list(shares_of("target", main, use, on_gpu, places))
     layers, draft_layers = offloaded(main, on_gpu, places), 0
     if small is not None:
-        draft_use = replace(
-            use,
-            cells=context,
-            rows=max(settings.grid, _LEAST_ROWS + settings.slots * _TAKEN_ALONG),
-            outputs=_LEAST_ROWS,
-            logits=settings.slots,
-            key_bytes=2.0,
-            value_bytes=2.0,
-            flash_attention=True,
-            states=1,
-        )
+        most = max(settings.grid, _LEAST_ROWS + settings.slots * _TAKEN_ALONG)
+        draft_use = replace(use, cells=context, rows=most, outputs=_LEAST_ROWS, logits=settings.slots, states=1)
+        draft_use = replace(draft_use, key_bytes=2.0, value_bytes=2.0, flash_attention=True)
         shares += shares_of("draft", small, draft_use, draft_on_gpu, places)
         draft_layers = offloaded(small, draft_on_gpu, places)
     shares += _head_shares(settings, use, context * settings.slots, places)
@@ -307,7 +275,7 @@ def _plan(main: ModelShape, small: ModelShape | None, settings: FitSettings, pla
     return MemoryPlan(context, *kinds, layers, draft_layers, tuple(shares), tuple(places), guessed)
 
 
-def _head_shares(settings: FitSettings, use: Use, tokens: int, places: Sequence[Place]) -> Iterator[Share]:
+def _head_shares(settings: FitSettings, use: ContextUse, tokens: int, places: Sequence[Place]) -> Iterator[Share]:
     """Those of every head; llama.cpp runs them where layers of the target are."""
     use = replace(use, cells=use.cells + use.outputs, logits=use.outputs, states=1)
     use = replace(use, key_bytes=max(2.0, use.key_bytes), value_bytes=max(2.0, use.value_bytes))
@@ -321,8 +289,7 @@ def _head_shares(settings: FitSettings, use: Use, tokens: int, places: Sequence[
 
 # What one model takes on each device, in bytes: weights by layer, caches, and the peak of a pass.
 
-_PAD = 256
-"""Cells by which llama.cpp makes caches longer."""
+_PAD = 256  # cells by which llama.cpp makes caches longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +297,10 @@ class Share:
     """What one model takes on one device, in bytes."""
 
     place: str
-    model: str
-    """"target", "draft" or "heads"."""
+    model: str  # "target", "draft" or "heads"
     weights: int = 0
     cache: int = 0
-    compute: int = 0
-    """Intermediate results of a pass, and its logits."""
+    compute: int = 0  # intermediate results of a pass, and its logits
 
     @property
     def total(self) -> int:
@@ -343,24 +308,18 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ContextUse:
     """How a context is used, in llama.cpp's terms."""
 
-    cells: int
-    """Tokens a slot can hold."""
+    cells: int  # tokens a slot can hold
     slots: int
-    rows: int
-    """Most rows of a pass."""
-    outputs: int
-    """Most rows with logits a pass may have."""
-    logits: int
-    """Rows with logits that passes do have, kept in a buffer that grows with them."""
-    key_bytes: float
-    """Of an element."""
+    rows: int  # most rows of a pass
+    outputs: int  # most rows with logits a pass may have
+    logits: int  # rows with logits that passes do have, kept in a buffer that grows with them
+    key_bytes: float  # of an element
     value_bytes: float
     flash_attention: bool
-    states: int = 1
-    """Of a recurrent layer, that a slot keeps: the last one, and one for each token that can be dropped."""
+    states: int = 1  # of a recurrent layer, that a slot keeps: the last one, and one for each token that can be dropped
 
     @property
     def padded(self) -> int:
@@ -380,15 +339,17 @@ def offloaded(shape: ModelShape, layers: int, places: Sequence[Place]) -> int:
     return shape.n_layers + 1 if layers < 0 else min(layers, shape.n_layers + 1)
 
 
-def shares_of(who: str, shape: ModelShape, use: Use, layers: int, places: Sequence[Place]) -> Iterator[Share]:
+def shares_of(who: str, shape: ModelShape, use: ContextUse, layers: int, places: Sequence[Place]) -> Iterator[Share]:
     """A model's share of each GPU that has layers of it (llama.cpp's n_gpu_layers, -1 = all), then of the CPU."""
     gpus = [place for place in places if place.kind == "gpu"]
     cpu = next((place.name for place in places if place.kind == "cpu"), "CPU")
     count = offloaded(shape, layers, places)
     start = shape.n_layers + 1 - count
     on_gpu: dict[str, list[int]] = {gpu.name: [] for gpu in gpus}
-    for index in range(start, shape.n_layers + 1):
-        on_gpu[_gpu_of(index - start, count, gpus)].append(index)
+    parts = [gpu.part or gpu.free_bytes or 1 for gpu in gpus]  # as was asked for, else by free memory
+    ends = [*accumulate(part / sum(parts) for part in parts)][:-1]
+    for index in range(count):
+        on_gpu[gpus[sum(index / count >= end for end in ends)].name].append(start + index)
     peak = compute_bytes(shape, use)
     for gpu in gpus:
         mine, moved = on_gpu[gpu.name], shape.moved.get(gpu.name, 0)
@@ -404,17 +365,6 @@ def shares_of(who: str, shape: ModelShape, use: Use, layers: int, places: Sequen
     yield Share(cpu, who, weights, _cache(shape, use, rest), peak + output)
 
 
-def _gpu_of(place: int, count: int, gpus: Sequence[Place]) -> str:
-    """The GPU of one of `count` offloaded layers: by the parts that were asked for, or by free memory, in order."""
-    parts = [gpu.part or gpu.free_bytes or 1 for gpu in gpus]
-    reached = 0.0
-    for gpu, part in zip(gpus[:-1], parts, strict=False):
-        reached += part / sum(parts)
-        if place / count < reached:
-            return gpu.name
-    return gpus[-1].name
-
-
 def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
     """Bytes of a layer; the one after the last is the output matrix, on a GPU a copy if tied."""
     if index < shape.n_layers:
@@ -422,7 +372,7 @@ def _weights(shape: ModelShape, index: int, tied: bool = True) -> int:
     return 0 if shape.tied and not tied else shape.output_bytes
 
 
-def _cache(shape: ModelShape, use: Use, layers: Sequence[int]) -> int:
+def _cache(shape: ModelShape, use: ContextUse, layers: Sequence[int]) -> int:
     found = 0.0
     for layer in (shape.layers[index] for index in layers if index < shape.n_layers):
         found += (layer.key * use.key_bytes + layer.value * use.value_bytes) * use.padded * use.slots
@@ -430,12 +380,9 @@ def _cache(shape: ModelShape, use: Use, layers: Sequence[int]) -> int:
     return int(found)
 
 
-def compute_bytes(shape: ModelShape, use: Use) -> int:
-    """The peak of one pass: masks and the wider of feed-forward and attention, or the logits.
-
-    The factors are those of llama.cpp's graphs as its allocator packs them, measured over shapes and settings
-    (tests/models/test_fit.py compares).
-    """
+def compute_bytes(shape: ModelShape, use: ContextUse) -> int:
+    """The peak of one pass: masks and the wider of feed-forward and attention, or the logits. The factors are those of
+    llama.cpp's graphs as its allocator packs them, measured over shapes and settings (tests/models/test_fit.py)."""
     row, width, flash = 4 * use.rows, shape.embedding, use.flash_attention
     masks = (2 if shape.windows else 1) * use.padded * use.rows * (2 if flash else 4)
     peak = 0
@@ -454,16 +401,12 @@ def compute_bytes(shape: ModelShape, use: Use) -> int:
 # of a 27 B. One to four tokens are what drafting gains most from there.
 
 _MOST_STATES = 4
-_MEMORY_DIVISOR = 32
-"""States may take this part of memory."""
+_MEMORY_DIVISOR = 32  # states may take this part of memory
 
 
 def rollback(shape: ModelShape, total_bytes: int, wanted: int | None = None) -> int:
     """Tokens that can be dropped: what is wanted, else 1 to 4; 0 if the target keeps no state, or llama.cpp no
-    snapshots of it.
-
-    `total_bytes`: all the memory there is, so that the answer is the same at every start; 0 = unknown.
-    """
+    snapshots of it. Of all the memory there is (0 = unknown), so that it is the same at every start."""
     if shape.architecture not in ROLLS_BACK:
         return 0
     if wanted is not None:
@@ -472,3 +415,75 @@ def rollback(shape: ModelShape, total_bytes: int, wanted: int | None = None) -> 
     if not (state and total_bytes):
         return _MOST_STATES
     return max(1, min(_MOST_STATES, total_bytes // _MEMORY_DIVISOR // state))
+
+
+# Which of the GPUs that llama.cpp lists are used by default, and why the others are not. Nothing is timed here; what
+# answers' passes took on an integrated one counts more (`runtime.placement.measured`).
+
+MEMORY_RATES: dict[str, float] = {
+    "Apple M1": 68.25, "Apple M1 Pro": 200.0, "Apple M1 Max": 400.0, "Apple M1 Ultra": 800.0,
+    "Apple M2": 100.0, "Apple M2 Pro": 200.0, "Apple M2 Max": 400.0, "Apple M2 Ultra": 800.0,
+    "Apple M3": 100.0, "Apple M3 Pro": 150.0, "Apple M3 Max": 300.0, "Apple M3 Ultra": 819.0,
+    "Apple M4": 120.0, "Apple M4 Pro": 273.0, "Apple M4 Max": 410.0, "Apple M5": 153.0,
+    "Radeon 8050S": 256.0, "Radeon 8060S": 256.0, "NVIDIA GB10": 273.0, "NVIDIA Thor": 273.0, "Orin": 102.4,
+}  # fmt: skip
+"""GB/s that integrated GPUs can read, by a part of llama.cpp's description of them; the longest part that fits counts.
+From the makers' data sheets; where one name has several, the lowest of those that are sold with 16 GB or more."""
+LEAST_RATE = 100.0  # GB/s from which on an integrated GPU is used: the CPU alone reads 96 (two channels of DDR5-6000)
+_SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render")  # devices that the CPU computes
+
+
+def is_software(gpu: Place) -> bool:
+    """Whether it is no hardware: the CPU computes in its name, and slower than by itself."""
+    return any(name in gpu.description.lower() for name in _SOFTWARE)
+
+
+def memory_rate(gpu: Place) -> float | None:
+    """GB/s of an integrated GPU; None = it is not in the table."""
+    words = f" {gpu.description.replace('(', ' ').replace(')', ' ')} "
+    found = [name for name in MEMORY_RATES if f" {name} " in words]
+    return MEMORY_RATES[max(found, key=len)] if found else None
+
+
+def is_unified(name: str, description: str, integrated: bool) -> bool:
+    """Whether a device's memory is the CPU's: llama.cpp calls most such integrated, but not those of Apple's own."""
+    return integrated or (name.startswith(("MTL", "Metal")) and description.startswith("Apple"))
+
+
+def why_unused(gpu: Place, listed: Sequence[Place]) -> str:
+    """Why a listed GPU is not used unless it is asked for, in words that go on after its name; "" = it is used."""
+    if is_software(gpu):
+        return "the CPU computes in its name"
+    if (twin := _twin(gpu, listed)) is not None:
+        return f"it is the card that {twin.name} is"
+    if not gpu.unified:
+        return ""
+    if any(not other.unified and not is_software(other) for other in listed):
+        return "there is a GPU with memory of its own"
+    rate = memory_rate(gpu)
+    if rate is None:
+        return "how fast it reads memory is not known"
+    return "" if rate >= LEAST_RATE else f"it reads {rate:g} GB/s, which the CPU can do as well"
+
+
+def used_gpus(listed: Sequence[Place]) -> list[Place]:
+    """Those that are used by default, in llama.cpp's order."""
+    return [gpu for gpu in listed if not why_unused(gpu, listed)]
+
+
+def integrated_gpus(listed: Sequence[Place]) -> list[Place]:
+    """Integrated hardware where there is no card: real passes may say otherwise of it than the table does."""
+    hardware = [gpu for gpu in listed if not is_software(gpu)]
+    if any(not gpu.unified for gpu in hardware):
+        return []
+    return [gpu for gpu in hardware if _twin(gpu, listed) is None]
+
+
+def _twin(gpu: Place, listed: Sequence[Place]) -> Place | None:
+    """The same card, listed earlier by another backend; two equal cards of one backend are two."""
+    backend = gpu.name.rstrip("0123456789")
+    for other in listed[: listed.index(gpu)]:
+        a, b = sorted((gpu.description, other.description), key=len)
+        if a and other.name.rstrip("0123456789") != backend and f"{b} ".startswith(f"{a} "):
+            return other
+    return None

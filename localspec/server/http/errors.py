@@ -17,8 +17,7 @@ from localspec.errors import (
     RunnerError,
     UsageError,
 )
-from localspec.options import Options
-from localspec.sampling import SamplingParams
+from localspec.options import Options, SamplingParams
 from localspec.settings import numbers_of
 
 RETRY_SECONDS = 2

@@ -35,13 +35,12 @@ from localspec.chat.reply.reply import AnswerParser
 from localspec.chat.turn import Message
 from localspec.engine.slot import Event
 from localspec.errors import ContextOverflowError, LocalspecError, told
-from localspec.options import Options
+from localspec.options import Options, SamplingParams
 from localspec.remote.answerer import POSTS_PER_SECOND, Teller
 from localspec.runner.place import HEADER
 from localspec.runtime.engine import Asked
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
-from localspec.sampling import SamplingParams
 from localspec.server.chat.answers import FINISH_WORDS, Joined
 from localspec.server.http.streaming import DONE, EventStream
 from localspec.settings import settings_of

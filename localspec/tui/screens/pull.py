@@ -25,9 +25,9 @@ from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
-from localspec.models.hub.download import Part
+from localspec.models.hub.download import PullPart
 from localspec.models.hub.hub import Hub
-from localspec.models.hub.pull import Plan
+from localspec.models.hub.pull import PullPlan
 from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
 from localspec.models.installed.store import Entry, Store
@@ -39,7 +39,7 @@ from localspec.tui.widgets.dialogs import Dialog, Errands, Tell, call_while_runn
 from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
-    from localspec.models.hub.hub import Found, Hub
+    from localspec.models.hub.hub import FoundRepository, Hub
 
 Listed = PairEntry | ModelEntry  # what the catalogue lists by name: pairs, and targets that are in none
 _LIMIT = 30  # repositories asked for: more words find better than a longer list
@@ -97,7 +97,7 @@ class FindModelScreen(Dialog[str | None]):
         nothing = "" if pairs or found else "Nothing was found. "
         tell(self._show, pairs, found, nothing + HELP)
 
-    def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
+    def _show(self, pairs: Sequence[Listed], found: Sequence[FoundRepository], note: str) -> None:
         self._names = [pair.name for pair in pairs] + [one.repository for one in found]
         entries = self.query_one("#found", OptionList)
         entries.clear_options()
@@ -118,7 +118,7 @@ class FindModelScreen(Dialog[str | None]):
         self.dismiss(self._names[event.option_index])
 
 
-def plan_page(plan: Plan, hub: Hub) -> Content:
+def plan_page(plan: PullPlan, hub: Hub) -> Content:
     """The plan for people: files, whether they fit each other, memory and disk. Looks at files; a few milliseconds."""
     lines = [line for part in plan.parts for line in _part_lines(part, hub)]
     if plan.match is not None:
@@ -134,7 +134,7 @@ def plan_page(plan: Plan, hub: Hub) -> Content:
     return Content("\n").join(lines)
 
 
-def _part_lines(part: Part, hub: Hub) -> list[Content]:
+def _part_lines(part: PullPart, hub: Hub) -> list[Content]:
     have = part.choice.size - part.missing(hub)
     here = f", {amount(have)} of it here already" if have else ""
     commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
@@ -241,7 +241,7 @@ class PullScreen(Dialog[str | None]):
         self._make_hub, self._store = make_hub, store
         self._wanted, self._draft = name, draft
         self._hub: Hub | None = None
-        self._plan: Plan | None = None
+        self._plan: PullPlan | None = None
         self._errands = Errands(self)
         self._stop = threading.Event()
         self._busy = False
@@ -309,7 +309,7 @@ class PullScreen(Dialog[str | None]):
             refusal = str(error)
         tell(self._planned, hub, plan, page, refusal)
 
-    def _planned(self, hub: Hub, plan: Plan, page: Content, refusal: str) -> None:
+    def _planned(self, hub: Hub, plan: PullPlan, page: Content, refusal: str) -> None:
         self._hub, self._plan, self._busy = hub, None if refusal else plan, False
         self.query_one("#plan", Static).update(page)
         if refusal:
@@ -330,7 +330,7 @@ class PullScreen(Dialog[str | None]):
         self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._draw)
         self._errands.begin(partial(self._install, self._plan, self._hub), "The pull", self._failed)
 
-    def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:
+    def _install(self, plan: PullPlan, hub: Hub, tell: Tell) -> None:
         from localspec.drafters.heads.loading import find
         from localspec.models.hub.pull import install
 

@@ -13,7 +13,7 @@ from textual.widgets import TabbedContent
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
-from localspec.claim import Claim, is_held
+from localspec.processes import Claim, is_held
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.pane import ChatPane
 

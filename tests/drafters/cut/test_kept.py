@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from localspec import Engine
-from localspec.claim import Claim
 from localspec.errors import ModelError, UsageError
 from localspec.models.installed.adopt import LOCK, adopt, check_name, forget, keep, work_folder
 from localspec.models.installed.installed import NO_DRAFT, find
 from localspec.models.installed.store import Store
+from localspec.processes import Claim
 
 
 def test_it_goes_with_its_target(tiny_target: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

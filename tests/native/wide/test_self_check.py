@@ -22,7 +22,7 @@ COMPILER = shutil.which("cc")
 
 
 def test_every_case_passes_here_and_is_remembered(tmp_path: Path) -> None:
-    check = SelfCheck(Facts(tmp_path), 2)
+    check = SelfCheck(FactStore(tmp_path), 2)
     assert not check.over
     steps = 0
     while not check.over:
@@ -30,15 +30,15 @@ def test_every_case_passes_here_and_is_remembered(tmp_path: Path) -> None:
         steps += 1
     assert steps == len(PACKED) + len(facts._CACHES) * len(facts._HEAD_SIZES)
     assert (check.passed, check.fault) == (True, "")
-    again = SelfCheck(Facts(tmp_path), 2)
+    again = SelfCheck(FactStore(tmp_path), 2)
     assert (again.over, again.passed) == (True, True)
-    assert not SelfCheck(Facts(tmp_path), 1).over, "with other threads it is another check"
+    assert not SelfCheck(FactStore(tmp_path), 1).over, "with other threads it is another check"
     check.step()
     assert check.passed
 
 
 def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    check = SelfCheck(Facts(tmp_path), 2)
+    check = SelfCheck(FactStore(tmp_path), 2)
     check.run(0.0)
     assert not check.over
     assert not list(tmp_path.iterdir())
@@ -48,17 +48,17 @@ def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"passed": 1}', "\0"])
 def test_a_damaged_file_is_tried_again(tmp_path: Path, content: str) -> None:
-    SelfCheck(Facts(tmp_path), 2).run(60.0)
+    SelfCheck(FactStore(tmp_path), 2).run(60.0)
     (file,) = tmp_path.iterdir()
     file.write_text(content)
-    assert not SelfCheck(Facts(tmp_path), 2).over
+    assert not SelfCheck(FactStore(tmp_path), 2).over
 
 
 def test_what_failed_before_has_failed(tmp_path: Path) -> None:
-    SelfCheck(Facts(tmp_path), 2).run(60.0)
+    SelfCheck(FactStore(tmp_path), 2).run(60.0)
     (file,) = tmp_path.iterdir()
     file.write_text(json.dumps({"fault": "products of F16 weights"}))
-    check = SelfCheck(Facts(tmp_path), 2)
+    check = SelfCheck(FactStore(tmp_path), 2)
     assert (check.over, check.passed, check.fault) == (True, False, "products of F16 weights")
 
 
@@ -66,7 +66,7 @@ def test_a_case_that_fails_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(facts, "_cases", lambda threads: [("products of nothing", lambda: 4)])
-    check = SelfCheck(Facts(tmp_path), 2)
+    check = SelfCheck(FactStore(tmp_path), 2)
     check.step()
     assert check.fault == "products of nothing"
     assert "products of nothing" in caplog.messages[-1]

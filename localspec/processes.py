@@ -13,8 +13,40 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
-from localspec.claim import Claim, is_held
 from localspec.machine import holder, taken
+
+
+class Claim:
+    """The lock of this process on a file.
+
+    The lock, not a process id, says whether a process lives: ids are used again, and the system lets go of a lock
+    however a process ends. filelock may empty or remove the file, so nothing is kept in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from filelock import FileLock  # not needed before a model or an answer
+
+        self._path = path
+        self._lock = FileLock(path, timeout=1, thread_local=False)  # `is_held` has it for a moment
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Lets go and removes the file."""
+        self._lock.release()
+        with suppress(OSError):
+            self._path.unlink()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process has the file claimed; removes it if not."""
+    from filelock import FileLock
+
+    try:
+        with FileLock(path, timeout=0), suppress(OSError):
+            path.unlink()  # on Windows, where an open file stays, filelock removes it after it
+    except OSError:
+        return path.exists()
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +55,12 @@ class Process:
 
     pid: int
     command: str
-    target: str
-    """Path of the file that is open; "" = this is a server's own file, whether it has models open or not."""
-    draft: str
-    """"" = none."""
-    context: int
-    """Tokens a slot holds; 0 = not stated."""
-    started: float
-    """Seconds since 1970."""
-    name: str = ""
-    """What a server calls its default model."""
-    at: str = ""
-    """A server's port, or its socket file; "" = it is none."""
+    target: str  # path of the file that is open; "" = this is a server's own file, whether it has models open or not
+    draft: str  # "" = none
+    context: int  # tokens a slot holds; 0 = not stated
+    started: float  # seconds since 1970
+    name: str = ""  # what a server calls its default model
+    at: str = ""  # a server's port, or its socket file; "" = it is none
 
     def memory(self) -> int:
         """Bytes that the process takes now that has this model open, which may be one of its own; 0 = unknown."""
@@ -51,20 +77,12 @@ def folder() -> Path:
     return paths.data_dir() / "run"
 
 
-def announce(command: str, target: Path, draft: Path | None = None, context: int = 0) -> Callable[[], None]:
-    """Says that this process has models open, until it ends or calls what is returned.
-
-    A folder that cannot be written is no reason to fail.
-    """
-    return _announce(Process(os.getpid(), command, str(target), str(draft or ""), context, time.time()))
-
-
-def announce_server(name: str, at: str) -> None:
-    """Says that this process serves, until it ends: what its default model is called, and its port or socket file."""
-    _announce(Process(os.getpid(), "serve", "", "", 0, time.time(), name, at))
-
-
-def _announce(process: Process) -> Callable[[], None]:
+def announce(
+    command: str, target: Path | str = "", draft: Path | None = None, context: int = 0, name: str = "", at: str = ""
+) -> Callable[[], None]:
+    """Says that this process has models open, or serves at a port or socket file, until it ends or calls what is
+    returned. A folder that cannot be written is no reason to fail."""
+    process = Process(os.getpid(), command, str(target), str(draft or ""), context, time.time(), name, at)
     path = folder() / f"{process.pid}-{time.time_ns()}.json"
     try:
         folder().mkdir(parents=True, exist_ok=True)
@@ -97,18 +115,13 @@ def running() -> list[Process]:
 
 
 def servers() -> list[Process]:
-    """Servers that run, oldest first."""
     return [process for process in running() if process.at]
 
 
 def users_of(files: set[Path]) -> list[Process]:
     """Running processes that have one of these files open."""
-    real = {paths.real(file) for file in files}
-    return [
-        process
-        for process in running()
-        if {paths.real(name) for name in (process.target, process.draft) if name} & real
-    ]
+    real, found = {paths.real(file) for file in files}, running()
+    return [one for one in found if {paths.real(name) for name in (one.target, one.draft) if name} & real]
 
 
 def _claimed(path: Path) -> Path:
