@@ -49,7 +49,6 @@ class History:
         return self._view
 
     def append(self, tokens: Sequence[int] | Tokens) -> None:
-        """Adds tokens at the end."""
         needed = self._length + len(tokens)
         if needed > len(self._buffer):
             grown = np.empty(max(256, 2 * needed), dtype=np.int32)
@@ -174,7 +173,6 @@ class DraftRequest:
         return self.asked.rule is not Rule.COUPLED
 
     def allows(self, name: str) -> bool:
-        """Whether the drafter of that name may guess here."""
         return self.asked.drafter is None or self.asked.drafter == name
 
     def limited(self, nodes: int) -> DraftRequest:
@@ -208,7 +206,6 @@ class Draft:
     """Per node, name of the drafter that guessed it, if one drafter went on after another; empty = `origin` for all."""
 
     def origin_of(self, node: int) -> str:
-        """Name of the drafter that guessed a node."""
         return self.origins[node] if self.origins else self.origin
 
     def __len__(self) -> int:
@@ -413,7 +410,6 @@ class Curve:
     row: Sequence[float]
     """Seconds by width, the pace included."""
     pace: float
-    """Factor of the machine's pace."""
     width: int
     """Rows of the pass; 0 = there may have been several passes."""
 

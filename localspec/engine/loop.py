@@ -2,7 +2,7 @@
 prompt that is still unread.
 
 It knows no drafter, backend or model by name. Plain decoding is the same loop with a plan that drafts nothing,
-so the baseline of every comparison is this very code. Next to read: `interfaces`, then `verify`.
+so the baseline of every comparison is this very code. Next to read: `interfaces`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from localspec.engine.constraint import Minimum, masked
 from localspec.engine.interfaces import (
-    Constraint,
+    ANY_PRICE,
     Draft,
     DraftRequest,
     History,
@@ -29,11 +29,10 @@ from localspec.engine.interfaces import (
     Vocabulary,
 )
 from localspec.engine.slot import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, Slot, TextStream, TokenLogProb
-from localspec.engine.stats import Beside, RequestStats, Step
-from localspec.engine.verify import verify
+from localspec.engine.stats import Beside, RequestStats
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
 from localspec.native import kernels
-from localspec.types import Feed, LogitRows, Noise, Rule, Tokens
+from localspec.types import Feed, LogitRows, Noise, Rule, SamplingParams, Tokens
 
 PASSES_BETWEEN = 5
 """Plain passes that the time between two tokens of an answer may take while a prompt is read: a piece, and a pass."""
@@ -49,18 +48,16 @@ _PASSES_KEPT = 16
 """Number of last passes whose median counts as the pass: it ignores a stall and follows the load."""
 
 
-class Reading:
+class PieceSize:
     """The size of the next piece, from what the last piece and the last passes took."""
 
     def __init__(self, largest: int) -> None:
-        """`largest`: most tokens of a piece."""
         self._largest = largest
         self._passes: deque[float] = deque(maxlen=_PASSES_KEPT)
         self._token = 0.0
         """Seconds for each token of the last piece; 0 = nothing was read yet."""
 
     def passed(self, seconds: float) -> None:
-        """Learns what plain decoding takes for a pass now."""
         self._passes.append(seconds)
 
     def read(self, tokens: int, seconds: float) -> None:
@@ -93,7 +90,7 @@ class Loop:
         self.active: dict[int, Slot] = {}
         self._events: list[Event] = []
         """Events that were made since the last `step` and are not returned yet."""
-        self._reading = Reading(target.grid)
+        self._reading = PieceSize(target.grid)
         self._beside: dict[int, Beside] = {}
         """By number of slots in a pass, how slow passes that draft are beside plain ones."""
 
@@ -105,14 +102,8 @@ class Loop:
         cancel: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Slot:
-        """Gives a free slot to a request; its prompt is read in the steps to come.
-
-        Args:
-            index: of the slot.
-            request: what is asked for.
-            started: perf_counter() when the request arrived; None = now.
-            cancel: says whether the caller wants no more.
-            progress: called after each chunk of the prompt with (tokens cached, tokens to cache).
+        """Gives the free slot of that index to a request; its prompt is read in the steps to come. `started` is
+        perf_counter() when the request arrived; None = now. `cancel` and `progress` as in `Slot`.
 
         Raises:
             ContextOverflowError: the prompt leaves no room for an answer.
@@ -122,8 +113,11 @@ class Loop:
                 f"The prompt has {len(request.prompt)} tokens and the context holds {self.target.n_ctx}.",
                 "Shorten it or load the model with a larger context.",
             )
-        now = perf_counter()
-        history = History(request.prompt)
+        now, history = perf_counter(), History(request.prompt)
+        constraint = None if request.grammar is None else request.grammar.fresh()
+        if request.min_tokens:
+            ends = request.stop_tokens | (frozenset() if request.ignore_end else self.vocabulary.end_tokens)
+            constraint = Minimum(request.min_tokens, ends, self.target.n_vocab, constraint)
         stats = RequestStats(prompt_tokens=len(history))
         stats.reused_tokens = self.target.reusable(index, history.tokens, len(history))
         slot = self.active[index] = Slot(
@@ -134,20 +128,12 @@ class Loop:
             stats,
             now if started is None else started,
             cancel,
-            self._constraint(request),
+            constraint,
             progress,
             cached=stats.reused_tokens,
             last_arrival=now,
         )
         return slot
-
-    def _constraint(self, request: Request) -> Constraint | None:
-        """The grammar and the minimum length of a request, in the state before the answer's first token."""
-        grammar = None if request.grammar is None else request.grammar.fresh()
-        if not request.min_tokens:
-            return grammar
-        ends = request.stop_tokens | (frozenset() if request.ignore_end else self.vocabulary.end_tokens)
-        return Minimum(request.min_tokens, ends, self.target.n_vocab, grammar)
 
     def step(self) -> list[Event]:
         """Reads a piece of unread prompts, then runs a pass over all slots that decode; returns their events.
@@ -284,15 +270,15 @@ class Loop:
         end = perf_counter()
         self._reading.passed(review.plain_seconds or end - start)
         planned = drafted - asked + learned - passed
-        step = Step(review.curve, review.plain, end - start - planned, end - start) if review.curve else None
+        beside = self._beside.setdefault(len(slots), Beside())
         for slot in slots:
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
-            if step is not None:
-                beside = self._beside.setdefault(len(slots), Beside())
-                slot.comparison.add(step, beside, len(slot.history) - lengths[slot.index])
+            if review.curve is not None:
+                brought = len(slot.history) - lengths[slot.index]
+                slot.comparison.add(review, end - start - planned, end - start, beside, brought)
                 if slot.finish is not None or end >= slot.compared + COMPARED_EVERY:
                     slot.compared = end
                     stats.compare(*slot.comparison.totals())
@@ -308,18 +294,8 @@ class Loop:
                 nodes = min(nodes, left - 1)  # the pass brings the next token by itself
             if slot.request.max_draft_tokens is not None:
                 nodes = min(nodes, slot.request.max_draft_tokens)
-            requests.append(
-                DraftRequest(
-                    slot.index,
-                    slot.history,
-                    nodes,
-                    nodes,
-                    slot.request,
-                    slot.noise(),
-                    room=room,
-                    constraint=slot.constraint,
-                )
-            )
+            rest = (slot.request, slot.noise(), ANY_PRICE, room, slot.constraint)
+            requests.append(DraftRequest(slot.index, slot.history, nodes, nodes, *rest))
         return requests
 
     def _decode(
@@ -419,7 +395,6 @@ class Loop:
         return tuple(found)
 
     def _end(self, slot: Slot, finish: FinishReason) -> None:
-        """Ends a slot between passes."""
         slot.finish = finish
         slot.stats.compare(*slot.comparison.totals())
         self._events.append(Event(slot.index, slot.text.finish(), (), (), (), finish, slot.stats))
@@ -438,6 +413,21 @@ class Loop:
             return
         tokens, prompt_length = slot.history.tokens, len(slot.request.prompt)
         self.target.forget(slot.index, keep=self.target.reusable(slot.index, tokens, prompt_length))
+
+
+def verify(
+    rows: LogitRows, draft: Draft, sampling: SamplingParams, history: Tokens, noise: Noise, rule: Rule
+) -> Verdict:
+    """A draft (a chain for *block*) and the target's rows in, a `Verdict` out: which of the draft the target would have
+    said itself, and what it says next. A pure function: its randomness is named by `noise`.
+
+    Row 0 follows the last of `history`, int32[n], row 1 + i follows node i; the next position is n. `noise.round` must
+    be n unless the rule is *coupled*.
+    """
+    accepted, next_token = kernels.verify(
+        rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule
+    )
+    return Verdict(accepted, next_token)
 
 
 def _record(outcome: Outcome | None, width: int, seconds: float) -> PassRecord | None:

@@ -40,7 +40,6 @@ class TextStream:
         return self._check(text)
 
     def finish(self) -> str:
-        """The rest, when no more tokens come."""
         if self.stopped:
             return ""
         text = self._held + self._decoder.decode(b"", final=True)
@@ -78,11 +77,8 @@ class FinishReason(str, Enum):
     STOP = "stop"
     """The model ended its turn, or a stop string came."""
     LENGTH = "length"
-    """`max_tokens` was reached."""
     CONTEXT = "context"
-    """The context is full."""
     CANCELLED = "cancelled"
-    """The caller stopped it."""
     ERROR = "error"
     """The engine failed; the generation raises the error."""
 
@@ -133,7 +129,6 @@ class PassRecord(NamedTuple):
     """Per node, name of the drafter that guessed it, if several did; empty = `drafter` guessed all."""
 
     def drafter_of(self, node: int) -> str:
-        """Name of the drafter that guessed a node."""
         return self.drafters[node] if self.drafters else self.drafter
 
 
@@ -175,7 +170,6 @@ class Slot:
     progress: Callable[[int, int], None] | None = None
     """Called after each chunk of the prompt with (tokens cached, tokens to cache)."""
     cached: int = 0
-    """Tokens of the prompt that are in the cache."""
     said: int = 0
     """Number of answer tokens that are read like the prompt, since a target whose device failed generated them."""
     overtaken: int = 0

@@ -64,7 +64,6 @@ class RequestStats:
     generated: int = 0
     passes: int = 0
     draft_passes: int = 0
-    """Passes that carried a draft."""
     drafted: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
@@ -76,7 +75,6 @@ class RequestStats:
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    """Time of the target's passes."""
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
     plain_seconds: float = 0.0
@@ -169,18 +167,15 @@ class RequestStats:
             self.accepted_per_position[depth] += 1
 
     def review(self, review: Review) -> None:
-        """Adds a plan's review of a pass."""
         self.guarded_passes += review.guarded
         if review.undrafted is not None:
             self.undrafted[review.undrafted] += 1
         self.row_cost = review.row or self.row_cost
 
     def compare(self, plain: float, tokens: int, seconds: float) -> None:
-        """What plain decoding takes for `tokens` that took `seconds`."""
         self.plain_seconds, self.compared, self.compared_seconds = plain, tokens, seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, names as in the glossary."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "reused_tokens": self.reused_tokens,
@@ -251,24 +246,10 @@ class Beside:
 
 
 @dataclass(slots=True)
-class Step:
-    """One pass, with all that a slot waits for."""
-
-    curve: Curve
-    plain: bool
-    """Whether it was plain decoding: nothing was sent, whether drafters were asked or not."""
-    seconds: float
-    """Of everything but planning and drafting."""
-    spent: float
-    """Of everything."""
-
-
-@dataclass(slots=True)
 class _Part:
     """The passes of an answer with one number of slots."""
 
     curve: Curve
-    """Of the last of them."""
     passes: int = 0
     """Plain ones."""
     seconds: float = 0.0
@@ -282,19 +263,6 @@ class _Part:
     """Tokens of passes that drafted."""
     widths: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Of passes that drafted, by width: their number and their seconds."""
-
-    def add(self, step: Step, tokens: int) -> None:
-        self.curve = step.curve
-        if step.plain:
-            self.passes += 1
-            self.seconds += step.seconds
-            self.late += (step.seconds - self.late) / min(self.passes, ENOUGH_PASSES // 2)
-        elif step.curve.width:
-            count, seconds = self.widths.get(step.curve.width, (0, 0.0))
-            self.widths[step.curve.width] = count + 1, seconds + step.seconds
-        self.tokens += tokens
-        self.spent += step.spent
-        self.wanted += 0 if step.plain else tokens
 
     def usual(self, beside: Beside) -> float:
         """Seconds of a plain pass; 0 = not known."""
@@ -312,16 +280,31 @@ class Comparison:
     def __init__(self) -> None:
         self._parts: dict[Beside, _Part] = {}
 
-    def add(self, step: Step, beside: Beside, tokens: int) -> None:
-        """Takes in a pass that brought `tokens`. `beside` is of as many slots as shared it, and learns from it."""
+    def add(self, review: Review, seconds: float, spent: float, beside: Beside, tokens: int) -> None:
+        """Takes in a reviewed pass that brought `tokens` and took `seconds` but for planning and drafting, `spent` with
+        these. `beside` is of as many slots as shared it, and learns from it."""
+        curve = review.curve
+        if curve is None:
+            return
         part = self._parts.get(beside)
         if part is None:
-            part = self._parts[beside] = _Part(step.curve)
-        part.add(step, tokens)
+            part = self._parts[beside] = _Part(curve)
+        part.curve = curve
+        part.tokens += tokens
+        part.spent += spent
+        if review.plain:
+            part.passes += 1
+            part.seconds += seconds
+            part.late += (seconds - part.late) / min(part.passes, ENOUGH_PASSES // 2)
+        else:
+            part.wanted += tokens
+            if curve.width:
+                count, before = part.widths.get(curve.width, (0, 0.0))
+                part.widths[curve.width] = count + 1, before + seconds
         if 2 * part.passes >= ENOUGH_PASSES:
             beside.known = True
-            if not step.plain and step.curve.width:
-                beside.learn(step.curve.width, step.seconds / part.late)
+            if not review.plain and curve.width:
+                beside.learn(curve.width, seconds / part.late)
 
     def totals(self) -> tuple[float, int, float]:
         """(seconds that plain decoding takes, tokens, seconds taken) of passes that can be compared; zeros where

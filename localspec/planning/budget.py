@@ -63,7 +63,6 @@ class Budget:
         self.passes += saved - repaid
 
     def pay(self, passes: float) -> None:
-        """Pays for a look out of what guesses have saved."""
         self.passes -= passes
         self.gained = max(0.0, self.gained - passes)
 
@@ -108,7 +107,6 @@ class Served:
     start: int
     """Number of tokens in the history before the first pass."""
     trackers: list[Tracker]
-    """Acceptance in this request, one tracker per drafter."""
     budget: Budget
     promising: bool = False
     """Whether the last pass brought more than one token, or guesses that were not sent are right: a copy goes on."""

@@ -46,7 +46,6 @@ class DraftCosts:
         `estimated`: no draft was timed yet."""
         self._levels, self.read_seconds = dict(levels or {}), read_seconds
         self.timed = bool(levels) and not estimated
-        """Whether any draft was timed."""
         self._timed_reading = not estimated
 
     def level(self, slots: int) -> float:
@@ -74,7 +73,6 @@ class DraftCosts:
             self.timed = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for json.dump."""
         return {"levels": {str(slots): seconds for slots, seconds in self._levels.items()}, "read": self.read_seconds}
 
     @classmethod
@@ -108,7 +106,6 @@ class CostTable:
     """
 
     def __init__(self, table: Mapping[int, Mapping[int, float]]) -> None:
-        """`table`: {cached length: {width: seconds}}; may be empty."""
         self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
         self._lengths = list(self._table) or [0]
         self._rows: list[Float64Array] = []
@@ -121,7 +118,6 @@ class CostTable:
         return bool(self._table)
 
     def widen(self, widest: int) -> None:
-        """Extends the table to passes of `widest` rows."""
         self.widest = widest
         self._rows = [np.zeros(widest + 1) for _ in self._lengths]
         known = sorted({width for row in self._table.values() for width in row})
@@ -188,7 +184,6 @@ _SINGLE_WIDTHS = 16
 
 
 def _group(width: int) -> int:
-    """Index of a width's deviation."""
     single = _SINGLE_WIDTHS
     return width - 1 if width <= single else single - 1 + math.ceil(2.0 * math.log2(width / single))
 
@@ -295,7 +290,6 @@ class PassCosts:
         return math.exp(self._beliefs[_pace])
 
     def widen(self, widest: int) -> None:
-        """Passes of up to so many rows can be asked for, too."""
         if widest > self.widest:
             self._table.widen(widest)
 
@@ -511,7 +505,7 @@ read nothing cannot be judged. A draft model reads 100 tokens in 3 plain passes 
 
 
 @dataclass(slots=True)
-class Pace:
+class TokenPace:
     """Tokens that a slot lately got in the time of a plain pass."""
 
     tokens: float = 0.0
@@ -541,15 +535,12 @@ class Knowledge:
     """What was learned of one pair of models on one machine."""
 
     costs: PassCosts = field(default_factory=PassCosts)
-    """Cost of passes of one slot."""
     draft_costs: dict[str, DraftCosts] = field(default_factory=dict)
     """Cost of each drafter that costs something, by name."""
     acceptance: defaultdict[str, Table] = field(default_factory=lambda: defaultdict(Table))
     """Acceptance of each drafter's guesses, by name."""
-    pace: Pace = field(default_factory=Pace)
+    pace: TokenPace = field(default_factory=TokenPace)
     answer: float = FIRST_ANSWER_TOKENS
-    """Usual number of tokens of an answer."""
     readings: float = READING_ALLOWANCE
-    """Plain passes that are left of READING_ALLOWANCE."""
     kept_passes: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Costs of passes that an earlier run learned, for `PassCosts.recall`."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads.block import BlockDrafter, DraftBlock
 from localspec.drafters.heads.dflash import (
     BlockContext,
     BlockRows,
@@ -17,7 +16,7 @@ from localspec.drafters.heads.dflash import (
     MarkovRows,
     Scaling,
 )
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.heads.head import BlockDrafter, DraftBlock
 from localspec.types import Float32Array, Tokens
 from tests.fakes import FakeDraftContext, HashModel
 
@@ -38,7 +37,7 @@ class Table:
 
 
 class FakeBlocks(FakeDraftContext):
-    """Stands in for `block.DFlashContext`: rows depend on the history and their place in the block.
+    """Stands in for `dflash.DFlashContext`: rows depend on the history and their place in the block.
 
     As in llama.cpp, DSpark's rows come with the bias of what the row before likes best, and DFlash2's as candidates
     with what each is worth after each candidate of the row before. Rows of a pass are worthless after the next.
@@ -119,4 +118,4 @@ def block_drafter(
 ) -> BlockDrafter:
     """A drafter over such blocks."""
     blocks: Any = FakeBlocks(size, kind, n_ctx, sharpness)
-    return BlockDrafter(BlockContext(blocks, rows_of(blocks), 8), end, DraftModelSettings(branches), f"draft {kind}")
+    return BlockDrafter(BlockContext(blocks, rows_of(blocks), 8), end, branches, f"draft {kind}")

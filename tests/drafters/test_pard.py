@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.drafters.heads.block import BlockDrafter
+from localspec.drafters.heads.head import BlockDrafter
 from localspec.drafters.heads.pard import MOST_LEVELS, ParallelContext, load, mask_token
-from localspec.drafters.models.draft_model import DraftModelSettings
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, read_header
@@ -32,7 +31,7 @@ SAMPLING = SamplingParams(temperature=0.9)
 
 
 def drafter(context: MaskedContext, branches: int = 1, end_tokens: frozenset[int] = frozenset()) -> BlockDrafter:
-    return BlockDrafter(ParallelContext(context, MASK), end_tokens, DraftModelSettings(branches), "pard")
+    return BlockDrafter(ParallelContext(context, MASK), end_tokens, branches, "pard")
 
 
 def masked(n_ctx: int = 256) -> MaskedContext:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Undrafted
 from localspec.engine.loop import Loop
 from localspec.engine.stats import RequestStats
@@ -300,8 +300,8 @@ FREE_WIDTHS = {100: {width: 0.01 * (1 + 0.01 * width) for width in range(1, 9)}}
 
 def drafters(branches: int = 1) -> list[Drafter]:
     context = FakeDraftContext(MODEL.like(0.8))
-    model = DraftModel(context, VOCABULARY.end_tokens, DraftModelSettings(branches))
-    return [PromptLookup(PromptLookupSettings(1, 3)), model]
+    model = DraftModel(context, VOCABULARY.end_tokens, branches)
+    return [PromptLookup(1, 3), model]
 
 
 def loop_with(target: FakeTarget, found: list[Drafter], **more: Any) -> Loop:

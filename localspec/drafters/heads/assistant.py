@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.head import Head, beside, check_equal, check_held, read_head
-from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, read_head
+from localspec.drafters.heads.head_cache import HeadPasses
 from localspec.errors import ModelFileError, PairError, UsageError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -30,7 +29,7 @@ from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 
 class AssistantContext:
-    """A `drafters.draft_model.DraftContext` over the target's own cache."""
+    """A `DraftContext` over the target's own cache."""
 
     def __init__(self, model: Model, target: Context) -> None:
         """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
@@ -49,7 +48,7 @@ class AssistantContext:
         params.ctx_other = target.handle.pointer
         width = int(api.llama_model_n_embd_out(model.handle))
         try:
-            self._passes = HeadPasses(model, params, HeadBatch(n_slots, n_slots), width)
+            self._passes = HeadPasses(model, params, n_slots, n_slots, width)
         finally:
             for slot in range(n_slots):
                 target.forget(slot)
@@ -57,19 +56,27 @@ class AssistantContext:
         """For each slot, {length: (tokens of a path, the assistant's own state after the path)}."""
 
     def close(self) -> None:
-        """Frees the context, and nothing of the target's cache. A second call does nothing."""
         self._passes.handle.close()
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The row after the last token of every feed, each of another slot; all -inf where its states are not there."""
         starts = [self._start(feed.slot, feed.tokens) for feed in feeds]
-        ready = [(feed, *start) for feed, start in zip(feeds, starts, strict=True) if start is not None]
         rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
+        ready = [(index, feeds[index], *start) for index, start in enumerate(starts) if start is not None]
         if ready:
-            found = iter(self._pass(ready))
-            for index, start in enumerate(starts):
-                if start is not None:
-                    rows[index] = next(found)
+            ready.sort(key=lambda one: one[1].slot)
+            batch = self._passes.batch(
+                [position for _, _, position, _ in ready],
+                [(feed.slot, 1) for _, feed, _, _ in ready],
+                True,
+                tokens=[int(feed.tokens[-1]) for _, feed, _, _ in ready],
+                states=np.stack([state for _, _, _, state in ready]),
+            )
+            self._passes.decode(batch)
+            logits, states = self._passes.logits(len(ready)), self._passes.states(len(ready))
+            for (index, feed, _, _), said, state in zip(ready, logits, states, strict=True):
+                self._own[feed.slot][len(feed.tokens)] = (feed.tokens.copy(), state.copy())
+                rows[index] = said[: self.n_vocab]
         return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
@@ -93,28 +100,8 @@ class AssistantContext:
             return None
         return known, state
 
-    def _pass(self, ready: Sequence[tuple[Feed, int, Float32Array]]) -> Float32Array:
-        """float32[n, n_vocab]: one pass, a row for each feed; keeps the states after them."""
-        ordered = sorted(range(len(ready)), key=lambda index: ready[index][0].slot)
-        feeds = [ready[index] for index in ordered]
-        batch = self._passes.batch.of(
-            [position for _, position, _ in feeds],
-            [(feed.slot, 1) for feed, _, _ in feeds],
-            True,
-            tokens=[int(feed.tokens[-1]) for feed, _, _ in feeds],
-            states=np.stack([state for _, _, state in feeds]),
-        )
-        self._passes.decode(batch)
-        logits, states = self._passes.logits(len(feeds)), self._passes.states(len(feeds))
-        found = np.empty((len(feeds), self.n_vocab), dtype=np.float32)
-        for row, (index, (feed, _, _)) in enumerate(zip(ordered, feeds, strict=True)):
-            self._own[feed.slot][len(feed.tokens)] = (feed.tokens.copy(), states[row].copy())
-            found[index] = logits[row, : self.n_vocab]
-        return found
-
 
 _TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
-"""{architecture of an assistant: architecture of its targets}."""
 _LAYER_TENSORS = (
     "attn_norm", "attn_q", "attn_q_norm", "attn_output", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up",
     "ffn_down", "post_ffw_norm", "layer_output_scale",
@@ -123,7 +110,6 @@ _LAYER_TENSORS = (
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads a GGUF file of the architecture `gemma4-assistant`; see `head`."""
     header = read_head(path, ("assistant",), "an assistant")
     wanted = _TARGET_ARCHITECTURES.get(header.architecture)
     if wanted is None or target.architecture != wanted or target.architecture not in SHOWS_NEXTN:
@@ -136,22 +122,15 @@ def load(path: Path, target: Header) -> Head:
     _check_layers(header)
     check_equal(path, target, _facts(target, header))
     pairing.check(target, header)
-    return Head(
-        "assistant",
-        path,
-        Tap(nextn=True),
-        lambda target: beside(path, Model, target, nextn=True),
-        AssistantContext,
-        DraftModel,
-    )
+    tap = Tap(nextn=True)
+    return Head("assistant", path, tap, lambda target: beside(path, Model, target, nextn=True), AssistantContext)
 
 
 def _check_layers(header: Header) -> None:
     """Numbers over which llama.cpp ends the process."""
-    name, layers = header.path.name, header.n_layers
+    name, layers, windows = header.path.name, header.n_layers, _windows(header)
     if header.number("nextn_predict_layers") != layers:
         raise ModelFileError(f"{name} is corrupt: {header.number('nextn_predict_layers')} of {layers} layers predict.")
-    windows = _windows(header)
     if len(windows) != layers or not any(windows):
         raise ModelFileError(f"{name} is corrupt: it does not say which of its layers have a sliding window.")
     if header.number("attention.sliding_window") < 1:
@@ -160,22 +139,17 @@ def _check_layers(header: Header) -> None:
         raise ModelFileError(f"{name} is corrupt: it does not say how large a state of its target is.")
     for suffix in ("", "_swa"):
         key, value = (header.number(f"attention.{part}_length{suffix}") for part in ("key", "value"))
-        turned = header.number(f"rope.dimension_count{suffix}") or key
-        if key != value or key < 1:
-            raise ModelFileError(f"{name} is corrupt: keys have {key} numbers, and values {value}.")
-        if turned % 2 or not 0 < turned <= key:
-            raise ModelFileError(f"{name} is corrupt: it turns {turned} of {key} numbers of a key.")
+        check_keys(header, key, value, header.number(f"rope.dimension_count{suffix}") or key)
 
 
 def _facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
     """(fact, of the target, of the head), all of which must be equal: a state, and the cache that both read."""
     yield "hidden size", str(target.number("embedding_length")), str(head.number("embedding_length_out"))
-    windows, own = _windows(target), _windows(head)
-    yield "sliding windows of the last two layers", str(windows[-2:]), str([True, False])
+    yield "sliding windows of the last two layers", str(_windows(target)[-2:]), str([True, False])
     for suffix in ("", "_swa"):
         key = f"attention.key_length{suffix}"
         yield f"size of a key ({key})", str(target.number(key)), str(head.number(key))
-    for layer, window in enumerate(own):
+    for layer, window in enumerate(_windows(head)):
         ours = _per_layer(target, target.n_layers - (2 if window else 1))
         yield f"keys of a token (layer {layer} of the head)", str(ours), str(_per_layer(head, layer))
 

@@ -2,7 +2,13 @@
 
 DFlash (Chen, Liang, Liu 2026, arXiv 2602.06036) guesses each token by itself; DSpark adds a bias for the token before,
 and DFlash2 a choice among a few candidates. A draft is drawn level by level from the rows of one pass, with the
-request's own noise, so that a bias or a choice follows the token that was drawn. Files are GGUF of llama.cpp's
+request's own noise, so that a bias or a choice follows the token that was drawn.
+
+Each layer of such a head attends to *cells*: keys and values made from what layers of the target saw. Cell p is of
+position p, and there is one for every token but the last. A block pass then reads the last token of a history and mask
+tokens after it, each of which sees all cells and the whole block; its own cells are dropped after the pass.
+
+Files are GGUF of llama.cpp's
 architecture `dflash`, as its own conversion writes them; llama.cpp would end the process over most of what is refused
 here (src/models/dflash.cpp).
 """
@@ -17,23 +23,128 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads.block import BlockDrafter, BlockShape, DFlashContext, DraftBlock, OnePassContext
-from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head, tapped_layers
-from localspec.drafters.heads.head_cache import HeadModel
+from localspec.drafters.heads.head import (
+    BlockDrafter,
+    DraftBlock,
+    Head,
+    OnePassContext,
+    beside,
+    check_held,
+    check_keys,
+    check_rows,
+    guessed_ids,
+    read_head,
+    tapped_layers,
+)
+from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadModel, HeadPasses, TrunkCache, own_cache
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context
+from localspec.llama.library import lib
 from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import Tap
 from localspec.llama.model import Model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, draft_kind
 from localspec.native import kernels
-from localspec.types import Feed, Float32Array, LogitRows
+from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 _REBIASED_TOKENS = 256
 """Tokens of a DSpark row whose bias is computed again after a guess that is not the row's own; other tokens are not
 guessed. Chosen, not tuned: the bias of all tokens of a large vocabulary costs as much as a pass of the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """What the file of a head says about its block passes."""
+
+    rows: int
+    """Rows of a block: the last token and the masks. All passes have this width, on which a row's bits depend."""
+    mask: int
+    causal: bool = False
+    """Whether a row attends only to rows before it."""
+    logits: bool = True
+    """Whether passes return logits; otherwise they return states, which hold the candidates of DFlash2."""
+
+
+class DFlashContext(TrunkCache):
+    """The cache of a head beside its target's. Every slot is a sequence of one unified cache."""
+
+    def __init__(self, model: Model, target: Context, layers: Sequence[int], shape: BlockShape) -> None:
+        """Beside a target that has a tap of `layers`, whose inputs the head reads in this order. Both models must
+        stay open."""
+        super().__init__(target, layers, model.n_vocab)
+        self.shape, api, slots = shape, lib.api(), self._n_slots
+        self.pass_rows = max(MOST_PASS_ROWS, slots * shape.rows)
+        by_sections = (int(api.LLAMA_ROPE_TYPE_MROPE), int(api.LLAMA_ROPE_TYPE_IMROPE))
+        self._passes = HeadPasses(
+            model,
+            own_cache(model, target, shape.rows, self.pass_rows),
+            self.pass_rows,
+            slots,
+            int(api.llama_model_n_embd(model.handle)),
+            sections=int(api.llama_model_rope_type(model.handle)) in by_sections,
+            states="none" if shape.logits else "all",
+        )
+        api.llama_set_causal_attn(self._passes.handle.pointer, shape.causal)
+
+    def close(self) -> None:
+        self._passes.handle.close()
+
+    def _remove(self, slot: int, start: int) -> None:
+        self._passes.remove(slot, start)
+
+    def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        states, ids = self._tapped.read(slot, start, stop), [(slot, 1)] * (stop - start)
+        with self._passing((slot,)):
+            self._passes.decode(self._passes.batch(range(start, stop), ids, False, states=states))
+
+    def blocks(self, histories: Mapping[int, Tokens]) -> dict[int, DraftBlock]:
+        """One pass over a block for each slot, after int32[n] tokens of which the target has evaluated all but the
+        last. Slots are left out for which the target's states are not there."""
+        ready = []
+        for slot, tokens in sorted(histories.items()):
+            start, stop = self._sync(slot, tokens)
+            if start < stop and stop >= len(tokens) - 1:
+                self._read(slot, tokens, max(self._trunks[slot].stop, start), stop)
+                ready.append(slot)
+        if not ready:
+            return {}
+        rows, logits = self.shape.rows, self.shape.logits
+        tokens = np.full((len(ready), rows), self.shape.mask, dtype=np.int32)
+        tokens[:, 0] = [histories[slot][-1] for slot in ready]
+        positions = np.concatenate([np.arange(rows) + len(histories[slot]) - 1 for slot in ready]).astype(np.int32)
+        ids = [(slot, 1) for slot in ready for _ in range(rows)]
+        with self._passing(ready):
+            self._passes.decode(self._passes.batch(positions, ids, logits, tokens=tokens.reshape(-1)))
+        for slot in ready:
+            self._remove(slot, len(histories[slot]) - 1)
+        found = self._passes.logits(len(ids)) if logits else self._passes.states(len(ids))
+        found = found.reshape(len(ready), rows, -1)[:, :, : self.n_vocab if logits else None]
+        return {slot: DraftBlock(histories[slot].copy(), found[index]) for index, slot in enumerate(ready)}
+
+
+class BlockContext(OnePassContext):
+    """Blocks of a `DFlashContext`, read level by level."""
+
+    def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
+        """`context` is closed with this; `rows` reads its blocks."""
+        super().__init__(context, n_paths)
+        self._rows = rows
+
+    def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
+        known = {slot: block.tokens for slot, block in self._blocks.items()}
+        found: dict[int, DraftBlock] = self._context.blocks(known | {feed.slot: feed.tokens for feed in new})
+        return found
+
+    def _row(self, feed: Feed, level: int) -> LogitRows | None:
+        if level >= self._rows.levels:
+            return None
+        return LogitRows.from_matrix(self._rows.row(self._blocks[feed.slot], level, int(feed.tokens[-1]))[None, :])
+
+    def close(self) -> None:
+        super().close()
+        self._context.close()
 
 
 class BlockRows(Protocol):
@@ -57,7 +168,6 @@ class Scaling:
     """Logits approach this number and never reach it; 0 = no limit."""
 
     def of(self, logits: Float32Array) -> Float32Array:
-        """The logits of one row, scaled."""
         if self.scale != 1.0:
             logits = logits * np.float32(self.scale)
         if self.cap:
@@ -69,7 +179,6 @@ class IndependentRows:
     """DFlash: row 1 + level says what the token is, whatever the tokens before it turn out to be."""
 
     def __init__(self, rows: int, scaling: Scaling) -> None:
-        """`rows`: of a block."""
         self.levels = rows - 1
         self._scaling = scaling
 
@@ -125,7 +234,6 @@ class LatticeRows:
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        """Of a block with `rows` rows, each of which has so many `candidates`."""
         self.levels = rows - 1
         self._count, self._n_vocab = candidates, n_vocab
 
@@ -156,7 +264,6 @@ _SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selec
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads a GGUF file of the architecture `dflash`; see `head`."""
     header = read_head(path, KINDS, "a DFlash or DSpark head")
     kind = draft_kind(header).method
     check_forgets(target)
@@ -168,10 +275,7 @@ def load(path: Path, target: Header) -> Head:
     check_rows(header, tensors, target)
     ids = guessed_ids(header, tensors, target)
     from_anchor = kind == "dspark" and header.flag("dflash.sample_from_anchor") is not False
-    if kind == "dflash2":
-        _check_selector(header)
-    if kind == "dspark":
-        _check_markov(header, tensors, ids)
+    _check_kind(header, kind, tensors, ids)
     causal = header.flag("dflash.attention.causal") is True
     shape = BlockShape(_rows(header, kind, from_anchor), _mask(header), causal, logits=kind != "dflash2")
     # llama.cpp applies them for DFlash2 only
@@ -194,7 +298,6 @@ def load(path: Path, target: Header) -> Head:
 
 
 def _rows(header: Header, kind: str, from_anchor: bool) -> int:
-    """Rows of a block."""
     stated = header.metadata.get("dflash.block_size", None if kind != "dflash" else _DEFAULT_BLOCK_ROWS)
     least = 1 if from_anchor else 2
     if not isinstance(stated, int) or stated < least:
@@ -222,12 +325,8 @@ def _check_attention(header: Header) -> None:
     if header.number("attention.head_count") < 1 or header.number("attention.head_count_kv") < 1:
         raise ModelFileError(f"{name} is corrupt: it has no attention heads.")
     usual = header.number("embedding_length") // header.number("attention.head_count")
-    stated = [header.metadata.get(f"dflash.attention.{part}_length", usual) for part in ("key", "value")]
-    if stated[0] != stated[1]:
-        raise ModelFileError(f"{name} is corrupt: keys have {stated[0]} numbers, and values {stated[1]}.")
-    size, turned = stated[0], header.metadata.get("dflash.rope.dimension_count", stated[0])
-    if not isinstance(size, int) or not isinstance(turned, int) or not 0 < turned <= size or turned % 2:
-        raise ModelFileError(f"{name} is corrupt: it turns {turned} of {size} numbers of a key.")
+    key, value = (header.metadata.get(f"dflash.attention.{part}_length", usual) for part in ("key", "value"))
+    check_keys(header, key, value, header.metadata.get("dflash.rope.dimension_count", key))
     if header.number("attention.sliding_window") > 0:
         pattern = header.array("dflash.attention.sliding_window_pattern")
         if len(pattern) != header.n_layers or not any(value is True for value in pattern):
@@ -248,46 +347,24 @@ def _needed(header: Header, kind: str) -> Iterator[str]:
         yield from ("selector_predecessor.weight", "selector_successor.weight", "selector_hidden.weight")
 
 
-def _check_selector(header: Header) -> None:
-    hidden = header.number("embedding_length")
-    for key in _SELECTOR_KEYS:
-        if header.number(key) < 1:
-            raise ModelFileError(f"{header.path.name} is corrupt: dflash.{key} is {header.number(key)}.")
-    group, count = header.number("conv_group_size"), header.number("selector_top_k")
-    if hidden % group or hidden < count * (count + 1):
-        raise ModelFileError(
-            f"{header.path.name} is corrupt: groups of {group} and {count} candidates do not fit {hidden} numbers."
-        )
-
-
-def _check_markov(header: Header, tensors: Mapping[str, Tensor], ids: npt.NDArray[np.int64] | None) -> None:
-    """The two tables, of which localspec reads rows, must be of one rank and of the head's tokens."""
-    tokens = header.count("tokenizer.ggml.tokens")
-    before, after = tensors["markov_w1.weight"].shape, tensors["markov_w2.weight"].shape
-    if len(before) != 2 or len(after) != 2 or before[0] != after[0]:
-        raise ModelFileError(f"{header.path.name} is corrupt: its Markov tables are {list(before)} and {list(after)}.")
-    if before[1] < tokens or after[1] < (tokens if ids is None else len(ids)):
-        raise ModelFileError(f"{header.path.name} is corrupt: its Markov tables have too few tokens.")
-
-
-class BlockContext(OnePassContext):
-    """Blocks of a `DFlashContext`, read level by level."""
-
-    def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
-        """`context` is closed with this; `rows` reads its blocks."""
-        super().__init__(context, n_paths)
-        self._rows = rows
-
-    def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
-        known = {slot: block.tokens for slot, block in self._blocks.items()}
-        found: dict[int, DraftBlock] = self._context.blocks(known | {feed.slot: feed.tokens for feed in new})
-        return found
-
-    def _row(self, feed: Feed, level: int) -> LogitRows | None:
-        if level >= self._rows.levels:
-            return None
-        return LogitRows.from_matrix(self._rows.row(self._blocks[feed.slot], level, int(feed.tokens[-1]))[None, :])
-
-    def close(self) -> None:
-        super().close()
-        self._context.close()
+def _check_kind(header: Header, kind: str, tensors: Mapping[str, Tensor], ids: npt.NDArray[np.int64] | None) -> None:
+    """What only DFlash2 has, the sizes of its selector, and only DSpark: two tables, of which localspec reads rows, of
+    one rank and of the head's tokens."""
+    name = header.path.name
+    if kind == "dflash2":
+        hidden = header.number("embedding_length")
+        for key in _SELECTOR_KEYS:
+            if header.number(key) < 1:
+                raise ModelFileError(f"{name} is corrupt: dflash.{key} is {header.number(key)}.")
+        group, count = header.number("conv_group_size"), header.number("selector_top_k")
+        if hidden % group or hidden < count * (count + 1):
+            raise ModelFileError(
+                f"{name} is corrupt: groups of {group} and {count} candidates do not fit {hidden} numbers."
+            )
+    if kind == "dspark":
+        tokens = header.count("tokenizer.ggml.tokens")
+        before, after = tensors["markov_w1.weight"].shape, tensors["markov_w2.weight"].shape
+        if len(before) != 2 or len(after) != 2 or before[0] != after[0]:
+            raise ModelFileError(f"{name} is corrupt: its Markov tables are {list(before)} and {list(after)}.")
+        if before[1] < tokens or after[1] < (tokens if ids is None else len(ids)):
+            raise ModelFileError(f"{name} is corrupt: its Markov tables have too few tokens.")

@@ -31,7 +31,7 @@ from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array
 
 _PREFIX = "layers.0."
-_BEFORE, _BEHIND = f"{_PREFIX}input_layernorm.weight", f"{_PREFIX}post_attention_layernorm.weight"
+_BEFORE, _AFTER = f"{_PREFIX}input_layernorm.weight", f"{_PREFIX}post_attention_layernorm.weight"
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _LINEAR_TENSORS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
            "mlp.up_proj", "mlp.down_proj")  # fmt: skip
@@ -86,7 +86,7 @@ class EagleShape:
         hidden, queries, keys = self.hidden, self.heads * self.head_size, self.kv_heads * self.head_size
         tensors.need("embed_tokens.weight", self.vocabulary, hidden)
         tensors.need("fc.weight", hidden, 2 * hidden)
-        tensors.need(_BEHIND, hidden)
+        tensors.need(_AFTER, hidden)
         inner = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries))
         outer = ((self.feed_forward, hidden), (self.feed_forward, hidden), (hidden, self.feed_forward))
         for name, shape in zip(_LINEAR_TENSORS, (*inner, *outer), strict=True):
@@ -128,7 +128,7 @@ class EagleLayer:
         self._embeddings = tensors.matrix("embed_tokens.weight")
         self._before = tensors.array(_BEFORE) if _BEFORE in found else None
         """Published heads have no norm before attention; some trained since do."""
-        self._behind = tensors.array(_BEHIND)
+        self._after = tensors.array(_AFTER)
         half = shape.head_size // 2
         self._rates = shape.rope_base ** (-np.arange(half, dtype=np.float32) / half)
 
@@ -173,7 +173,7 @@ class EagleLayer:
     def leave(self, x: Float32Array, mixed: Float32Array, threads: int) -> Float32Array:
         """float32[n, hidden] states after the layer."""
         x = x + self._linear(f"{_PREFIX}self_attn.o_proj", mixed, threads)
-        h = self._norm(x, self._behind)
+        h = self._norm(x, self._after)
         gate, up = (self._linear(f"{_PREFIX}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
         inner = gate / (1.0 + np.exp(-np.clip(gate, -80.0, 80.0))) * up
         return x + self._linear(f"{_PREFIX}mlp.down_proj", inner, threads)

@@ -13,7 +13,6 @@ import numpy as np
 from localspec.drafters.heads.head import Head, beside, check_held, check_rows, guessed_ids, read_head, tapped_layers
 from localspec.drafters.heads.head_cache import (
     MOST_PASS_ROWS,
-    HeadBatch,
     HeadCache,
     HeadModel,
     HeadPasses,
@@ -42,8 +41,8 @@ class Eagle3Context(HeadCache):
         last = int(self._api.llama_model_n_layer(target.model.handle))
         super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
         params = own_cache(model, target, MOST_PASS_ROWS, MOST_PASS_ROWS, self.n_paths)
-        batch = HeadBatch(MOST_PASS_ROWS, self._n_slots * self.n_paths)
-        self._passes = HeadPasses(model, params, batch, int(self._api.llama_model_n_embd(model.handle)))
+        width = int(self._api.llama_model_n_embd(model.handle))
+        self._passes = HeadPasses(model, params, MOST_PASS_ROWS, self._n_slots * self.n_paths, width)
 
     def close(self) -> None:
         self._passes.handle.close()
@@ -53,12 +52,12 @@ class Eagle3Context(HeadCache):
         passes, count, states = self._passes, len(rows), np.stack([row.state for row in rows])
         if rows[0].sequence is None:
             first = self._api.llama_memory_seq_pos_max(passes.memory, 0) + 1  # means nothing, but is checked
-            batch = passes.batch.of(list(range(first, first + count)), [(0, 1)] * count, True, states=states)
+            batch = passes.batch(list(range(first, first + count)), [(0, 1)] * count, True, states=states)
             passes.handle.call(self._api.llama_encode, batch)
             states = passes.states(count).copy()
         positions, tokens, ways = [row.position for row in rows], [row.token for row in rows], self.n_paths
         ids = [(row.slot * ways, ways) if row.sequence is None else (row.slot * ways + row.sequence, 1) for row in rows]
-        passes.decode(passes.batch.of(positions, ids, asked, tokens=tokens, states=states))
+        passes.decode(passes.batch(positions, ids, asked, tokens=tokens, states=states))
         return (passes.states(count), passes.logits(count)) if asked else None
 
     def _remove(self, slot: int, start: int) -> None:
@@ -77,7 +76,6 @@ _LAYER_TENSORS = (
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads a GGUF file of the architecture `eagle3`; see `head`."""
     header = read_head(path, ("eagle3",), "an EAGLE-3 head")
     check_forgets(target)
     pairing.check(target, header)

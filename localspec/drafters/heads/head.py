@@ -8,8 +8,9 @@ differs. What llama.cpp would end the process over is refused there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -17,12 +18,14 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.models.draft_model import BestFirst, DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.gguf.split import read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
+from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import FINAL, SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
@@ -30,7 +33,7 @@ from localspec.models.facts.checkpoint import is_checkpoint
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
-from localspec.types import Float32Array, LogitRows, Tokens
+from localspec.types import Feed, Float32Array, LogitRows, Tokens
 
 
 class Head:
@@ -43,7 +46,7 @@ class Head:
         tap: Tap,
         weights: Callable[[Context], Any],
         context: Callable[[Any, Context], Any],
-        kind: type[DraftModel] = BestFirst,
+        kind: type[DraftModel] = DraftModel,
     ) -> None:
         """
         Args:
@@ -61,14 +64,9 @@ class Head:
         self._drafters: WeakSet[DraftModel] = WeakSet()
 
     def attach(self, target: Context, branches: int) -> DraftModel:
-        """Makes a drafter with a cache of its own. The weights stay loaded until `close`.
-
-        May be called again, when settings change: the drafter made before is closed after the new one was made, so
-        a drafter's own `close` frees nothing that another one uses.
-
-        Args:
-            target: made with (at least) `tap`; its settings tell threads, slots and length.
-            branches: guesses per position; 1 drafts a chain.
+        """Makes a drafter with a cache of its own, beside a target made with (at least) `tap`. The weights stay loaded
+        until `close`. May be called again, when settings change: the drafter made before is closed after the new one
+        was made, so a drafter's own `close` frees nothing that another one uses.
 
         Raises:
             ModelFileError: the file is damaged.
@@ -77,8 +75,7 @@ class Head:
         if self._weights is None:
             self._weights = self._load(target)
         context = self._context(self._weights, target)
-        settings = DraftModelSettings(branches)
-        drafter = self._kind(context, target.model.end_tokens, settings, self.name, context.close)
+        drafter = self._kind(context, target.model.end_tokens, branches, self.name, context.close)
         self._drafters.add(drafter)
         return drafter
 
@@ -134,11 +131,9 @@ def check_equal(path: Path, target: Header, facts: Iterable[tuple[str, object, o
 
 def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> None:
     """Compares the sizes of states and tokens of a head's matrices with its target's."""
-    width, tokens = (
-        target.number("embedding_length_out") or target.number("embedding_length"),
-        target.count(_TOKENS_KEY),
-    )
-    check_equal(path, target, [("hidden size", width, hidden)])
+    tokens = target.count(_TOKENS_KEY)
+    wide = target.number("embedding_length_out") or target.number("embedding_length")
+    check_equal(path, target, [("hidden size", wide, hidden)])
     if abs(tokens - vocabulary) > MOST_SIZE_DIFFERENCE:  # families pad differently
         check_equal(path, target, [("vocabulary", tokens, vocabulary)])
 
@@ -152,6 +147,16 @@ def check_held(header: Header, names: Iterable[str]) -> None:
     for name in names:
         if name not in held:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.")
+
+
+def check_keys(header: Header, key: object, value: object, turned: object) -> None:
+    """Numbers over which llama.cpp ends the process: those of a key, of a value, and of a key that rotary positions
+    turn."""
+    name = header.path.name
+    if key != value or not key:
+        raise ModelFileError(f"{name} is corrupt: keys have {key} numbers, and values {value}.")
+    if not isinstance(key, int) or not isinstance(turned, int) or not 0 < turned <= key or turned % 2:
+        raise ModelFileError(f"{name} is corrupt: it turns {turned} of {key} numbers of a key.")
 
 
 def tapped_layers(header: Header, target: Header, three: bool = False) -> tuple[tuple[int, ...], int]:
@@ -230,39 +235,42 @@ def output_matrix(header: Header) -> Int8Matrix:
     Raises:
         ModelFileError: it has neither, or in a number format that ggml does not unpack.
     """
-    held = [(part, tensor) for part in read_parts(header.path) for tensor in part.tensors]
-    for name in ("output.weight", "token_embd.weight"):
-        for part, tensor in held:
-            if tensor.name == name:
-                matrix = TensorRows(part, tensor)
-                return Int8Matrix.in_parts((matrix.rows, matrix.columns), partial(_part, matrix))
-    raise ModelFileError(f"{header.path} has no output matrix.")
+    held = {tensor.name: (part, tensor) for part in read_parts(header.path) for tensor in part.tensors}
+    found = held.get("output.weight", held.get("token_embd.weight"))
+    if found is None:
+        raise ModelFileError(f"{header.path} has no output matrix.")
+    rows = TensorRows(*found)
+    return Int8Matrix.in_parts((rows.rows, rows.columns), lambda start, stop: rows.read(slice(start, stop)))
 
 
-def _part(matrix: TensorRows, start: int, stop: int) -> Float32Array:
-    return matrix.read(slice(start, stop))
-
-
-# -- final states --------------------------------------------------------------------------------------------------
+# -- contexts of heads without a cache of their own ----------------------------------------------------------------
 
 TAP = Tap(final="decoded")
 
 
-class FinalState:
-    """What contexts have in common that guess from the target's last final state alone (Medusa, MLP speculators).
+@dataclass(slots=True)
+class FinalGuesses:
+    """What a head has computed after one final state of the target."""
 
-    They have no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
+    state: Float32Array
+    known: dict[Any, Any] = field(default_factory=dict)
+    """{what a guess is after, as the head's method counts: what it computed there}."""
+
+
+class FinalState:
+    """A `DraftContext` that guesses from the target's last final state alone (Medusa, MLP speculators), on any path.
+
+    It has no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
     were not asked for, it is not), so there is nothing to read and nothing to forget.
     """
 
     def __init__(self, target: Context) -> None:
         """`target`: made with `TAP` at least."""
         assert target.states is not None
-        self.n_ctx, self.n_vocab = target.n_ctx, target.n_vocab
-        self.n_paths = target.max_leaves
-        """Most paths of a slot (`draft_model.TreeContext`); here more paths cost nothing."""
+        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, target.n_vocab, target.max_leaves
         self._states, self._threads = target.states, target.threads
         self._nothing = np.full((1, self.n_vocab), -np.inf, dtype=np.float32)
+        self._guesses: dict[int, FinalGuesses] = {}
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """There is nothing to read."""
@@ -273,16 +281,20 @@ class FinalState:
     def close(self) -> None:
         """There is nothing to free."""
 
-    def _last(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
-        """How many of the tokens the target has evaluated, at most all but the last, and float32[n_embd], the final
-        state of the last of those; None where it is not held, or is no number.
-        """
-        start, stop = self._states.span(slot, tokens, FINAL)
-        stop = min(stop, len(tokens) - 1)
+    def _after(self, feed: Feed) -> tuple[FinalGuesses, Tokens] | None:
+        """What was computed after the last state of the target that serves a feed, and the feed's tokens after it, at
+        least one; None where the state is not held, or is no number."""
+        start, stop = self._states.span(feed.slot, feed.tokens, FINAL)
+        stop = min(stop, len(feed.tokens) - 1)
         if stop <= start:
             return None
-        state = self._states.read(slot, FINAL, stop - 1, stop)[0]
-        return (stop, state) if np.isfinite(state).all() else None
+        state = self._states.read(feed.slot, FINAL, stop - 1, stop)[0]
+        if not np.isfinite(state).all():
+            return None
+        guesses = self._guesses.get(feed.slot)
+        if guesses is None or not np.array_equal(guesses.state, state):
+            guesses = self._guesses[feed.slot] = FinalGuesses(state)
+        return guesses, feed.tokens[stop:]
 
     def _row(self, scores: Float32Array | None) -> LogitRows:
         """A head's scores as a row of the target's vocabulary; None = nothing to guess."""
@@ -293,3 +305,82 @@ class FinalState:
         row = self._nothing.copy()
         row[0, : len(scores)] = scores[: self.n_vocab]
         return LogitRows.from_matrix(row)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBlock:
+    """What one pass says about the tokens after a history; valid until the next pass."""
+
+    tokens: Tokens
+    """int32[n], the history."""
+    rows: Any
+    """float32[rows, n], logits of the head's vocabulary or the states of DFlash2; of PARD the LogitRows by level."""
+
+
+class OnePassContext(ABC):
+    """A `DraftContext` whose rows, whichever paths they follow, come from one pass after each history.
+
+    A *level* is the number of tokens guessed before: level 0 follows the history.
+    """
+
+    def __init__(self, context: Any, n_paths: int) -> None:
+        """`context` runs the head, for at most `n_paths` paths of a slot that go different ways."""
+        self._context: Any = context
+        self.n_ctx, self.n_vocab, self.n_paths = context.n_ctx, context.n_vocab, n_paths
+        self._ends: Mapping[int, int] = {}
+        self._blocks: dict[int, DraftBlock] = {}
+
+    def begin(self, ends: Mapping[int, int] | None = None) -> None:
+        """A draft begins: the next feed of each slot is its history. `ends`: by slot, the length that history and draft
+        may reach together."""
+        self._ends = ends or {}
+        self._blocks.clear()
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The row after the last token of every feed; all -inf where the head has nothing to say."""
+        if new := [feed for feed in feeds if self._level(feed) is None]:
+            self._blocks = self._compute(feeds, new)
+        rows = [None if (level := self._level(feed)) is None else self._row(feed, level) for feed in feeds]
+        nothing = np.full((1, self.n_vocab if None in rows else 0), -np.inf, dtype=np.float32)
+        return [LogitRows.from_matrix(nothing) if one is None else one for one in rows]
+
+    def _level(self, feed: Feed) -> int | None:
+        """Tokens guessed so far; None where there is no block of the feed's history."""
+        block = self._blocks.get(feed.slot)
+        if block is None or common_prefix(block.tokens, feed.tokens) < len(block.tokens):
+            return None
+        return len(feed.tokens) - len(block.tokens)
+
+    @abstractmethod
+    def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
+        """One pass for `feeds`, of which `new` have no block yet."""
+
+    @abstractmethod
+    def _row(self, feed: Feed, level: int) -> LogitRows | None:
+        """The row of a level of the slot's block; None = the block says nothing of it."""
+
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        self._blocks.clear()
+        done: int = self._context.prefill_chunk(slot, tokens, prompt_length)
+        return done
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        cached: int = self._context.reusable(slot, tokens, prompt_length)
+        return cached
+
+    def close(self) -> None:
+        self._blocks.clear()
+
+
+class BlockDrafter(DraftModel):
+    """Draws chains and trees from the rows that one pass computes."""
+
+    one_pass = True
+    """The plan takes the first level to cost all and the others nothing (`planning.passes`)."""
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        if isinstance(self._context, OnePassContext):  # None once it is closed
+            levels = [min(one.max_depth, -(-one.max_nodes // self.branches)) for one in requests]
+            ends = {one.slot: len(one.history) + level for one, level in zip(requests, levels, strict=True)}
+            self._context.begin(ends)
+        return super().draft(requests)

@@ -28,7 +28,6 @@ _LOG = logging.getLogger("localspec")
 
 
 def kind_of(path: Path) -> DraftKind:
-    """What a file or folder is as a drafter."""
     return checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else formats.draft_kind(read_header(path))
 
 
@@ -49,7 +48,7 @@ def apart(draft: Path | None, heads: Sequence[Path]) -> tuple[Path | None, tuple
 
 def find(path: Path, target: Header) -> Head:
     """The head in a file, read by its method's module from headers alone."""
-    head = _load(_method(path), path, target)
+    head: Head = code_of(_method(path))(path, target)
     meant = checkpoint.trained_for(path) if checkpoint.is_checkpoint(path) else formats.trained_for(read_header(path))
     if meant and meant != (found := file_sha256(target.path)):
         _LOG.warning(
@@ -75,7 +74,7 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
         found[head.name] = head
     if OF_ITS_OWN not in found and may_predict(settings.drafter) and nextn_layers(target):
         try:
-            found[OF_ITS_OWN] = _load(OF_ITS_OWN, target.path, target)
+            found[OF_ITS_OWN] = code_of(OF_ITS_OWN)(target.path, target)
         except LocalspecError as error:
             if settings.drafter == OF_ITS_OWN:
                 raise
@@ -120,18 +119,16 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
         LocalspecError: a head that was asked for cannot be loaded.
     """
     try:
-        try:
-            return head.attach(target, settings.branches)
-        except MemoryError:
-            raise ModelError(
-                f"There is no memory for {head.path.name}, which drafts as {head.name}.",
-                "A shorter context needs less memory.",
-            ) from None
+        return head.attach(target, settings.branches)
+    except MemoryError:
+        fault = f"There is no memory for {head.path.name}, which drafts as {head.name}."
+        failed: LocalspecError = ModelError(fault, "A shorter context needs less memory.")
     except LocalspecError as error:
-        if is_asked_for(head, settings):
-            raise
-        _LOG.warning("%s Answers go on without %s.", error, head.name)
-        return None
+        failed = error
+    if is_asked_for(head, settings):
+        raise failed
+    _LOG.warning("%s Answers go on without %s.", failed, head.name)
+    return None
 
 
 def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:
@@ -163,7 +160,6 @@ def identity(head: Head) -> list[Any]:
 
 
 def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
-    """What heads in these files take of memory beside a target."""
     return tuple(head_shape(path, kind_of(path).method, target) for path in paths)
 
 
@@ -181,8 +177,3 @@ def _method(path: Path) -> str:
         raise UsageError(f"{path.name} is a whole model, not a head.", "Give it with --draft.")
     formats.check_supported(path, kind)
     return kind.method
-
-
-def _load(method: str, path: Path, target: Header) -> Head:
-    head: Head = code_of(method)(path, target)
-    return head

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.head import TAP, FinalState, Head, check_sizes
+from localspec.drafters.heads.head import TAP, FinalGuesses, FinalState, Head, check_sizes
 from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
@@ -35,7 +35,7 @@ def load(path: Path, target: Header) -> Head:
     config.json files say too few."""
     check_forgets(target)
     tensors = Tensors(path)
-    for _, blocks, out in _layout(tensors):
+    for blocks, out in _layout(tensors):
         vocabulary, hidden = (*tensors.shapes[out], 0, 0)[:2]
         check_sizes(path, target, hidden, vocabulary)
         tensors.need(out, vocabulary, hidden)
@@ -45,8 +45,8 @@ def load(path: Path, target: Header) -> Head:
     return Head("medusa", path, TAP, lambda _: read(path), MedusaContext)
 
 
-def _layout(tensors: Tensors) -> list[tuple[int, list[str], str]]:
-    """(number, names of its residual blocks without ".weight", name of its output matrix) of every head.
+def _layout(tensors: Tensors) -> list[tuple[list[str], str]]:
+    """(names of its residual blocks without ".weight", name of its output matrix) of every head, in order.
 
     Raises:
         ModelFileError: numbers are missing.
@@ -66,14 +66,12 @@ def _layout(tensors: Tensors) -> list[tuple[int, list[str], str]]:
             if not name.endswith(f"{head}.{layer}.{kind}"):
                 raise ModelFileError(f"{tensors.path.name} lacks the tensor {head}.{layer}.{kind}.")
         blocks = [names[layer].removesuffix(".weight") for layer in range(layers - 1)]
-        layout.append((head, blocks, names[layers - 1]))
+        layout.append((blocks, names[layers - 1]))
     return layout
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """One head."""
-
     blocks: tuple[tuple[Int8Matrix, Float32Array], ...]
     """Weight and bias of every residual block."""
     out: Int8Matrix
@@ -87,59 +85,35 @@ class _Weights:
 
 
 def read(path: Path) -> list[_Weights]:
-    """The weights of every head in a file."""
     tensors = Tensors(path)
     return [
         _Weights(
             tuple((tensors.matrix(f"{block}.weight"), tensors.array(f"{block}.bias")) for block in blocks),
             tensors.matrix(out),
         )
-        for _, blocks, out in _layout(tensors)
+        for blocks, out in _layout(tensors)
     ]
 
 
-@dataclass(slots=True)
-class _Guesses:
-    """Rows of the heads after one state of the target."""
-
-    state: Float32Array
-    rows: dict[int, LogitRows] = field(default_factory=dict)
-    """{index of a head: its row}; a row is computed when it is wanted first."""
-
-
 class MedusaContext(FinalState):
-    """A `draft_model.TreeContext`: the row after a path is that of the head which guesses so far ahead."""
+    """The row after a path is that of the head which guesses so far ahead."""
 
     def __init__(self, weights: Sequence[_Weights], target: Context) -> None:
         super().__init__(target)
         self._weights = weights
-        self._said: dict[int, _Guesses] = {}
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row after each feed, all -inf further ahead than there are heads, or where the state is not held."""
-        places = [self._place(feed) for feed in feeds]
+        """The row after each feed, all -inf further ahead than there are heads, or where the state is not held. One
+        product computes a head's rows for all slots, and reads the weights once."""
+        places: list[tuple[FinalGuesses, int] | None] = []
+        for feed in feeds:
+            found = self._after(feed)
+            head = len(self._weights) if found is None else len(found[1]) - 1
+            places.append(None if found is None or head >= len(self._weights) else (found[0], head))
         for head in sorted({place[1] for place in places if place is not None}):
-            said = {id(place[0]): place[0] for place in places if place is not None and place[1] == head}
-            self._compute(head, [one for one in said.values() if head not in one.rows])
-        return [self._row(None) if place is None else place[0].rows[place[1]] for place in places]
-
-    def _place(self, feed: Feed) -> tuple[_Guesses, int] | None:
-        """Rows after the slot's last state, and index of the head that guesses the next token; None = no head does."""
-        last = self._last(feed.slot, feed.tokens)
-        if last is None:
-            return None
-        evaluated, state = last
-        head = len(feed.tokens) - 1 - evaluated
-        if head >= len(self._weights):
-            return None
-        said = self._said.get(feed.slot)
-        if said is None or not np.array_equal(said.state, state):
-            said = self._said[feed.slot] = _Guesses(state)
-        return said, head
-
-    def _compute(self, head: int, wanted: Sequence[_Guesses]) -> None:
-        """Computes the rows of one head for all slots in one product, which reads the weights once."""
-        if wanted:
-            found = self._weights[head].scores(np.stack([one.state for one in wanted]), self._threads)
-            for one, scores in zip(wanted, found, strict=True):
-                one.rows[head] = self._row(scores)
+            after = {id(place[0]): place[0] for place in places if place is not None and place[1] == head}
+            if wanted := [one for one in after.values() if head not in one.known]:
+                rows = self._weights[head].scores(np.stack([one.state for one in wanted]), self._threads)
+                for one, scores in zip(wanted, rows, strict=True):
+                    one.known[head] = self._row(scores)
+        return [self._row(None) if place is None else place[0].known[place[1]] for place in places]

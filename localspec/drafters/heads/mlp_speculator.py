@@ -24,7 +24,7 @@ from localspec.models.facts.checkpoint import Tensors, config_of
 from localspec.models.facts.heads import check_forgets
 from localspec.native import kernels
 from localspec.native.library import Int8Matrix
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Feed, Float32Array, LogitRows
 
 _EPSILON = np.float32(1e-6)
 _MOST_STEPS = 64
@@ -103,7 +103,6 @@ class _Step:
 
 
 def read(path: Path, shape: SpeculatorShape) -> list[_Step]:
-    """The weights of every step in a file."""
     tensors = Tensors(path)
     prefix = _prefix(tensors)
     matrices: dict[str, Int8Matrix] = {}
@@ -124,16 +123,8 @@ def read(path: Path, shape: SpeculatorShape) -> list[_Step]:
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Thought:
-    """The speculator's own state after a path, and what it says there."""
-
-    state: Float32Array
-    row: LogitRows
-
-
 class MlpContext(FinalState):
-    """A `draft_model.TreeContext`; keeps the states of the paths after the target's last one."""
+    """Keeps the states of the paths after the target's last one, by the bytes of the tokens after it."""
 
     def __init__(self, shape: SpeculatorShape, steps: Sequence[_Step], target: Context) -> None:
         super().__init__(target)
@@ -141,45 +132,31 @@ class MlpContext(FinalState):
         kept = 0.5 ** (0.5 / shape.steps)
         self._token_weight = np.float32(math.sqrt((1.0 - kept**2) * (shape.inner / 2)) / kept)
         """Weight of a token's embedding when it is added to the state; the norm after the sum rescales both."""
-        self._roots: dict[int, tuple[Float32Array, dict[bytes, _Thought]]] = {}
-        """For each slot, the target's state, and {bytes of the tokens after it: the step's result}."""
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The row after each feed, all -inf further ahead than it was trained for, or where the state is not held."""
-        return [self._thought(feed) for feed in feeds]
+        return [self._said(feed) for feed in feeds]
 
-    def _thought(self, feed: Feed) -> LogitRows:
-        last = self._last(feed.slot, feed.tokens)
-        if last is None:
+    def _said(self, feed: Feed) -> LogitRows:
+        """Computes what is not known yet of the steps along a path."""
+        found = self._after(feed)
+        if found is None:
             return self._row(None)
-        evaluated, state = last
-        path = feed.tokens[evaluated:]
+        guesses, path = found
         if len(path) > len(self._steps) or int(path.max()) >= self._shape.vocabulary:
             return self._row(None)
-        root = self._roots.get(feed.slot)
-        if root is None or not np.array_equal(root[0], state):
-            root = self._roots[feed.slot] = (state, {})
-        first = _unit(state) * np.float32(math.sqrt(0.5)) if self._shape.scaled else state
-        return self._behind(root[1], first, path).row
-
-    def _behind(self, known: dict[bytes, _Thought], state: Float32Array, path: Tokens) -> _Thought:
-        """Computes what is not known yet of the steps along a path."""
-        thought: _Thought | None = None
-        for number in range(len(path)):
+        state = guesses.state
+        if self._shape.scaled:
+            state = _unit(state) * np.float32(math.sqrt(0.5))
+        for number, step in enumerate(self._steps[: len(path)]):
             key = path[: number + 1].tobytes()
-            thought = known.get(key)
-            if thought is None:
-                thought = known[key] = self._step(number, state, int(path[number]))
-            state = thought.state
-        assert thought is not None
-        return thought
-
-    def _step(self, number: int, state: Float32Array, token: int) -> _Thought:
-        step = self._steps[number]
-        mixed = kernels.matvec(step.proj, state[None], self._threads)[0]
-        mixed = mixed + self._token_weight * step.emb.rows(np.array([token]))[0]
-        state = _gelu(_unit(mixed) * step.scale + step.shift)
-        return _Thought(state, self._row(kernels.matvec(step.head, state[None], self._threads)[0]))
+            if key not in guesses.known:
+                mixed = kernels.matvec(step.proj, state[None], self._threads)[0]
+                mixed = mixed + self._token_weight * step.emb.rows(np.array([int(path[number])]))[0]
+                after = _gelu(_unit(mixed) * step.scale + step.shift)
+                guesses.known[key] = after, self._row(kernels.matvec(step.head, after[None], self._threads)[0])
+            state, row = guesses.known[key]
+        return row  # type: ignore[no-any-return]
 
 
 def _unit(x: Float32Array) -> Float32Array:

@@ -22,8 +22,7 @@ import numpy as np
 
 from localspec import paths
 from localspec.drafters.heads.head import Head, beside, check_equal
-from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.heads.head_cache import HeadPasses
 from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
@@ -69,7 +68,6 @@ class _Slot:
     """{position: float32[n_embd], the MTP layer's own state after it}."""
 
     def cut(self, length: int) -> None:
-        """Forgets cells from position `length` on."""
         self.cells.length = min(self.cells.length, length)
         self.sure = min(self.sure, length)
         self.own = {position: state for position, state in self.own.items() if position < length}
@@ -90,7 +88,6 @@ class _Rows:
     restart: bool = False
     """Whether the slot's cache starts anew with these rows."""
     logits: bool = True
-    """Whether the last row's guess is wanted."""
 
 
 class MtpContext:
@@ -120,14 +117,13 @@ class MtpContext:
         self._passes = HeadPasses(
             model,
             params,
-            HeadBatch(self._grid, self.settings.n_slots),
+            self._grid,
+            self.settings.n_slots,
             int(self._api.llama_model_n_embd_out(model.handle)),
             states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
             what="a context of {name}'s MTP layers",
         )
         self._slots = [_Slot(Cells(self.n_ctx + 64, 0, "all")) for _ in range(self.settings.n_slots)]
-
-    # -- what a DraftModel asks ---------------------------------------------------------------------------------
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The guess after the last token of every feed, in one pass as a rule; all -inf where the target's states do
@@ -142,8 +138,7 @@ class MtpContext:
             head = min(step.head for step in able.values())
             now = [(step, index) for index, step in able.items() if step.head == head]
             now.sort(key=lambda pair: pair[0].slot)
-            self._run([step for step, _ in now])
-            for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
+            for row, (step, index) in zip(self._run([step for step, _ in now]), now, strict=True):
                 if step.stop == len(step.tokens):
                     rows[index] = _row(self._api.llama_get_logits_ith(self._passes.handle.pointer, row), self.n_vocab)
                     del left[index]
@@ -163,8 +158,6 @@ class MtpContext:
         """Number of leading tokens that need no reading any more; all but the last if there is nothing to read."""
         step = self._next(slot, tokens)
         return len(tokens) - 1 if step is None else step.start
-
-    # -- what comes next ----------------------------------------------------------------------------------------
 
     def _next(self, slot: int, tokens: Tokens) -> _Rows | None:
         """The next rows towards a guess after `tokens`; None = there is nothing to compute them from."""
@@ -198,20 +191,20 @@ class MtpContext:
             return None
         return _Rows(slot, tokens, begin, min(stop, begin + self._grid // self.settings.n_slots), restart=restart)
 
-    # -- passes -------------------------------------------------------------------------------------------------
-
-    def _run(self, steps: Sequence[_Rows]) -> None:
-        """One pass over all steps, which are in order of slots and of one head; true rows one pass for each head."""
+    def _run(self, steps: Sequence[_Rows]) -> list[int]:
+        """One pass over all steps, which are in order of slots and of one head; true rows one for each head. Returns
+        the index of each step's last row."""
+        passes = self._passes
         for step in steps:
             held = self._slots[step.slot]
             held.cut(step.start if step.true else step.stop - 1)
             if step.restart:
                 held.cells.put(0, step.tokens[: step.start])
                 held.first = held.sure = step.start
-        ends = self._last_rows(steps)
+        ends = [int(end) - 1 for end in np.cumsum([step.stop - step.start for step in steps])]
         wanted = np.zeros(ends[-1] + 1, dtype=np.bool_)
         wanted[ends] = [step.logits for step in steps]
-        batch = self._passes.batch.of(
+        batch = passes.batch(
             np.concatenate([np.arange(step.start, step.stop) for step in steps]),
             [(step.slot, 1) for step in steps for _ in range(step.start, step.stop)],
             wanted,
@@ -220,51 +213,37 @@ class MtpContext:
         )
         true = any(step.true for step in steps)
         for head in (*range(self.heads - 1, 0, -1), 0) if true else (steps[0].head,):
-            self._pass(steps, batch, head)
-        self._remember(steps)
-
-    def _pass(self, steps: Sequence[_Rows], batch: Any, head: int) -> None:
-        passes = self._passes
-        for step in steps:
-            passes.remove(step.slot, 0 if step.restart else step.start)
-        if self.heads > 1:
-            self._extension.llama_set_nextn_layer_offset(passes.handle.pointer, head)
-        try:
-            passes.decode(batch)
-        except (Cancelled, DecodeError):
             for step in steps:
-                self._slots[step.slot].cut(0)
-                passes.remove(step.slot, 0)
-            raise
-
-    def _states_before(self, step: _Rows) -> Float32Array:
-        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
-        if not step.true:
-            own = self._slots[step.slot].own
-            return np.stack([own[position - 1] for position in range(step.start, step.stop)])
-        first = max(step.start, 1)
-        found = self._states.read(step.slot, NEXTN, first - 1, step.stop - 1)
-        return found if step.start else np.concatenate([np.zeros((1, self._passes.width), dtype=np.float32), found])
-
-    @staticmethod
-    def _last_rows(steps: Sequence[_Rows]) -> list[int]:
-        """For each step, index of its last row in the batch."""
-        ends = np.cumsum([step.stop - step.start for step in steps])
-        return [int(end) - 1 for end in ends]
-
-    def _remember(self, steps: Sequence[_Rows]) -> None:
-        for row, step in zip(self._last_rows(steps), steps, strict=True):
+                passes.remove(step.slot, 0 if step.restart else step.start)
+            if self.heads > 1:
+                self._extension.llama_set_nextn_layer_offset(passes.handle.pointer, head)
+            try:
+                passes.decode(batch)
+            except (Cancelled, DecodeError):
+                for step in steps:
+                    self._slots[step.slot].cut(0)
+                    passes.remove(step.slot, 0)
+                raise
+        for row, step in zip(ends, steps, strict=True):
             held = self._slots[step.slot]
             held.cells.put(step.start, step.tokens[step.start : step.stop])
             if step.true:
                 held.sure = step.stop
                 held.own.clear()
             if step.logits:
-                state = self._extension.llama_get_embeddings_nextn_ith(self._passes.handle.pointer, row)
-                held.own[step.stop - 1] = _row(state, self._passes.width).copy()
+                state = self._extension.llama_get_embeddings_nextn_ith(passes.handle.pointer, row)
+                held.own[step.stop - 1] = _row(state, passes.width).copy()
+        return ends
+
+    def _states_before(self, step: _Rows) -> Float32Array:
+        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
+        if not step.true:
+            own = self._slots[step.slot].own
+            return np.stack([own[position - 1] for position in range(step.start, step.stop)])
+        found = self._states.read(step.slot, NEXTN, max(step.start, 1) - 1, step.stop - 1)
+        return found if step.start else np.concatenate([np.zeros((1, self._passes.width), dtype=np.float32), found])
 
     def close(self) -> None:
-        """Frees the cache; a second call does nothing."""
         self._passes.handle.close()
 
 
@@ -298,40 +277,31 @@ def load(path: Path, target: Header) -> Head:
     heads = nextn_layers(header)
     if not heads:
         raise PairError(f"{path.name} has no multi-token-prediction layers (MTP, NextN).")
-    check_equal(path, target, _facts(target, header))
+    facts = ["architecture", "hidden size", "size of a state"]
+    facts += ["size of a key", "size of a value", "turned numbers of a key", "vocabulary"]
+    check_equal(path, target, zip(facts, _shape(target), _shape(header), strict=True))
     if not runs(header.architecture, heads) or header.architecture not in SHOWS_NEXTN:
         raise PairError(
             f"llama.cpp cannot draft with {heads} multi-token-prediction layers of the architecture"
             f" {header.architecture}, which {path.name} has."
         )
     check_forgets(target)
-    _check_shape(header, header.number("block_count") - heads)
-    _check_tensors(header, heads)
+    _check_layers(header, heads)
     if not own:
         pairing.check(target, header)
 
-    def uses_target(target: Context) -> bool:
-        return own and target.model.has_nextn
+    def weights(target: Context) -> Model | None:
+        if own and target.model.has_nextn:
+            return None  # the target's own
+        return beside(path, Model, target, target.model.kernels, nextn=True)
 
-    return Head(
-        "mtp",
-        path,
-        Tap(nextn=True),
-        lambda target: None if uses_target(target) else beside(path, Model, target, target.model.kernels, nextn=True),
-        lambda model, target: MtpContext(model or target.model, target),
-        DraftModel,
-    )
+    return Head("mtp", path, Tap(nextn=True), weights, lambda model, target: MtpContext(model or target.model, target))
 
 
-def _facts(target: Header, head: Header) -> Iterator[tuple[str, object, object]]:
-    """(fact, of the target, of the head), all of which must be equal."""
-    yield "architecture", target.architecture, head.architecture
-    for fact, key in (("hidden size", "embedding_length"), ("size of a state", "embedding_length_out")):
-        yield fact, target.number(key), head.number(key)
-    facts = ("size of a key", "size of a value", "turned numbers of a key")
-    yield from zip(facts, _sizes(target), _sizes(head), strict=True)
-    tokens = "tokenizer.ggml.tokens"
-    yield "vocabulary", f"{target.count(tokens)} tokens", f"{head.count(tokens)} tokens"
+def _shape(header: Header) -> tuple[object, ...]:
+    """What must be equal in a target and in its head."""
+    sizes = (header.number(key) for key in ("embedding_length", "embedding_length_out"))
+    return header.architecture, *sizes, *_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
 
 
 def _sizes(header: Header) -> tuple[int, int, int]:
@@ -348,34 +318,28 @@ def _sizes(header: Header) -> tuple[int, int, int]:
     return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
 
 
-def _check_shape(header: Header, first: int) -> None:
-    """Refuses what llama.cpp ends the process over though all tensors are there. `first`: number of an MTP layer."""
-    name, architecture = header.path.name, header.architecture
+def _check_layers(header: Header, heads: int) -> None:
+    """Refuses what llama.cpp ends the process over, though all tensors may be there."""
+    name, architecture, last = header.path.name, header.architecture, header.number("block_count")
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
     key, value, turned = _sizes(header)
     if architecture in _WHOLE_ROTATION and not key == value == turned:
         raise PairError(f"{refused} keys have {key} numbers, of which {turned} are turned, and values {value}.")
-    if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > first:
+    if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > last - heads:
         raise PairError(f"{refused} they have no experts.")
-    if architecture != "deepseek2":
-        return
-    for fact in ("attention.key_length_mla", "attention.value_length_mla", "attention.q_lora_rank"):
-        if header.number(fact) <= 0:
-            raise PairError(f"{refused} their attention is not compressed ({fact}).")
-    if header.real("attention.temperature_scale"):
-        raise PairError(f"{refused} their attention has a temperature.")
-
-
-def _check_tensors(header: Header, heads: int) -> None:
+    if architecture == "deepseek2":
+        for fact in ("attention.key_length_mla", "attention.value_length_mla", "attention.q_lora_rank"):
+            if header.number(fact) <= 0:
+                raise PairError(f"{refused} their attention is not compressed ({fact}).")
+        if header.real("attention.temperature_scale"):
+            raise PairError(f"{refused} their attention has a temperature.")
     names = {tensor.name for part in read_parts(header.path) for tensor in part.tensors}
-    last = header.number("block_count")
     for layer in range(last - heads, last):
         start = f"blk.{layer}."
         held = {name.removeprefix(start).removesuffix(".weight") for name in names if name.startswith(start)}
-        missing = [name for name in _needed(header.architecture, held) if name not in held]
-        if missing:
+        if missing := [name for name in _needed(architecture, held) if name not in held]:
             raise ModelFileError(f"{header.path} lacks the tensor {start}{missing[0]}.weight of its MTP layer.")
-        if "output.weight" not in names and header.architecture == "step35" and _OUTPUT_TENSOR not in held:
+        if "output.weight" not in names and architecture == "step35" and _OUTPUT_TENSOR not in held:
             raise ModelFileError(f"{header.path} lacks the tensor output.weight.")
     if "token_embd.weight" not in names:
         raise ModelFileError(f"{header.path} lacks the tensor token_embd.weight.")

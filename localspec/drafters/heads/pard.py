@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.block import BlockDrafter, DraftBlock, OnePassContext
-from localspec.drafters.heads.head import Head, read_head
+from localspec.drafters.heads.head import BlockDrafter, DraftBlock, Head, OnePassContext, read_head
 from localspec.drafters.models.draft_model import DraftContext
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
@@ -37,7 +37,6 @@ _UNUSED_NAME = re.compile(r"\[PAD\d+\]|<\|reserved_special_token_\d+\|>")
 
 
 def load(path: Path, target: Header) -> Head:
-    """Reads a GGUF file of a PARD model; see `head`."""
     header = read_head(path, ("pard",), "a PARD draft model")
     pairing.check(target, header)
     if keeps_state(header):
@@ -60,8 +59,11 @@ def mask_token(header: Header) -> int:
     Raises:
         ModelFileError: the file does not say, or it is not in the vocabulary.
     """
-    size = header.count("tokenizer.ggml.tokens")
-    stated = header.metadata.get("tokenizer.ggml.mask_token_id", _configured(header.path))
+    size, configured = header.count("tokenizer.ggml.tokens"), None
+    with suppress(OSError, ValueError):  # converters leave it beside their file
+        config = json.loads(header.path.with_name("config.json").read_text(encoding="utf-8"))
+        configured = config.get("pard_token") if isinstance(config, dict) else None
+    stated = header.metadata.get("tokenizer.ggml.mask_token_id", configured)
     if stated is not None:
         if not isinstance(stated, int) or not 0 <= stated < size:
             raise ModelFileError(f"{header.path.name}: mask token {stated} is not in its vocabulary of {size} tokens.")
@@ -74,15 +76,6 @@ def mask_token(header: Header) -> int:
         "Put its config.json (with `pard_token`) beside it, or write the id into the file:"
         " gguf-new-metadata --special-token-by-id mask ID OLD NEW.",
     )
-
-
-def _configured(path: Path) -> object:
-    """`pard_token` of the config.json that converters leave beside their file; None = there is none."""
-    try:
-        config = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return config.get("pard_token") if isinstance(config, dict) else None
 
 
 class _Loaded:
@@ -120,19 +113,16 @@ class ParallelContext(OnePassContext):
         return None if level is None or level >= len(self._blocks[feed.slot].rows) else level
 
     def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
-        asked = [self._masked(feed) for feed in feeds]
+        asked = []
+        for feed in feeds:
+            length = len(feed.tokens)
+            end = min(self._ends.get(feed.slot, 0), self.n_ctx)
+            masks = np.full(max(0, min(end - length, MOST_LEVELS) - 1), self._mask, dtype=np.int32)
+            chain = np.arange(-1, len(masks) - 1, dtype=np.int32)
+            asked.append(replace(feed, prompt_length=length, draft_tokens=masks, draft_parents=chain))
         rows = self._context.decode(asked)
         return {feed.slot: DraftBlock(feed.tokens.copy(), said) for feed, said in zip(asked, rows, strict=True)}
 
     def _row(self, feed: Feed, level: int) -> LogitRows:
         rows = self._blocks[feed.slot].rows
         return LogitRows(rows.pointers[level : level + 1], self.n_vocab, rows)
-
-    def _masked(self, feed: Feed) -> Feed:
-        length = len(feed.tokens)
-        end = min(self._ends.get(feed.slot, 0), self.n_ctx)
-        masks = max(0, min(end - length, MOST_LEVELS) - 1)
-        chain = np.arange(-1, masks - 1, dtype=np.int32)
-        return replace(
-            feed, prompt_length=length, draft_tokens=np.full(masks, self._mask, dtype=np.int32), draft_parents=chain
-        )
