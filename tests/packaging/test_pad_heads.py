@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.medusa import read
-from localspec.drafters.heads.mlp_speculator import SpeculatorShape
+from localspec.drafters.heads.final_state import SpeculatorShape, read_medusa
 from localspec.models.facts.checkpoint import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED
@@ -27,7 +26,7 @@ def test_medusa_heads(tmp_path: Path) -> None:
     state = np.random.default_rng(1).standard_normal((1, 512)).astype(np.float32)
     state[0, 256:] = 0.0
     state[0, -1] = 2.0  # where such a target has its constant
-    for one, other in zip(read(SHIPPED["medusa"]), read(large), strict=True):
+    for one, other in zip(read_medusa(SHIPPED["medusa"]), read_medusa(large), strict=True):
         expected, found = one.scores(state[:, :256].copy(), 1)[0], other.scores(state, 1)[0]
         np.testing.assert_allclose(found[:4096], expected, atol=1e-2 * float(np.abs(expected).max()))
         assert found[4096:].max() < -100.0

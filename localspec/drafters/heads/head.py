@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -27,13 +27,13 @@ from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.quantize import TensorRows
-from localspec.llama.library.settings import FINAL, SHOWS_LAYERS, SHOWS_NEXTN, Tap
+from localspec.llama.library.settings import SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts.checkpoint import is_checkpoint
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Feed, LogitRows, Tokens
 
 
 class Head:
@@ -243,68 +243,7 @@ def output_matrix(header: Header) -> Int8Matrix:
     return Int8Matrix.in_parts((rows.rows, rows.columns), lambda start, stop: rows.read(slice(start, stop)))
 
 
-# -- contexts of heads without a cache of their own ----------------------------------------------------------------
-
-TAP = Tap(final="decoded")
-
-
-@dataclass(slots=True)
-class FinalGuesses:
-    """What a head has computed after one final state of the target."""
-
-    state: Float32Array
-    known: dict[Any, Any] = field(default_factory=dict)
-    """{what a guess is after, as the head's method counts: what it computed there}."""
-
-
-class FinalState:
-    """A `DraftContext` that guesses from the target's last final state alone (Medusa, MLP speculators), on any path.
-
-    It has no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
-    were not asked for, it is not), so there is nothing to read and nothing to forget.
-    """
-
-    def __init__(self, target: Context) -> None:
-        """`target`: made with `TAP` at least."""
-        assert target.states is not None
-        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, target.n_vocab, target.max_leaves
-        self._states, self._threads = target.states, target.threads
-        self._nothing = np.full((1, self.n_vocab), -np.inf, dtype=np.float32)
-        self._guesses: dict[int, FinalGuesses] = {}
-
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """There is nothing to read."""
-        return len(tokens) - 1
-
-    reusable = prefill_chunk
-
-    def close(self) -> None:
-        """There is nothing to free."""
-
-    def _after(self, feed: Feed) -> tuple[FinalGuesses, Tokens] | None:
-        """What was computed after the last state of the target that serves a feed, and the feed's tokens after it, at
-        least one; None where the state is not held, or is no number."""
-        start, stop = self._states.span(feed.slot, feed.tokens, FINAL)
-        stop = min(stop, len(feed.tokens) - 1)
-        if stop <= start:
-            return None
-        state = self._states.read(feed.slot, FINAL, stop - 1, stop)[0]
-        if not np.isfinite(state).all():
-            return None
-        guesses = self._guesses.get(feed.slot)
-        if guesses is None or not np.array_equal(guesses.state, state):
-            guesses = self._guesses[feed.slot] = FinalGuesses(state)
-        return guesses, feed.tokens[stop:]
-
-    def _row(self, scores: Float32Array | None) -> LogitRows:
-        """A head's scores as a row of the target's vocabulary; None = nothing to guess."""
-        if scores is None:
-            return LogitRows.from_matrix(self._nothing)
-        if len(scores) == self.n_vocab and scores.flags.c_contiguous:
-            return LogitRows.from_matrix(scores[None])
-        row = self._nothing.copy()
-        row[0, : len(scores)] = scores[: self.n_vocab]
-        return LogitRows.from_matrix(row)
+# -- heads that guess a whole draft in one pass --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
