@@ -318,14 +318,9 @@ def export(
     """Writes a draft model; what is at `path` is replaced when the new file is whole. Matrices are in Q8_0 where their
     rows allow it, vectors as they are.
 
-    Args:
-        path: of the file.
-        target: the header of the model it drafts for.
-        part: its vocabulary.
-        layers: float32 arrays of each layer by their names in it.
-        rest: those of the other tensors: embedding, output, norm.
-        name: what it calls itself.
-        facts: for its metadata: which target, which texts.
+    `target`: the header of the model it drafts for. `layers`: float32 arrays of each layer by their names in it, `rest`
+    those of the other tensors: embedding, output, norm. `name`: what it calls itself. `facts`: for its metadata: which
+    target, which texts.
 
     Raises:
         LocalspecError: the disk is full or read-only.

@@ -47,12 +47,8 @@ class Prediction:
     """
 
     def __init__(self, tokens: Tokens, shortest: int, longest: int, start: int) -> None:
-        """
-        Args:
-            tokens: int32[m], the expected text.
-            shortest: tokens that must match to find a place again.
-            longest: tokens of a match from which on a longer one is no better.
-            start: length of the history where the text is expected to begin.
+        """`tokens`: int32[m], the expected text, which is expected to begin where the history has the length `start`.
+        At least `shortest` tokens must match to find a place again, and from `longest` on a longer match is no better.
         """
         self.tokens = tokens
         self._shortest, self._longest = shortest, longest

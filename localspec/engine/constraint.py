@@ -41,9 +41,8 @@ def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> tuple[Logit
     """The rows, or copies of them in which tokens that the grammar forbids there have no probability. Row 0 follows the
     last history token, row 1 + i follows node i.
 
-    Returns:
-        The rows, and the error of a node after which the grammar becomes too complex. Such a node's row has no
-        probability at all, so the error counts only if the answer takes the node.
+    The error is that of a node after which the grammar becomes too complex. Such a node's row has no probability at
+    all, so the error counts only if the answer takes the node.
 
     Raises:
         GrammarError: the grammar is too complex for row 0.

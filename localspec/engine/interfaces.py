@@ -452,12 +452,9 @@ class Plan(Protocol):
         """{name of a drafter that is not asked any more: why}."""
 
     def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
-        """The drafts to send in the coming pass.
-
-        Args:
-            target: says which widths are exact and how rows become passes.
-            requests: one per slot that shares the pass; `max_nodes` is what the request itself allows.
-            pending: rows each slot must decode anyway, at least 1.
+        """The drafts to send in the coming pass, of one request per slot that shares it; `max_nodes` is what the
+        request itself allows. `pending`: rows each slot must decode anyway, at least 1. The target says which widths
+        are exact.
         """
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:

@@ -144,7 +144,15 @@ class Loop:
             if slot.cancel():
                 self._end(slot, FinishReason.CANCELLED)
         self._read_prompts()
-        for group in self._groups([slot for slot in self.active.values() if not slot.unread]):
+        exact, rest = self.target.exact_widths, [slot for slot in self.active.values() if not slot.unread]
+        groups: list[list[Slot]] = []
+        while rest:  # under exactness the size of a group that shares a pass is an exact width
+            size = len(rest)
+            while exact is not None and size > 1 and size not in exact:
+                size -= 1
+            groups.append(rest[:size])
+            rest = rest[size:]
+        for group in groups:
             self._pass(group)
         events, self._events = self._events, []
         return events
@@ -218,17 +226,6 @@ class Loop:
         slot.last_arrival = perf_counter()
         slot.stats.prefill_seconds += slot.last_arrival - start
 
-    def _groups(self, slots: list[Slot]) -> list[list[Slot]]:
-        """Groups of slots that share a pass; under exactness a group's size is an exact width."""
-        exact, groups, rest = self.target.exact_widths, [], slots
-        while rest:
-            size = len(rest)
-            while exact is not None and size > 1 and size not in exact:
-                size -= 1
-            groups.append(rest[:size])
-            rest = rest[size:]
-        return groups
-
     def _pass(self, slots: list[Slot]) -> None:
         start = perf_counter()
         lengths = {slot.index: len(slot.history) for slot in slots}
@@ -260,9 +257,10 @@ class Loop:
         passed = perf_counter()
         review = self.plan.learn(proposal, outcomes, passed - drafted)
         learned = perf_counter()
-        seconds, said = learned - start, {outcome.slot: outcome for outcome in outcomes}
+        seconds, said = learned - start, {one.slot: one for one in outcomes}
         for event in events:
-            event.record = _record(said.get(event.slot), width, seconds)
+            if (outcome := said.get(event.slot)) is not None:
+                event.record = PassRecord.of(outcome, width, seconds)
         self._events += events
         for slot in slots:
             if slot.finish is not None:
@@ -428,22 +426,6 @@ def verify(
         rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule
     )
     return Verdict(accepted, next_token)
-
-
-def _record(outcome: Outcome | None, width: int, seconds: float) -> PassRecord | None:
-    if outcome is None:
-        return None
-    draft, verdict = outcome.draft, outcome.verdict
-    return PassRecord(
-        draft.origin if len(draft) else "",
-        tuple(draft.tokens.tolist()),
-        tuple(draft.parents.tolist()),
-        tuple(verdict.accepted.tolist()),
-        verdict.next_token,
-        width,
-        seconds,
-        draft.origins,
-    )
 
 
 def _drawn(rows: LogitRows, row: int, token: int, request: Request, before: Tokens, noise: Noise) -> TokenLogProb:

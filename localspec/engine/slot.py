@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from localspec.engine.interfaces import Constraint, History, Request
+from localspec.engine.interfaces import Constraint, History, Outcome, Request
 from localspec.engine.stats import Comparison, RequestStats
 from localspec.errors import LocalspecError
 from localspec.types import Noise, Rule
@@ -127,6 +127,12 @@ class PassRecord(NamedTuple):
     """Time of drafting, verifying and host work together, over all slots that shared the pass."""
     drafters: tuple[str, ...] = ()
     """Per node, name of the drafter that guessed it, if several did; empty = `drafter` guessed all."""
+
+    @classmethod
+    def of(cls, outcome: Outcome, width: int, seconds: float) -> PassRecord:
+        draft, verdict = outcome.draft, outcome.verdict
+        nodes = tuple(draft.tokens.tolist()), tuple(draft.parents.tolist()), tuple(verdict.accepted.tolist())
+        return cls(draft.origin if nodes[0] else "", *nodes, verdict.next_token, width, seconds, draft.origins)
 
     def drafter_of(self, node: int) -> str:
         return self.drafters[node] if self.drafters else self.drafter

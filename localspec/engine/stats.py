@@ -176,6 +176,11 @@ class RequestStats:
         self.plain_seconds, self.compared, self.compared_seconds = plain, tokens, seconds
 
     def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, names as in the glossary."""
+
+        def rounded(digits: int, *names: str) -> dict[str, float]:
+            return {name: round(getattr(self, name), digits) for name in names}
+
         return {
             "prompt_tokens": self.prompt_tokens,
             "reused_tokens": self.reused_tokens,
@@ -184,30 +189,21 @@ class RequestStats:
             "draft_passes": self.draft_passes,
             "drafted": self.drafted,
             "accepted": self.accepted,
-            "acceptance_rate": round(self.acceptance_rate, 4),
-            "mean_accepted_tokens": round(self.mean_accepted_tokens, 4),
-            "mean_accepted_length": round(self.mean_accepted_length, 4),
-            "tokens_per_pass": round(self.tokens_per_pass, 4),
+            **rounded(4, "acceptance_rate", "mean_accepted_tokens", "mean_accepted_length", "tokens_per_pass"),
             "accepted_per_position": list(self.accepted_per_position),
             "accepted_histogram": {str(k): v for k, v in sorted(self.accepted_histogram.items())},
             "accepted_by_drafter": dict(self.accepted_by_drafter),
             "drafted_by_drafter": dict(self.drafted_by_drafter),
-            "ttft_seconds": round(self.ttft_seconds, 6),
-            "itl_p50_seconds": round(self.itl_p50_seconds, 6),
-            "itl_p99_seconds": round(self.itl_p99_seconds, 6),
-            "tokens_per_second": round(self.tokens_per_second, 3),
-            "prefill_seconds": round(self.prefill_seconds, 6),
-            "draft_seconds": round(self.draft_seconds, 6),
-            "verify_seconds": round(self.verify_seconds, 6),
-            "host_seconds": round(self.host_seconds, 6),
-            "plain_seconds": round(self.plain_seconds, 6),
+            **rounded(6, "ttft_seconds", "itl_p50_seconds", "itl_p99_seconds"),
+            **rounded(3, "tokens_per_second"),
+            **rounded(6, "prefill_seconds", "draft_seconds", "verify_seconds", "host_seconds", "plain_seconds"),
             "compared_tokens": self.compared,
-            "compared_seconds": round(self.compared_seconds, 6),
-            "estimated_speedup": round(self.estimated_speedup, 4),
+            **rounded(6, "compared_seconds"),
+            **rounded(4, "estimated_speedup"),
             "guarded_passes": self.guarded_passes,
             "undrafted_passes": {why.name.lower(): passes for why, passes in self.undrafted.most_common()},
             "undrafted_reason": self.undrafted_reason,
-            "row_cost": round(self.row_cost, 4),
+            **rounded(4, "row_cost"),
             "exact": self.exact,
         }
 

@@ -9,8 +9,10 @@ guesses that were drawn, not sent, and right. So
 
     time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + 1 + credit(tokens) plain passes,
 
-and readings of prompts that did not pay back (see `passes`). Of a pass that took longer than was feared one plain pass
-counts over the feared. Each answer has its own budget: neither savings nor losses of one answer count in the next.
+where credit(tokens) = floor(log2(1 + tokens / CONVINCING_STREAK)), since each credit takes twice as many right guesses
+as the one before, and readings of prompts that did not pay back (see `passes`). Of a pass that took longer than was
+feared one plain pass counts over the feared. Each answer has its own budget: neither savings nor losses of one answer
+count in the next.
 """
 
 from __future__ import annotations
@@ -62,10 +64,6 @@ class Budget:
         self._credit.debt -= repaid
         self.passes += saved - repaid
 
-    def pay(self, passes: float) -> None:
-        self.passes -= passes
-        self.gained = max(0.0, self.gained - passes)
-
     def heard(self, said: Sequence[int], sent: int) -> None:
         """Compares the guess that was not sent with the tokens of a pass in which a draft of `sent` nodes was sent."""
         if sent:
@@ -81,7 +79,7 @@ class Budget:
     def lend(self, prices: Sequence[float], plain: float) -> None:
         """Lends what right guesses have earned that were not sent: at most one plain pass, at most what a send of them
         would have saved. They count no more. Each plain pass of debt doubles the number of right guesses that the next
-        credit needs, so n tokens leave a debt of `credit(n)` at most. `prices` by nodes and `plain` are in seconds."""
+        credit needs. `prices` by nodes and `plain` are in seconds."""
         if self.streak < CONVINCING_STREAK * 2.0**self._credit.debt:
             return
         nodes = min(self.streak, len(prices) - 1)
@@ -91,12 +89,6 @@ class Budget:
         self.passes += lent
         self._credit.debt += lent
         self.streak = 0 if lent else self.streak
-
-
-def credit(tokens: int) -> float:
-    """Most plain passes of debt in an answer of so many tokens: the k-th credit comes after CONVINCING_STREAK * 2^(k-1)
-    tokens more."""
-    return math.floor(math.log2(1.0 + tokens / CONVINCING_STREAK))
 
 
 @dataclass(slots=True, eq=False)

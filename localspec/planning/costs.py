@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,12 +237,9 @@ class PassCosts:
         estimated: bool = False,
         prompt_row: float = 0.0,
     ) -> None:
-        """
-        Args:
-            table: {cached length: {width: seconds}}; may be empty.
-            plain: width of plain decoding's passes.
-            estimated: no pass has run yet: only ratios count, and they may be far off.
-            prompt_row: what a row of a prompt costs, of a row of a pass that decodes; 0 = prompts say nothing.
+        """`table`: {cached length: {width: seconds}}; may be empty. `plain`: width of plain decoding's passes.
+        `estimated`: no pass has run yet: only ratios count, and they may be far off. `prompt_row`: what a row of a
+        prompt costs, of a row of a pass that decodes; 0 = prompts say nothing.
         """
         self._table, self._plain, self._prompt_row = CostTable(table or {}), plain, prompt_row
         doubts = np.array([2.0, *_first[:_widths]]) * (1.0 if estimated else MEASURED_SHARE)
@@ -350,18 +348,6 @@ class PassCosts:
         further = self._table.seconds(width, length) - self._table.seconds(1, length)
         return self._expected(length, further, int(_places[width]))
 
-    def _of_prompt(self, rows: int, length: int) -> _Expected:
-        """Expected pass over `rows` tokens of a prompt. On average a row sees half of the others."""
-        middle, widest = length + rows // 2, self.widest
-        row = (self._table.seconds(widest, middle) - self._table.seconds(1, middle)) / max(1, widest - 1)
-        return self._expected(middle, self._prompt_row * (rows - 1) * row)
-
-    def _of_ratio(self, width: int) -> _Expected:
-        """Expected ratio of a pass of this width to a pass of one row."""
-        found, one = self._of_width(width, KEPT_AT_LENGTH), self._of_width(1, KEPT_AT_LENGTH)
-        value = found.log_seconds - one.log_seconds
-        return _Expected(value, found.rows - one.rows, found.length - one.length, found.own, pace=0.0)
-
     # -- what passes say --------------------------------------------------------------------------------------------
 
     def observe(self, width: int, length: int, seconds: float, delayed: float = 0.0) -> None:
@@ -405,8 +391,11 @@ class PassCosts:
         if not (self._prompt_row and self.known and rows > 1 and 0.0 < seconds < math.inf):
             return
         if self._plain in self._weights:
-            noise = PROMPT_NOISE + math.log1p(delayed / seconds)
-            self._learn(lambda: self._of_prompt(rows, length), math.log(seconds), noise, length, False)
+            # On average a row sees half of the others.
+            middle, widest, noise = length + rows // 2, self.widest, PROMPT_NOISE + math.log1p(delayed / seconds)
+            row = (self._table.seconds(widest, middle) - self._table.seconds(1, middle)) / max(1, widest - 1)
+            further = self._prompt_row * (rows - 1) * row
+            self._learn(lambda: self._expected(middle, further), math.log(seconds), noise, length, False)
         else:
             self._prompts = [*self._prompts[-1:], (rows, length, seconds, delayed)]
 
@@ -471,11 +460,17 @@ class PassCosts:
 
     def recall(self, kept: Mapping[int, tuple[float, float]]) -> None:
         """Starts with the `kept` of an earlier run, its weights reduced by the age of that run."""
+
+        def expected(width: int) -> _Expected:
+            """Ratio of a pass of this width to a pass of one row."""
+            found, one = self._of_width(width, KEPT_AT_LENGTH), self._of_width(1, KEPT_AT_LENGTH)
+            value = found.log_seconds - one.log_seconds
+            return _Expected(value, found.rows - one.rows, found.length - one.length, found.own, pace=0.0)
+
         for width, (ratio, weight) in kept.items():
             if 1 < width <= self.widest and self.known and weight > 0.0:
-                noise = 2.0 * PASS_NOISE / math.sqrt(weight)
                 self._changes += 1
-                self._believe(lambda width=width: self._of_ratio(width), math.log(ratio), noise)  # type: ignore[misc]
+                self._believe(partial(expected, width), math.log(ratio), 2.0 * PASS_NOISE / math.sqrt(weight))
                 self._weights[width] = weight
 
 

@@ -57,12 +57,9 @@ class FixedPlan:
         exact_widths: frozenset[int] | None,
         thresholds: Mapping[str, float] | None = None,
     ) -> None:
-        """
-        Args:
-            drafters: asked in this order.
-            max_draft_tokens: longest draft, 0 = plain decoding.
-            exact_widths: widths a pass may have, 1 always among them; None = any (exactness is off).
-            thresholds: by drafter, the confidence that its first guess needs (prompt lookup: tokens matched).
+        """Asks `drafters` in this order for at most `max_draft_tokens`, 0 = plain decoding. A pass may have one of
+        `exact_widths`, 1 always among them; None = any (exactness is off). `thresholds`: by drafter, the confidence
+        that its first guess needs (prompt lookup: tokens matched).
 
         Raises:
             UsageError: `max_draft_tokens` is negative or above 64.

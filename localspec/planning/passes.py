@@ -78,16 +78,6 @@ class PlannedPass(Proposal):
     guarded: bool = False
     """Whether a draft is sent only because settings or a request force it."""
 
-    def lend(self) -> None:
-        """Lends to answers whose budget covers no draft, and fills in `room`."""
-        if self.forced or not self.plain:
-            return
-        cheapest = self.cheapest
-        for one in self.served:
-            if one.budget.passes < cheapest:
-                one.budget.lend(self.prices, self.plain)
-        self.room = sum(max(0.0, one.budget.passes) for one in self.served) / self.active * self.plain
-
     @property
     def cheapest(self) -> float:
         """Plain passes that the draft which could lose least could lose."""

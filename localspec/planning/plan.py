@@ -73,17 +73,10 @@ class AdaptivePlan:
         clock: Callable[[], float] = perf_counter,
         delayed: Callable[[], float] = float,
     ) -> None:
-        """
-        Args:
-            drafters: in the order in which they are asked.
-            exact_widths: widths a pass may have; None = any.
-            knowledge: of the pair of models; the plan adds to it.
-            longest: most nodes of a draft.
-            longest_costly: most nodes of a draft from a drafter that costs something.
-            fixed: the plan for rules that need a fixed one.
-            forced: what settings leave no choice about.
-            clock: in seconds.
-            delayed: seconds for which our threads waited for a CPU since the last call.
+        """Asks `drafters` in this order; a pass may have one of `exact_widths` (None = any). The plan adds to
+        `knowledge` of the pair of models. `longest`: most nodes of a draft, `longest_costly` of one from a drafter that
+        costs something. `fixed`: for rules that need a fixed plan. `clock` is in seconds, and `delayed` says for how
+        many our threads waited for a CPU since the last call.
         """
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.knowledge = knowledge
@@ -213,7 +206,12 @@ class AdaptivePlan:
             rate=self.knowledge.pace.value * active / plain if plain else 0.0,
             forced=self._forces or any(one.asked.forced for one in requests),
         )
-        now.lend()
+        if now.plain and not now.forced:
+            cheapest = now.cheapest
+            for one in served:
+                if one.budget.passes < cheapest:
+                    one.budget.lend(now.prices, plain)
+            now.room = sum(max(0.0, one.budget.passes) for one in served) / active * plain
         return now
 
     def _serve(self, request: DraftRequest) -> Served:
@@ -437,7 +435,9 @@ class AdaptivePlan:
         if not (drafted or shared):
             every = sum(one.budget.gained for one in now.served)
             for one in now.served:
-                one.budget.pay(host * now.active * one.budget.gained / every)
+                paid = host * now.active * one.budget.gained / every
+                one.budget.passes -= paid
+                one.budget.gained = max(0.0, one.budget.gained - paid)
         spent = plain if now.plain_rows else seconds / now.plain
         if drafted:
             spent = min(spent, now.feared[max(nodes)] / now.plain + 1.0) + host

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from localspec.drafters.heads.dflash import (
     BlockContext,
-    BlockRows,
     IndependentRows,
     LatticeRows,
     MarkovRows,
@@ -97,7 +96,7 @@ class FakeBlocks(FakeDraftContext):
         return found
 
 
-def rows_of(blocks: FakeBlocks) -> BlockRows:
+def rows_of(blocks: FakeBlocks) -> IndependentRows:
     """As `drafters.dflash` reads such blocks."""
     if blocks.kind == "dflash":
         return IndependentRows(ROWS, Scaling())

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +126,7 @@ class DFlashContext(TrunkCache):
 class BlockContext(OnePassContext):
     """Blocks of a `DFlashContext`, read level by level."""
 
-    def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
+    def __init__(self, context: DFlashContext, rows: IndependentRows, n_paths: int) -> None:
         """`context` is closed with this; `rows` reads its blocks."""
         super().__init__(context, n_paths)
         self._rows = rows
@@ -145,17 +144,6 @@ class BlockContext(OnePassContext):
     def close(self) -> None:
         super().close()
         self._context.close()
-
-
-class BlockRows(Protocol):
-    """Turns a block into logits, level by level. `previous` is the token before a level: the last one of the history at
-    level 0, and a guess after that."""
-
-    levels: int
-    """Number of tokens that a block guesses."""
-
-    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
-        """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +164,22 @@ class Scaling:
 
 
 class IndependentRows:
-    """DFlash: row 1 + level says what the token is, whatever the tokens before it turn out to be."""
+    """Turns a block into logits, level by level. DFlash: row 1 + level says what the token is, whatever the tokens
+    before it turn out to be."""
 
-    def __init__(self, rows: int, scaling: Scaling) -> None:
-        self.levels = rows - 1
+    def __init__(self, rows: int, scaling: Scaling, levels: int | None = None) -> None:
+        """Of a block with so many `rows`, which guesses as many tokens but one, or `levels`."""
+        self.levels = rows - 1 if levels is None else levels
         self._scaling = scaling
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
+        """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be. `previous` is
+        the token before the level: the last one of the history at level 0, and a guess after that."""
         said: Float32Array = block.rows[1 + level]
         return self._scaling.of(said)
 
 
-class MarkovRows:
+class MarkovRows(IndependentRows):
     """DSpark: a row is the sum of what the context says and a bias for the token before.
 
     llama.cpp adds the bias of the tokens that each row likes best. For another token before it the one bias is taken
@@ -208,8 +200,8 @@ class MarkovRows:
         `after` `markov_w2`, whose rows are of the tokens `ids`; None = of all. `scaling` is that of logits before
         the bias."""
         self._first = 0 if from_anchor else 1
-        self.levels = rows - self._first
-        self._before, self._after, self._scaling = before, after, scaling
+        super().__init__(rows, scaling, rows - self._first)
+        self._before, self._after = before, after
         self._places = None
         if ids is not None:
             self._places = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
@@ -230,11 +222,11 @@ class MarkovRows:
         return row
 
 
-class LatticeRows:
+class LatticeRows(IndependentRows):
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        self.levels = rows - 1
+        super().__init__(rows, Scaling())
         self._count, self._n_vocab = candidates, n_vocab
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
@@ -281,7 +273,7 @@ def load(path: Path, target: Header) -> Head:
     # llama.cpp applies them for DFlash2 only
     scaling = Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping"))
 
-    def rows(n_vocab: int) -> BlockRows:
+    def rows(n_vocab: int) -> IndependentRows:
         if kind == "dflash":
             return IndependentRows(shape.rows, scaling)
         if kind == "dflash2":

@@ -54,16 +54,10 @@ class HeadPasses:
         states: Literal["all", "outputs", "none"] = "outputs",
         what: str = "a context for {name}",
     ) -> None:
-        """
-        Args:
-            model: must stay open as long as this is used.
-            params: a llama_context_params.
-            capacity: most rows of a pass.
-            sequences: sequence ids are below this number.
-            width: numbers of one of the head's own states.
-            sections: whether the model turns keys by sections, so that rows of states need four position numbers each.
-            states: of which rows llama.cpp returns them.
-            what: what it is, as an error names it.
+        """For passes of at most `capacity` rows and sequence ids below `sequences`, of a model that stays open as long
+        as this is used. `params`: a llama_context_params. `width`: numbers of one of the head's own states. `sections`:
+        whether the model turns keys by sections, so that rows of states need four position numbers each. `states`: of
+        which rows llama.cpp returns them. `what`: what it is, as an error names it.
 
         Raises:
             ModelError: llama.cpp refuses it, or there is no memory.
