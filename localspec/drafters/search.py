@@ -237,7 +237,7 @@ class SuffixDecoding(_Searching):
             source, draft = self._sources.pop(outcome.slot, None), outcome.draft
             if source is None or self._corpus is None:
                 continue
-            if any(draft.origin_of(node) == self.name for node in outcome.verdict.accepted.tolist()):
+            if draft.origin == self.name and len(outcome.verdict.accepted):
                 self._corpus.used(source)
 
 

@@ -31,7 +31,6 @@ def legal(requests: Sequence[DraftRequest], drafts: Sequence[Draft]) -> list[Dra
                     tokens=draft.tokens[nodes],
                     parents=np.array([place[int(draft.parents[node])] for node in nodes], dtype=np.int32),
                     confidence=None if draft.confidence is None else draft.confidence[nodes],
-                    origins=tuple(draft.origins[node] for node in nodes) if draft.origins else (),
                 )
         found.append(draft)
     return found

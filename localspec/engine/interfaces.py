@@ -202,11 +202,6 @@ class Draft:
     """float32[n], any monotone score of each node; never used as a probability by verification."""
     origin: str = ""
     """Name of the drafter that made the draft, for statistics and display."""
-    origins: tuple[str, ...] = ()
-    """Per node, name of the drafter that guessed it, if one drafter went on after another; empty = `origin` for all."""
-
-    def origin_of(self, node: int) -> str:
-        return self.origins[node] if self.origins else self.origin
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -230,8 +225,7 @@ class Draft:
             return self
         probs = None if self.probs is None else self.probs[:nodes]
         confidence = None if self.confidence is None else self.confidence[:nodes]
-        tokens, parents = self.tokens[:nodes], self.parents[:nodes]
-        return Draft(tokens, parents, probs, confidence, self.origin, self.origins[:nodes])
+        return Draft(self.tokens[:nodes], self.parents[:nodes], probs, confidence, self.origin)
 
 
 EMPTY_DRAFT = Draft()

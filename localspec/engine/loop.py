@@ -332,8 +332,7 @@ class Loop:
     def _emit(self, slot: Slot, rows: LogitRows, draft: Draft, verdict: Verdict, noise: Noise) -> Event:
         path: list[int] = verdict.accepted.tolist()
         tokens = [int(draft.tokens[node]) for node in path] + [verdict.next_token]
-        guessers = [draft.origin_of(node) for node in path]
-        origins = [Origin(name, depth) for depth, name in enumerate(guessers, 1)] + [TARGET_ORIGIN]
+        origins = [Origin(draft.origin, depth) for depth in range(1, len(path) + 1)] + [TARGET_ORIGIN]
         kept, text, finish = self._until_stop(slot, tokens)
         slot.history.append(tokens[:kept])
         now = perf_counter()
@@ -343,7 +342,7 @@ class Loop:
         else:
             stats.gaps.append(now - slot.last_arrival)
         slot.last_arrival = now
-        stats.add_pass(draft.origins or [draft.origin] * len(draft), guessers, kept)
+        stats.add_pass(draft.origin, len(draft), len(path), kept)
         log_probs = self._log_probs(slot, rows, [-1, *path], tokens[:kept], noise)
         slot.finish = finish
         return Event(slot.index, text, tuple(tokens[:kept]), tuple(origins[:kept]), log_probs, finish, stats)

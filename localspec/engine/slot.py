@@ -112,7 +112,7 @@ class PassRecord(NamedTuple):
     """One pass of a slot: the draft, the verdict, the width and the seconds, for display."""
 
     drafter: str
-    """Name of the drafter that guessed, the first one if several did; "" = no draft."""
+    """Name of the drafter that guessed; "" = no draft."""
     guesses: tuple[int, ...]
     """Tokens of the draft's nodes, in the order they were sent."""
     parents: tuple[int, ...]
@@ -126,13 +126,13 @@ class PassRecord(NamedTuple):
     seconds: float
     """Time of drafting, verifying and host work together, over all slots that shared the pass."""
     drafters: tuple[str, ...] = ()
-    """Per node, name of the drafter that guessed it, if several did; empty = `drafter` guessed all."""
+    """Per node, name of the drafter that guessed it, in answers of older versions; empty = `drafter` guessed all."""
 
     @classmethod
     def of(cls, outcome: Outcome, width: int, seconds: float) -> PassRecord:
         draft, verdict = outcome.draft, outcome.verdict
         nodes = tuple(draft.tokens.tolist()), tuple(draft.parents.tolist()), tuple(verdict.accepted.tolist())
-        return cls(draft.origin if nodes[0] else "", *nodes, verdict.next_token, width, seconds, draft.origins)
+        return cls(draft.origin if nodes[0] else "", *nodes, verdict.next_token, width, seconds)
 
     def drafter_of(self, node: int) -> str:
         return self.drafters[node] if self.drafters else self.drafter

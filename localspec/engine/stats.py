@@ -148,22 +148,21 @@ class RequestStats:
     def itl_p99_seconds(self) -> float:
         return percentile(self.gaps, 0.99)
 
-    def add_pass(self, drafted: Sequence[str], accepted: Sequence[str], generated: int) -> None:
-        """Counts one pass by the drafters that guessed each node and each accepted node, and the tokens emitted, the
-        next token included."""
+    def add_pass(self, drafter: str, drafted: int, accepted: int, generated: int) -> None:
+        """Counts one pass by the nodes that a drafter guessed, those accepted, and the tokens emitted, the next token
+        included."""
         self.passes += 1
         self.generated += generated
         if not drafted:
             return
         self.draft_passes += 1
-        self.drafted += len(drafted)
-        self.accepted += len(accepted)
-        self.accepted_histogram[len(accepted)] += 1
-        self.drafted_by_drafter.update(drafted)
-        self.accepted_by_drafter.update(dict.fromkeys(drafted, 0))  # who was never right is named, too
-        self.accepted_by_drafter.update(accepted)
-        self.accepted_per_position += [0] * (len(accepted) - len(self.accepted_per_position))
-        for depth in range(len(accepted)):
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_histogram[accepted] += 1
+        self.drafted_by_drafter[drafter] += drafted
+        self.accepted_by_drafter[drafter] += accepted  # one that was never right is named, too
+        self.accepted_per_position += [0] * (accepted - len(self.accepted_per_position))
+        for depth in range(accepted):
             self.accepted_per_position[depth] += 1
 
     def review(self, review: Review) -> None:
