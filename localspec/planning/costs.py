@@ -98,59 +98,6 @@ def _followed(known: float, seconds: float) -> float:
     return known * (1.0 + LEARNING_RATE * surprise)
 
 
-class CostTable:
-    """Costs that were estimated from a model's header, or timed beforehand.
-
-    A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
-    proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
-    after the last they grow as between the last two.
-    """
-
-    def __init__(self, table: Mapping[int, Mapping[int, float]]) -> None:
-        self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
-        self._lengths = list(self._table) or [0]
-        self._rows: list[Float64Array] = []
-        """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
-        self.widest = 0
-        """Widest pass that can be asked for."""
-        self.widen(max((max(row) for row in self._table.values()), default=1))
-
-    def __bool__(self) -> bool:
-        return bool(self._table)
-
-    def widen(self, widest: int) -> None:
-        self.widest = widest
-        self._rows = [np.zeros(widest + 1) for _ in self._lengths]
-        known = sorted({width for row in self._table.values() for width in row})
-        for width in range(1, widest + 1) if known else ():
-            source = next((one for one in known if one >= width), known[-1])
-            points = [(length, row[source]) for length, row in self._table.items() if source in row]
-            at, seconds = zip(*points, strict=True)
-            for row, found in zip(self._rows, np.interp(self._lengths, at, seconds), strict=True):
-                row[width] = max(1.0, width / source) * found
-        for row in self._rows:
-            row[0] = row[1]
-
-    def row(self, length: int) -> Float64Array:
-        """float64[1 + widest], seconds by width with `length` tokens cached."""
-        low, share = self._place(length)
-        return self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
-
-    def seconds(self, width: int, length: int) -> float:
-        """Seconds of one pass."""
-        low, share = self._place(length)
-        one = float(self._rows[low][width])
-        return one + share * (float(self._rows[low + 1][width]) - one) if share else one
-
-    def _place(self, length: int) -> tuple[int, float]:
-        """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
-        lengths = self._lengths
-        low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
-        if low < 0:
-            return 0, 0.0
-        return low, (length - lengths[low]) / (lengths[low + 1] - lengths[low])
-
-
 PASS_NOISE = 0.08
 """Standard deviation of one pass, in log seconds."""
 PACE_DRIFT = 0.02
@@ -227,7 +174,12 @@ class _Expected:
 
 
 class PassCosts:
-    """Seconds of a pass by width and cached length."""
+    """Seconds of a pass by width and cached length.
+
+    A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
+    proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
+    after the last they grow as between the last two.
+    """
 
     def __init__(
         self,
@@ -241,7 +193,8 @@ class PassCosts:
         `estimated`: no pass has run yet: only ratios count, and they may be far off. `prompt_row`: what a row of a
         prompt costs, of a row of a pass that decodes; 0 = prompts say nothing.
         """
-        self._table, self._plain, self._prompt_row = CostTable(table or {}), plain, prompt_row
+        self._plain, self._prompt_row = plain, prompt_row
+        self._tabulate(table or {}, max((max(row) for row in (table or {}).values() if row), default=1))
         doubts = np.array([2.0, *_first[:_widths]]) * (1.0 if estimated else MEASURED_SHARE)
         self._prior = doubts[_widths] ** 2 * _alike()
         self._beliefs: Float64Array = np.zeros(_widths + _groups)
@@ -267,10 +220,36 @@ class PassCosts:
 
     # -- what is believed -------------------------------------------------------------------------------------------
 
-    @property
-    def known(self) -> bool:
-        """Whether anything was estimated or timed."""
-        return bool(self._table)
+    def _tabulate(self, table: Mapping[int, Mapping[int, float]], widest: int) -> None:
+        """Takes in a table, for passes of at most `widest` rows."""
+        self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
+        self.known, self.widest = bool(self._table), widest
+        self._lengths = list(self._table) or [0]
+        self._rows = [np.zeros(widest + 1) for _ in self._lengths]
+        """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
+        known = sorted({width for row in self._table.values() for width in row})
+        for width in range(1, widest + 1) if known else ():
+            source = next((one for one in known if one >= width), known[-1])
+            points = [(length, row[source]) for length, row in self._table.items() if source in row]
+            at, seconds = zip(*points, strict=True)
+            for row, found in zip(self._rows, np.interp(self._lengths, at, seconds), strict=True):
+                row[width] = max(1.0, width / source) * found
+        for row in self._rows:
+            row[0] = row[1]
+
+    def _place(self, length: int) -> tuple[int, float]:
+        """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
+        lengths = self._lengths
+        low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
+        if low < 0:
+            return 0, 0.0
+        return low, (length - lengths[low]) / (lengths[low + 1] - lengths[low])
+
+    def _stated(self, width: int, length: int) -> float:
+        """Seconds by the table."""
+        low, share = self._place(length)
+        one = float(self._rows[low][width])
+        return one + share * (float(self._rows[low + 1][width]) - one) if share else one
 
     @property
     def timed(self) -> Set[int]:
@@ -278,18 +257,14 @@ class PassCosts:
         return self._weights.keys()
 
     @property
-    def widest(self) -> int:
-        """Widest pass that can be asked for."""
-        return self._table.widest
-
-    @property
     def pace(self) -> float:
         """Factor of the curve: how slow the machine is believed to be."""
         return math.exp(self._beliefs[_pace])
 
     def widen(self, widest: int) -> None:
+        """Passes of up to so many rows can be asked for, too."""
         if widest > self.widest:
-            self._table.widen(widest)
+            self._tabulate(self._table, widest)
 
     def seconds(self, width: int, length: int) -> float:
         """Seconds of one pass."""
@@ -318,7 +293,8 @@ class PassCosts:
     def _over_plain(self, length: int) -> tuple[list[float], list[float]]:
         """What `rows` returns, divided by the seconds of a plain pass."""
         plain, places, covariance = self._plain, _places[: self.widest + 1], self._covariance
-        table = self._table.row(length)
+        low, share = self._place(length)
+        table = self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
         one, further = self._one(length), math.exp(self._beliefs[_rows]) * (table - table[1])
         whole = one + further
         seconds = np.maximum.accumulate(whole * np.exp(self._beliefs[places]))
@@ -335,17 +311,17 @@ class PassCosts:
 
     def _one(self, length: int) -> float:
         """Seconds of one row from the table, the cost of the cached length scaled by its belief."""
-        empty = self._table.seconds(1, 0)
-        return empty + math.exp(self._beliefs[_length]) * (self._table.seconds(1, length) - empty)
+        empty = self._stated(1, 0)
+        return empty + math.exp(self._beliefs[_length]) * (self._stated(1, length) - empty)
 
     def _expected(self, length: int, further: float, own: int = 0) -> _Expected:
         """Expected pass whose rows after the first take `further` seconds in the table."""
         one, more = self._one(length), math.exp(self._beliefs[_rows]) * further
         value = float(self._beliefs[_pace]) + math.log(one + more) + (float(self._beliefs[own]) if own else 0.0)
-        return _Expected(value, more / (one + more), (one - self._table.seconds(1, 0)) / (one + more), own)
+        return _Expected(value, more / (one + more), (one - self._stated(1, 0)) / (one + more), own)
 
     def _of_width(self, width: int, length: int) -> _Expected:
-        further = self._table.seconds(width, length) - self._table.seconds(1, length)
+        further = self._stated(width, length) - self._stated(1, length)
         return self._expected(length, further, int(_places[width]))
 
     # -- what passes say --------------------------------------------------------------------------------------------
@@ -356,8 +332,7 @@ class PassCosts:
         if not (1 <= width <= self.widest and 0.0 < seconds < math.inf):
             return
         if not self.known:
-            widest, self._table = self.widest, CostTable({length: {width: seconds}})
-            self._table.widen(widest)
+            self._tabulate({length: {width: seconds}}, self.widest)
         self._covariance[_pace, _pace] += PACE_DRIFT * PACE_DRIFT
         noise = PASS_NOISE + math.log1p(delayed / seconds)
         if width != self._plain or not self._passes % FADE_PASSES or not self._paced(seconds, length, noise):
@@ -393,7 +368,7 @@ class PassCosts:
         if self._plain in self._weights:
             # On average a row sees half of the others.
             middle, widest, noise = length + rows // 2, self.widest, PROMPT_NOISE + math.log1p(delayed / seconds)
-            row = (self._table.seconds(widest, middle) - self._table.seconds(1, middle)) / max(1, widest - 1)
+            row = (self._stated(widest, middle) - self._stated(1, middle)) / max(1, widest - 1)
             further = self._prompt_row * (rows - 1) * row
             self._learn(lambda: self._expected(middle, further), math.log(seconds), noise, length, False)
         else:
