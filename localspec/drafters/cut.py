@@ -64,11 +64,8 @@ class Shape:
 
 
 def read_shape(header: Header) -> Shape:
-    """The shape of a target that a draft model can be cut from.
-
-    Raises:
-        ModelError: its layers are of a kind that is not known here; the sentence names what is in the way.
-    """
+    """The shape of a target that a draft model can be cut from. Raises ModelError: its layers are of a kind that is not
+    known here; the sentence names what is in the way."""
     if fault := _fault(header):
         raise ModelError(
             f"No draft model can be cut from {header.path.name}: {fault}.",
@@ -235,11 +232,7 @@ def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Vo
 
 
 def check_tokenizer(header: Header) -> str:
-    """The kind of a target's tokenizer.
-
-    Raises:
-        ModelError: it is none whose merges are known here.
-    """
+    """The kind of a target's tokenizer. Raises ModelError: it is none whose merges are known here."""
     kind = header.text("tokenizer.ggml.model")
     fault = "" if kind in ("gpt2", "llama") else f"its tokenizer is {kind or 'not stated'}"
     if kind == "llama" and len(header.array(_SCORES)) != len(header.tokens):
@@ -291,11 +284,7 @@ _ADDS: tuple[tuple[type, str], ...] = (
 
 
 def gguf_package() -> Any:
-    """The package that writes GGUF files.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """The package that writes GGUF files. Raises UsageError: it is not installed."""
     try:
         import gguf
     except ImportError:
@@ -320,11 +309,7 @@ def export(
 
     `target`: the header of the model it drafts for. `layers`: float32 arrays of each layer by their names in it, `rest`
     those of the other tensors: embedding, output, norm. `name`: what it calls itself. `facts`: for its metadata: which
-    target, which texts.
-
-    Raises:
-        LocalspecError: the disk is full or read-only.
-    """
+    target, which texts. Raises LocalspecError: the disk is full or read-only."""
     gguf = gguf_package()
     tensors = [(f"blk.{number}.{one}", array) for number, layer in enumerate(layers) for one, array in layer.items()]
     kind = gguf.GGMLQuantizationType.Q8_0

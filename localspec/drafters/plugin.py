@@ -210,10 +210,7 @@ def check_name(name: str) -> None:
 
 def make(name: str, setup: Setup) -> Custom:
     """The drafter that the name of an installed one, or `package.module:Class`, stands for, held to the contract.
-
-    Raises:
-        UsageError: there is no such drafter, or it cannot be made or used; says why.
-    """
+    Raises UsageError: there is no such drafter, or it cannot be made or used; says why."""
     kind = _find(name)
     try:
         drafter: Any = kind(setup)

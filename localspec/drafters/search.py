@@ -111,11 +111,7 @@ class PromptLookup(FreeDrafter):
 
     def __init__(self, min_ngram: int = 2, max_ngram: int = 5) -> None:
         """The shortest and the longest end of the history that is looked up, the longest first; shorter ones find more
-        and are wrong more often.
-
-        Raises:
-            UsageError: there are no such n-grams.
-        """
+        and are wrong more often. Raises UsageError: there are no such n-grams."""
         if not 1 <= min_ngram <= max_ngram <= 32:
             raise UsageError(
                 f"min_ngram is {min_ngram} and max_ngram {max_ngram}; "
@@ -178,11 +174,7 @@ class _Searching(FreeDrafter):
         self, corpus: SharedTexts | None = None, branches: int = 1, conversations: Conversations | None = None
     ) -> None:
         """`corpus` is not closed with it. With 1 of `branches` guesses are chains, else trees, best first.
-        `conversations`: those that other drafters search, too.
-
-        Raises:
-            UsageError: no such number of branches.
-        """
+        `conversations`: those that other drafters search, too. Raises UsageError: no such number of branches."""
         check_branches(branches)
         self._corpus, self._branches = corpus, branches
         self._conversations = conversations or Conversations()

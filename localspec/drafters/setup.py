@@ -1,4 +1,4 @@
-"""What a drafter is told when it is made, how one of the table is made, and what drafters of text have in common."""
+"""The setup that a drafter is made with, and the conversations and the base class of drafters that search text."""
 
 from __future__ import annotations
 
@@ -95,17 +95,14 @@ MOST_BRANCHES = 8
 
 
 def check_branches(branches: int) -> None:
-    """
-    Raises:
-        UsageError: no drafter guesses so many tokens per position.
-    """
+    """Raises UsageError: no drafter guesses so many tokens per position."""
     if not 1 <= branches <= MOST_BRANCHES:
         raise UsageError(f"branches is {branches}; it must be between 1 and {MOST_BRANCHES}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a drafter is told when it is made: the only argument of its class."""
+    """All that a drafter is given when it is made: the only argument of its class."""
 
     target: Path
     """GGUF file whose text is guessed."""

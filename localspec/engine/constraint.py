@@ -41,11 +41,8 @@ def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> tuple[Logit
     last history token, row 1 + i follows node i.
 
     The error is that of a node after which the grammar becomes too complex. Such a node's row has no probability at
-    all, so the error counts only if the answer takes the node.
-
-    Raises:
-        GrammarError: the grammar is too complex for row 0.
-    """
+    all, so the error counts only if the answer takes the node. Raises GrammarError: the grammar is too complex for row
+    0."""
     masks: list[npt.NDArray[np.bool_] | None] = []
     failure: GrammarError | None = None
     for path in [[], *paths(draft)]:

@@ -58,11 +58,8 @@ class History:
         self._length, self._view = needed, None
 
     def truncate(self, length: int) -> None:
-        """Keeps the first `length` tokens. Views taken before stay as they were.
-
-        Raises:
-            UsageError: `length` is negative or beyond the end.
-        """
+        """Keeps the first `length` tokens. Views taken before stay as they were. Raises UsageError: `length` is
+        negative or beyond the end."""
         if not 0 <= length <= self._length:
             raise UsageError(f"cannot truncate a history of {self._length} tokens to {length}.")
         if length < self._length:
@@ -85,21 +82,14 @@ class Constraint(Protocol):
         """Number of leading tokens of a path that the grammar allows."""
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
-        """bool[n_vocab], the tokens that may follow an allowed path; None if the answer is over after the path.
-
-        Raises:
-            KernelError: the grammar has become too complex.
-        """
+        """bool[n_vocab], the tokens that may follow an allowed path; None if the answer is over after the path. Raises
+        KernelError: the grammar has become too complex."""
 
     def forced(self) -> Tokens:
         """int32[n], the next tokens where the grammar leaves only one text; often empty."""
 
     def advance(self, token: int) -> None:
-        """Moves the state past a token of the answer.
-
-        Raises:
-            KernelError: the grammar does not allow the token.
-        """
+        """Moves the state past a token of the answer. Raises KernelError: the grammar does not allow the token."""
 
 
 class Price:
@@ -165,7 +155,7 @@ class DraftRequest:
     constraint: Constraint | None = None
     """What the answer's grammar lets it say; guesses it forbids are cut off. None = anything."""
     chain: bool = False
-    """Whether the draft must be a chain; drafters that cost nothing obey, whatever their own settings say."""
+    """Whether the draft must be a chain; drafters that cost nothing obey, even if their own settings ask for trees."""
 
     @property
     def needs_probs(self) -> bool:
@@ -272,7 +262,7 @@ class Outcome:
 class Drafter(Protocol):
     """Guesses what the target will say. A wrong guess costs time, never correctness.
 
-    Its state is a cache of `History`: it must answer for any history it is handed, whatever it saw before, so
+    Its state is a cache of `History`: it must answer for any history it is handed, also after others, so
     edit, regenerate and branch need no protocol of their own.
     """
 
@@ -344,11 +334,8 @@ class Target(Protocol):
         most: int | None = None,
     ) -> int:
         """Reads one chunk towards a cache of all tokens but the last, `prompt_length` of them prompt: at most `most`
-        tokens, wherever the grid is; None = to the next line of the grid. Returns the number of cached tokens.
-
-        Raises:
-            Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached.
-        """
+        tokens, wherever the grid is; None = to the next line of the grid. Returns the number of cached tokens. Raises
+        Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached."""
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass over the last token and the draft of every feed; rows per feed: last token, then each node."""
@@ -448,8 +435,7 @@ class Plan(Protocol):
     def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
         """The drafts to send in the coming pass, of one request per slot that shares it; `max_nodes` is what the
         request itself allows. `pending`: rows each slot must decode anyway, at least 1. The target says which widths
-        are exact.
-        """
+        are exact."""
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         """Learns from a proposal's outcomes, in a pass of `seconds` without drafting; drafters observe them here."""

@@ -103,11 +103,8 @@ class Loop:
         progress: Callable[[int, int], None] | None = None,
     ) -> Slot:
         """Gives the free slot of that index to a request; its prompt is read in the steps to come. `started` is
-        perf_counter() when the request arrived; None = now. `cancel` and `progress` as in `Slot`.
-
-        Raises:
-            ContextOverflowError: the prompt leaves no room for an answer.
-        """
+        perf_counter() when the request arrived; None = now. `cancel` and `progress` as in `Slot`. Raises
+        ContextOverflowError: the prompt leaves no room for an answer."""
         if len(request.prompt) >= self.target.n_ctx:
             raise ContextOverflowError(
                 f"The prompt has {len(request.prompt)} tokens and the context holds {self.target.n_ctx}.",
@@ -178,8 +175,7 @@ class Loop:
         wait for more (`reading`). A piece is a whole chunk where the cache depends on how a prompt is cut.
 
         The prompt with the fewest unread tokens comes first. Tokens that other prompts read meanwhile (`overtaken`)
-        are subtracted from this number, so every prompt gets its turn.
-        """
+        are subtracted from this number, so every prompt gets its turn."""
         if not any(slot.unread for slot in self.active.values()):
             return
         beside = any(not slot.unread for slot in self.active.values())
@@ -247,8 +243,8 @@ class Loop:
                 verdict = verify(
                     seen, draft, slot.request.sampling, slot.history.tokens, request.noise, slot.request.rule
                 )
-                told = seen if slot.request.drawn_log_probs else slot_rows
-                events.append(self._emit(slot, told, draft, verdict, request.noise))
+                shown = seen if slot.request.drawn_log_probs else slot_rows
+                events.append(self._emit(slot, shown, draft, verdict, request.noise))
             except KernelError as error:
                 slot.failure, slot.finish = failure or error, FinishReason.ERROR
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
@@ -419,8 +415,7 @@ def verify(
     said itself, and what it says next. A pure function: its randomness is named by `noise`.
 
     Row 0 follows the last of `history`, int32[n], row 1 + i follows node i; the next position is n. `noise.round` must
-    be n unless the rule is *coupled*.
-    """
+    be n unless the rule is *coupled*."""
     accepted, next_token = kernels.verify(
         rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule
     )

@@ -40,7 +40,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 def kept_comparison(stats: Mapping[str, Any]) -> tuple[float, float]:
     """(plain, compared) seconds of a kept answer (`RequestStats.as_dict`, perhaps of an older version): equal where
-    nothing was drafted, whatever was estimated; zeros where plain decoding's time is not known."""
+    nothing was drafted, even if more was estimated; zeros where plain decoding's time is not known."""
     spent = sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
     if stats.get("drafted") == 0:
         return spent, spent

@@ -88,11 +88,8 @@ class Table:
 
     @classmethod
     def from_json(cls, data: Any) -> Table:
-        """The table that `dataclasses.asdict` and json.dump have stored.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is something else.
-        """
+        """The table that `dataclasses.asdict` and json.dump have stored. Raises ValueError, TypeError, KeyError: it is
+        something else."""
         rates, trials = [float(one) for one in data["rates"]], [float(one) for one in data["trials"]]
         sound = all(0.0 <= one <= 1.0 for one in rates) and all(1.0 <= one <= MOST_TRIALS for one in trials)
         found = cls(rates, trials, float(data["breadth"]))

@@ -78,11 +78,7 @@ class DraftCosts:
 
     @classmethod
     def from_json(cls, data: Any) -> DraftCosts:
-        """Inverse of `to_json`.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
-        """
+        """Inverse of `to_json`. Raises ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes."""
         levels = {int(slots): float(seconds) for slots, seconds in data["levels"].items()}
         read = float(data["read"])
         if not (0.0 <= read < math.inf and all(0.0 < one < math.inf for one in levels.values())):
@@ -191,8 +187,7 @@ class PassCosts:
     ) -> None:
         """`table`: {cached length: {width: seconds}}; may be empty. `plain`: width of plain decoding's passes.
         `estimated`: no pass has run yet: only ratios count, and they may be far off. `prompt_row`: what a row of a
-        prompt costs, of a row of a pass that decodes; 0 = prompts say nothing.
-        """
+        prompt costs, of a row of a pass that decodes; 0 = prompts say nothing."""
         self._plain, self._prompt_row = plain, prompt_row
         self._tabulate(table or {}, max((max(row) for row in (table or {}).values() if row), default=1))
         doubts = np.array([2.0, *_first[:_widths]]) * (1.0 if estimated else MEASURED_SHARE)
@@ -450,11 +445,8 @@ class PassCosts:
 
 
 def kept_from_json(data: Any) -> dict[int, tuple[float, float]]:
-    """`PassCosts.kept()` from what json.load made of it.
-
-    Raises:
-        ValueError, TypeError, AttributeError: it is something else.
-    """
+    """`PassCosts.kept()` from what json.load made of it. Raises ValueError, TypeError, AttributeError: it is something
+    else."""
     found = {int(width): (float(ratio), float(weight)) for width, (ratio, weight) in data.items()}
     most = MOST_KEPT_PASSES
     if not all(0 < w <= WIDEST_KEPT and 0.0 < r < math.inf and 0.0 < n <= most for w, (r, n) in found.items()):

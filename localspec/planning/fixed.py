@@ -59,11 +59,8 @@ class FixedPlan:
     ) -> None:
         """Asks `drafters` in this order for at most `max_draft_tokens`, 0 = plain decoding. A pass may have one of
         `exact_widths`, 1 always among them; None = any (exactness is off). `thresholds`: by drafter, the confidence
-        that its first guess needs (prompt lookup: tokens matched).
-
-        Raises:
-            UsageError: `max_draft_tokens` is negative or above 64.
-        """
+        that its first guess needs (prompt lookup: tokens matched). Raises UsageError: `max_draft_tokens` is negative or
+        above 64."""
         if not 0 <= max_draft_tokens <= MOST_NODES:
             raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and {MOST_NODES}.")
         self.drafters: Sequence[Drafter] = tuple(drafters)

@@ -76,8 +76,7 @@ class AdaptivePlan:
         """Asks `drafters` in this order; a pass may have one of `exact_widths` (None = any). The plan adds to
         `knowledge` of the pair of models. `longest`: most nodes of a draft, `longest_costly` of one from a drafter that
         costs something. `fixed`: for rules that need a fixed plan. `clock` is in seconds, and `delayed` says for how
-        many our threads waited for a CPU since the last call.
-        """
+        many our threads waited for a CPU since the last call."""
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.knowledge = knowledge
         self._exact, self._longest, self._clock = exact_widths, longest, clock

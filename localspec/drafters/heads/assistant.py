@@ -33,11 +33,8 @@ class AssistantContext:
 
     def __init__(self, model: Model, target: Context) -> None:
         """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
-        used.
-
-        Raises:
-            UsageError: the target does not keep the states that an assistant starts from (`Tap(nextn=True)`).
-        """
+        used. Raises UsageError: the target does not keep the states that an assistant starts from
+        (`Tap(nextn=True)`)."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
         self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)

@@ -30,7 +30,6 @@ from localspec.drafters.heads.head import (
     beside,
     check_held,
     check_keys,
-    check_rows,
     guessed_ids,
     read_head,
     tapped_layers,
@@ -164,8 +163,8 @@ class Scaling:
 
 
 class IndependentRows:
-    """Turns a block into logits, level by level. DFlash: row 1 + level says what the token is, whatever the tokens
-    before it turn out to be."""
+    """Turns a block into logits, level by level. DFlash: row 1 + level says what the token is, and does not depend on
+    the tokens before it."""
 
     def __init__(self, rows: int, scaling: Scaling, levels: int | None = None) -> None:
         """Of a block with so many `rows`, which guesses as many tokens but one, or `levels`."""
@@ -264,7 +263,6 @@ def load(path: Path, target: Header) -> Head:
     layers, _ = tapped_layers(header, target)
     _check_attention(header)
     check_held(header, _needed(header, kind))
-    check_rows(header, tensors, target)
     ids = guessed_ids(header, tensors, target)
     from_anchor = kind == "dspark" and header.flag("dflash.sample_from_anchor") is not False
     _check_kind(header, kind, tensors, ids)

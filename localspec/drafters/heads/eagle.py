@@ -26,7 +26,6 @@ from localspec.drafters.heads.head import (
     Head,
     beside,
     check_held,
-    check_rows,
     check_sizes,
     guessed_ids,
     output_matrix,
@@ -69,10 +68,7 @@ class EagleShape:
 
     @staticmethod
     def of(path: Path) -> EagleShape:
-        """
-        Raises:
-            ModelFileError: config.json is missing, or says what no such head has.
-        """
+        """Raises ModelFileError: config.json is missing, or says what no such head has."""
         config = config_of(path)
 
         def number(key: str, default: int | None = None) -> int:
@@ -328,5 +324,4 @@ def _check_tensors(header: Header, target: Header) -> None:
                 f"{header.path.name} cannot draft for {target.path.name}: it brings no {role}, and hidden size is"
                 f" {wide} in the target and {hidden} in the head."
             )
-    check_rows(header, tensors, target)
     guessed_ids(header, tensors, target)

@@ -118,11 +118,8 @@ def load_medusa(path: Path, target: Header) -> Head:
 
 
 def _layout(tensors: Tensors) -> list[tuple[list[str], str]]:
-    """(names of its residual blocks without ".weight", name of its output matrix) of every head, in order.
-
-    Raises:
-        ModelFileError: numbers are missing.
-    """
+    """(names of its residual blocks without ".weight", name of its output matrix) of every head, in order. Raises
+    ModelFileError: numbers are missing."""
     found: dict[int, dict[int, str]] = {}
     for name in tensors.shapes:
         if match := _TENSOR_NAME.fullmatch(name):
@@ -213,10 +210,7 @@ class SpeculatorShape:
 
     @staticmethod
     def of(path: Path) -> SpeculatorShape:
-        """
-        Raises:
-            ModelFileError: config.json is missing, or a number in it is none.
-        """
+        """Raises ModelFileError: config.json is missing, or a number in it is none."""
         config = config_of(path)
         numbers = {}
         for key in ("emb_dim", "inner_dim", "n_predict", "vocab_size"):

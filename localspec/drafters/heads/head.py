@@ -66,12 +66,8 @@ class Head:
     def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter with a cache of its own, beside a target made with (at least) `tap`. The weights stay loaded
         until `close`. May be called again, when settings change: the drafter made before is closed after the new one
-        was made, so a drafter's own `close` frees nothing that another one uses.
-
-        Raises:
-            ModelFileError: the file is damaged.
-            ModelError: llama.cpp refuses it, or there is no memory.
-        """
+        was made, so a drafter's own `close` frees nothing that another one uses. Raises ModelFileError: the file is
+        damaged; ModelError: llama.cpp refuses it, or there is no memory."""
         if self._weights is None:
             self._weights = self._load(target)
         context = self._context(self._weights, target)
@@ -98,12 +94,8 @@ def beside(path: Path, kind: type[Model], target: Context, kernels: Kernels = "r
 
 
 def read_head(path: Path, methods: Collection[str], noun: str) -> Header:
-    """The header of a GGUF file that holds a head of these methods, which people call `noun`.
-
-    Raises:
-        ModelFileError: it is in the form in which models are published for Python.
-        PairError: it is something else.
-    """
+    """The header of a GGUF file that holds a head of these methods, which people call `noun`. Raises ModelFileError: it
+    is in the form in which models are published for Python; PairError: it is something else."""
     if is_checkpoint(path):
         raise ModelFileError(
             f"{path.name} is {noun} as published for Python; localspec reads it as GGUF.",
@@ -117,11 +109,8 @@ def read_head(path: Path, methods: Collection[str], noun: str) -> Header:
 
 
 def check_equal(path: Path, target: Header, facts: Iterable[tuple[str, object, object]]) -> None:
-    """Compares a head with its target by (fact, of the target, of the head).
-
-    Raises:
-        PairError: names the first fact that differs.
-    """
+    """Compares a head with its target by (fact, of the target, of the head). Raises PairError: names the first fact
+    that differs."""
     for fact, ours, theirs in facts:
         if ours != theirs:
             raise PairError(
@@ -139,10 +128,7 @@ def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> Non
 
 
 def check_held(header: Header, names: Iterable[str]) -> None:
-    """
-    Raises:
-        ModelFileError: it lacks a tensor.
-    """
+    """Raises ModelFileError: it lacks a tensor."""
     held = {tensor.name for tensor in header.tensors}
     for name in names:
         if name not in held:
@@ -161,12 +147,8 @@ def check_keys(header: Header, key: object, value: object, turned: object) -> No
 
 def tapped_layers(header: Header, target: Header, three: bool = False) -> tuple[tuple[int, ...], int]:
     """The target's layers whose inputs a head reads, and how many it has, those of multi-token prediction not counted.
-    A head that reads `three` may also read what follows the last.
-
-    Raises:
-        ModelFileError: it does not name them.
-        PairError: the target has too few, or this llama.cpp does not show them.
-    """
+    A head that reads `three` may also read what follows the last. Raises ModelFileError: it does not name them;
+    PairError: the target has too few, or this llama.cpp does not show them."""
     layers, count = header.array(f"{header.architecture}.target_layers"), target.n_layers - nextn_layers(target)
     sound = all(isinstance(layer, int) and layer >= 0 for layer in layers)
     if not layers or not sound or (three and len(layers) != 3):
@@ -190,37 +172,29 @@ def tapped_layers(header: Header, target: Header, three: bool = False) -> tuple[
 _TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
-def check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
-    """Refuses embeddings of too few tokens, and a head that guesses through the target's output matrix of another
-    size."""
+def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -> npt.NDArray[np.int64] | None:
+    """int64[n]: the tokens that the head can guess, in the order of its output matrix; None = all, in their own order.
+    Raises ModelFileError: there are embeddings of too few tokens; or the list has no output matrix of its size, or
+    names a token twice; PairError: it guesses through the target's output matrix of another size, or names a token that
+    the target does not have."""
     tokens, targets = header.count(_TOKENS_KEY), target.count(_TOKENS_KEY)
-    own = tensors.get("token_embd.weight")
+    own, ids, output = (tensors.get(name) for name in ("token_embd.weight", "d2t", "output.weight"))
     rows = tokens if own is None else (*own.shape, 1)[1]
     if rows < tokens:
         raise ModelFileError(f"{header.path.name} is corrupt: it has embeddings of {rows} tokens, and {tokens} tokens.")
-    if not tensors.keys() & {"output.weight", "d2t"} and tokens != targets:
-        raise PairError(
-            f"{header.path.name} cannot draft for {target.path.name}: it brings no output matrix, and there are"
-            f" {targets} tokens in the target and {tokens} in the head."
-        )
-
-
-def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -> npt.NDArray[np.int64] | None:
-    """int64[n]: the tokens that the head can guess, in the order of its output matrix; None = all, in their own order.
-
-    Raises:
-        ModelFileError: the list has no output matrix of its size, or names a token twice.
-        PairError: it names a token that the target does not have.
-    """
-    ids, output = tensors.get("d2t"), tensors.get("output.weight")
     if ids is None:
+        if output is None and tokens != targets:
+            raise PairError(
+                f"{header.path.name} cannot draft for {target.path.name}: it brings no output matrix, and there are"
+                f" {targets} tokens in the target and {tokens} in the head."
+            )
         return None
     if ids.type != "I64" or output is None or output.shape[-1:] != ids.shape:
         raise ModelFileError(
             f"{header.path} is corrupt: d2t is {ids.type}{list(ids.shape)}, which no output matrix fits."
         )
     found = np.frombuffer(header.read(ids.offset, ids.size), dtype="<i8").astype(np.int64)
-    size = min(target.count(_TOKENS_KEY), header.count(_TOKENS_KEY))
+    size = min(tokens, targets)
     if len(found) and (found.min() < 0 or found.max() >= size):
         wrong = int(found[(found < 0) | (found >= size)][0])
         raise PairError(f"{header.path.name} guesses token {wrong}; {target.path.name} has 0 to {size - 1}.")
@@ -230,11 +204,8 @@ def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -
 
 
 def output_matrix(header: Header) -> Int8Matrix:
-    """The output matrix of the model in a file, in 8 bits; the embeddings if one matrix serves as both.
-
-    Raises:
-        ModelFileError: it has neither, or in a number format that ggml does not unpack.
-    """
+    """The output matrix of the model in a file, in 8 bits; the embeddings if one matrix serves as both. Raises
+    ModelFileError: it has neither, or in a number format that ggml does not unpack."""
     held = {tensor.name: (part, tensor) for part in read_parts(header.path) for tensor in part.tensors}
     found = held.get("output.weight", held.get("token_embd.weight"))
     if found is None:

@@ -57,11 +57,8 @@ class HeadPasses:
         """For passes of at most `capacity` rows and sequence ids below `sequences`, of a model that stays open as long
         as this is used. `params`: a llama_context_params. `width`: numbers of one of the head's own states. `sections`:
         whether the model turns keys by sections, so that rows of states need four position numbers each. `states`: of
-        which rows llama.cpp returns them. `what`: what it is, as an error names it.
-
-        Raises:
-            ModelError: llama.cpp refuses it, or there is no memory.
-        """
+        which rows llama.cpp returns them. `what`: what it is, as an error names it. Raises ModelError: llama.cpp
+        refuses it, or there is no memory."""
         self._api, extension = lib.api(), lib.extension()
         self.width, self._vocabulary, self._sections = width, model.n_vocab, sections
         self.handle = Handle(model, params, what.format(name=model.path.name))
@@ -247,7 +244,7 @@ class TrunkCache(ABC):
 
     @contextmanager
     def _passing(self, slots: Iterable[int]) -> Iterator[None]:
-        """Whatever fails in a pass leaves these slots without cells."""
+        """A pass that fails leaves these slots without cells."""
         try:
             yield
         except BaseException:
@@ -287,8 +284,7 @@ class HeadCache(TrunkCache):
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The row after the last token of every feed, in the target's vocabulary: -inf for what the head cannot say,
-        and for all where the target has given no states. Feeds of one slot begin with the same history.
-        """
+        and for all where the target has given no states. Feeds of one slot begin with the same history."""
         common: dict[int, Tokens] = {}
         for feed in feeds:
             shorter = common.setdefault(feed.slot, feed.tokens)

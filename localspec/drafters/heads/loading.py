@@ -60,11 +60,7 @@ def find(path: Path, target: Header) -> Head:
 
 def find_all(settings: EngineSettings, target: Header) -> list[Head]:
     """The heads that settings name, and multi-token prediction where the target's own file has it and it may guess.
-
-    Raises:
-        UsageError: two of one method, or the drafter's is missing.
-        PairError, ModelFileError: as `find`.
-    """
+    Raises UsageError: two of one method, or the drafter's is missing; PairError, ModelFileError: as `find`."""
     found: dict[str, Head] = {}
     for path in settings.heads:
         head = find(path, target)
@@ -108,16 +104,13 @@ def missing(method: str) -> UsageError:
 
 
 def is_asked_for(head: Head, settings: EngineSettings) -> bool:
-    """False for one that merely came with the target's own file: whatever fails with it, answers go on without it."""
+    """False for one that merely came with the target's own file: if it fails, answers go on without it."""
     return head.path in settings.heads or head.name == settings.drafter
 
 
 def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | None:
-    """The drafter of a head; None if it cannot be made and came with the target's own file, unasked.
-
-    Raises:
-        LocalspecError: a head that was asked for cannot be loaded.
-    """
+    """The drafter of a head; None if it cannot be made and came with the target's own file, unasked. Raises
+    LocalspecError: a head that was asked for cannot be loaded."""
     try:
         return head.attach(target, settings.branches)
     except MemoryError:

@@ -51,7 +51,7 @@ _STATES_OF_OUTPUTS = frozenset({"mimo2", "qwen3next", "step35"})
 
 
 def runs(architecture: str, heads: int) -> bool:
-    """Whether llama.cpp runs so many MTP layers of a model; told to run others, it ends the process."""
+    """Whether llama.cpp runs so many MTP layers of a model; asked to run others, it ends the process."""
     return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
 
 
@@ -95,11 +95,8 @@ class MtpContext:
 
     def __init__(self, model: Model, target: Context) -> None:
         """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
-
-        Raises:
-            UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
-                cannot run the layers.
-        """
+        Raises UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
+        cannot run the layers."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("MTP layers need a target that keeps the states they start from.")
         self._states: States = target.states
@@ -257,7 +254,7 @@ def _row(pointer: Any, count: int) -> Float32Array:
 _NEEDED_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 """Tensors of every MTP layer, without which llama.cpp ends the process or says nothing of use."""
 _WITHOUT_EXPERTS = frozenset({"mimo2", "qwen35"})
-"""Architectures whose MTP layers have no experts, whatever the others of the model have."""
+"""Architectures whose MTP layers have no experts, even if other layers of the model do."""
 _MAYBE_EXPERTS = frozenset({"hy_v3", "step35"})
 """Architectures whose MTP layers may or may not have experts; MTP layers of all others have experts."""
 _FUSED_EXPERTS = frozenset({"cohere2moe", "deepseek2", "hy_v3", "qwen35moe", "qwen3next"})
@@ -306,8 +303,7 @@ def _shape(header: Header) -> tuple[object, ...]:
 
 def _sizes(header: Header) -> tuple[int, int, int]:
     """Numbers in a key, in a value, and those of a key that tell its position; what is not stated as llama.cpp takes
-    it to be.
-    """
+    it to be."""
 
     def stated(key: str, usual: int) -> int:
         return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual

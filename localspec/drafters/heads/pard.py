@@ -54,11 +54,7 @@ def load(path: Path, target: Header) -> Head:
 
 def mask_token(header: Header) -> int:
     """The mask token of a PARD file: as it says itself, as the config.json beside it does (`pard_token`), or as it was
-    published for that family.
-
-    Raises:
-        ModelFileError: the file does not say, or it is not in the vocabulary.
-    """
+    published for that family. Raises ModelFileError: the file does not say, or it is not in the vocabulary."""
     size, configured = header.count("tokenizer.ggml.tokens"), None
     with suppress(OSError, ValueError):  # converters leave it beside their file
         config = json.loads(header.path.with_name("config.json").read_text(encoding="utf-8"))

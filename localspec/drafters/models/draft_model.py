@@ -285,7 +285,7 @@ class DraftModel:
 
 @contextmanager
 def _passing() -> Iterator[None]:
-    """Whatever fails in a pass is a `DecodeError`, for which the drafter is dropped and the chat goes on."""
+    """A pass that fails raises a `DecodeError`, for which the drafter is dropped and the chat goes on."""
     try:
         yield
     except (KernelError, UsageError) as error:
@@ -294,8 +294,7 @@ def _passing() -> Iterator[None]:
 
 def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
     """The row after `path`, which begins with the history, with the request's grammar applied; one of nothing but -inf
-    where the answer is over.
-    """
+    where the answer is over."""
     if request.constraint is None:
         return rows
     mask = request.constraint.mask(path[len(request.history) :].tolist())
@@ -308,8 +307,7 @@ def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
 def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
     """The distribution each of `drawn` (without replacement) came from: what its earlier siblings left.
 
-    Temperature 0 leaves nothing after the first; the others are then the next most likely, a certain guess each.
-    """
+    Temperature 0 leaves nothing after the first; the others are then the next most likely, a certain guess each."""
     found: list[SparseProbs] = []
     for token in drawn:
         if not len(probs.tokens):
@@ -323,8 +321,7 @@ def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
 
 def _best(guesses: Sequence[_Guess], count: int) -> list[_Guess]:
     """The likeliest to be reached, which form a tree: none is likelier than its parent, and of equals the first is
-    taken, which is the parent, or the sibling that is tried first.
-    """
+    taken, which is the parent, or the sibling that is tried first."""
     return sorted(guesses, key=lambda guess: -guess.reach)[:count]
 
 
@@ -333,8 +330,7 @@ def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float
 
     Where a draw is noisy, the noise is the target's own (*coupled*): with p a share and g the noise at that place, what
     separates two guesses is T (log p + g), in logits. What is not among the guesses counts as much as the last of them;
-    fewer of them than the `count` asked for are all there are.
-    """
+    fewer of them than the `count` asked for are all there are."""
     temperature = request.asked.sampling.temperature
     if temperature <= 0.0:
         return [min(HIGHEST_PROBABILITY, float(share)) for share in shares]
