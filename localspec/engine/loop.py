@@ -117,19 +117,10 @@ class Loop:
             constraint = Minimum(request.min_tokens, ends, self.target.n_vocab, constraint)
         stats = RequestStats(prompt_tokens=len(history))
         stats.reused_tokens = self.target.reusable(index, history.tokens, len(history))
-        slot = self.active[index] = Slot(
-            index,
-            request,
-            history,
-            TextStream(request.stop),
-            stats,
-            now if started is None else started,
-            cancel,
-            constraint,
-            progress,
-            cached=stats.reused_tokens,
-            last_arrival=now,
-        )
+        begun = now if started is None else started
+        slot = Slot(index, request, history, TextStream(request.stop), stats, begun, cancel, constraint, progress)
+        slot.cached, slot.last_arrival = stats.reused_tokens, now
+        self.active[index] = slot
         return slot
 
     def step(self) -> list[Event]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -36,32 +36,25 @@ from localspec.native.library import Int8Matrix
 from localspec.types import Feed, LogitRows, Tokens
 
 
+@dataclass(eq=False)
 class Head:
     """One file that guesses for one target."""
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        tap: Tap,
-        weights: Callable[[Context], Any],
-        context: Callable[[Any, Context], Any],
-        kind: type[DraftModel] = DraftModel,
-    ) -> None:
-        """
-        Args:
-            name: the method: one of `methods.HEADS`; the drafter's name everywhere.
-            path: file or folder of the head; the target's file if that contains the head.
-            tap: states of the target that the head reads, by position. Ask for their span by name
-                (`States.span(slot, tokens, FINAL)`): the target's context may keep more, for another head.
-            weights: loads, when a drafter is first made, what all its drafters share; None = nothing.
-            context: makes a drafter's `DraftContext`, as `kind` needs it, of the weights and the target.
-            kind: of its drafters.
-        """
-        self.name, self.path, self.tap = name, path, tap
-        self._load, self._context, self._kind = weights, context, kind
-        self._weights: Any = None
-        self._drafters: WeakSet[DraftModel] = WeakSet()
+    name: str
+    """The method: one of `methods.HEADS`; the drafter's name everywhere."""
+    path: Path
+    """File or folder of the head; the target's file if that contains the head."""
+    tap: Tap
+    """States of the target that the head reads, by position. Ask for their span by name (`States.span(slot, tokens,
+    FINAL)`): the target's context may keep more, for another head."""
+    load: Callable[[Context], Any]
+    """Loads, when a drafter is first made, what all its drafters share; None = nothing."""
+    context: Callable[[Any, Context], Any]
+    """Makes a drafter's `DraftContext`, as `kind` needs it, of the weights and the target."""
+    kind: type[DraftModel] = DraftModel
+    """Of its drafters."""
+    _weights: Any = None
+    _drafters: WeakSet[DraftModel] = field(default_factory=WeakSet)
 
     def attach(self, target: Context, branches: int) -> DraftModel:
         """Makes a drafter with a cache of its own, beside a target made with (at least) `tap`. The weights stay loaded
@@ -69,9 +62,9 @@ class Head:
         was made, so a drafter's own `close` frees nothing that another one uses. Raises ModelFileError: the file is
         damaged; ModelError: llama.cpp refuses it, or there is no memory."""
         if self._weights is None:
-            self._weights = self._load(target)
-        context = self._context(self._weights, target)
-        drafter = self._kind(context, target.model.end_tokens, branches, self.name, context.close)
+            self._weights = self.load(target)
+        context = self.context(self._weights, target)
+        drafter = self.kind(context, target.model.end_tokens, branches, self.name, context.close)
         self._drafters.add(drafter)
         return drafter
 
