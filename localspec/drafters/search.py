@@ -20,8 +20,7 @@ _FORCED_CONFIDENCE = 16.0
 class GrammarForced(FreeDrafter):
     """Where the request's grammar leaves one way to go on (a key of a JSON schema, say), that is the guess.
 
-    It costs nothing. The target still has its say: the same text can often be cut into tokens in several ways.
-    """
+    It costs nothing. The target still has its say: the same text can often be cut into tokens in several ways."""
 
     name = "grammar"
     needs = Needs(constraint=True)
@@ -43,8 +42,7 @@ class Prediction:
     in the conversation to be found.
 
     The answer is expected to begin where the text does. As long as it says what is expected the place moves along;
-    after a difference the end of the history is searched in the text, and the next place where it stands is taken.
-    """
+    after a difference the end of the history is searched in the text, and the next place where it stands is taken."""
 
     def __init__(self, tokens: Tokens, shortest: int, longest: int, start: int) -> None:
         """`tokens`: int32[m], the expected text, which is expected to begin where the history has the length `start`.
@@ -100,12 +98,11 @@ class _Indexed:
 
 
 class PromptLookup(FreeDrafter):
-    """What followed the last time these tokens came up in this very conversation? One n-gram index per slot.
+    """Guesses what followed the last time these tokens came up in this very conversation. One n-gram index per slot.
 
     Text that the caller predicts is searched, too, and preferred where it matches as well. Deterministic, strong where
     the answer repeats its input (edit, extract, quote). Saxena 2023, "Prompt lookup decoding"; the index is native
-    (`native/ngram.c`).
-    """
+    (`native/ngram.c`)."""
 
     name = "lookup"
 
@@ -184,13 +181,12 @@ class _Searching(FreeDrafter):
 
 
 class SuffixDecoding(_Searching):
-    """What followed, wherever the end of this conversation stood before?
+    """Guesses what followed, wherever the end of this conversation stood before.
 
     Unlike prompt lookup it finds the longest match, lets all its places vote, and looks beyond the conversation, into a
     corpus that lasts and that all slots share. The guess that is expected to bring more is taken, of equals that of the
     conversation. Oliaro et al. 2024, "SuffixDecoding: a model-free approach to speeding up large language model
-    inference"; the index is native (`native/suffix.c`).
-    """
+    inference"; the index is native (`native/suffix.c`)."""
 
     name = "suffix"
 
@@ -234,12 +230,11 @@ class SuffixDecoding(_Searching):
 
 
 class Habits(_Searching):
-    """What this model says after its last few tokens.
+    """Guesses what this model says after its last few tokens.
 
     What followed the last one to four tokens is counted, in the conversation and in the model's own past answers, which
     all slots share, and the counts of all lengths are mixed (`native/counts.c`). So a guess needs no long match. Under
-    a temperature the target's own noise ranks the guesses, as the target will rank them (*coupled*).
-    """
+    a temperature the target's own noise ranks the guesses, as the target will rank them (*coupled*)."""
 
     name = "habits"
 

@@ -84,7 +84,7 @@ class SharedTexts(Protocol):
         now."""
 
     def give_back(self) -> None:
-        """What was borrowed is not looked into any more."""
+        """Ends the look into what was borrowed."""
 
     def used(self, sequence: int) -> None:
         """A guess from that sequence was right."""
@@ -123,15 +123,15 @@ class Setup:
     piece: Callable[[int], bytes]
     """The bytes a token stands for; control tokens stand for nothing."""
     settings: EngineSettings
-    """What the user asked for."""
+    """Settings of the user."""
     corpus: SharedTexts | None = None
     """Past answers that may be searched; None = none."""
     conversations: Conversations = field(default_factory=Conversations)
-    """What drafters of text search."""
+    """Those that drafters of text search."""
 
 
 def code_of(name: str) -> Callable[..., Any]:
-    """What a row's `module` names: of a drafter that needs no file, it makes one of a `Setup`."""
+    """The code that a row's `module` names: of a drafter that needs no file, it makes one of a `Setup`."""
     module, _, function = ROWS[name].module.partition(":")
     found: Callable[..., Any] = getattr(import_module(f"localspec.drafters.{module}"), function)
     return found

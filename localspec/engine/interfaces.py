@@ -28,8 +28,7 @@ class History:
     """The tokens of one conversation so far: append-only, except for `truncate`.
 
     `epoch` changes when anything but the end changed, so a cache that saw the same epoch needs to look at new
-    tokens only.
-    """
+    tokens only."""
 
     def __init__(self, tokens: Sequence[int] | Tokens = ()) -> None:
         self._buffer = np.array(tokens, dtype=np.int32)
@@ -139,7 +138,7 @@ class Request(Options):
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """What a drafter must guess for one slot. It gets the requests of all slots at once, for one batch."""
+    """A guess that a drafter is asked for, in one slot. It gets the requests of all slots at once, for one batch."""
 
     slot: int
     history: History
@@ -235,7 +234,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a drafter taps from the target besides tokens, and what it cannot guess without."""
+    """The states that a drafter taps from the target, and what it cannot guess without."""
 
     hidden_layers: tuple[int, ...] = ()
     """Layers of the target whose hidden states the drafter reads."""
@@ -263,8 +262,7 @@ class Drafter(Protocol):
     """Guesses what the target will say. A wrong guess costs time, never correctness.
 
     Its state is a cache of `History`: it must answer for any history it is handed, also after others, so
-    edit, regenerate and branch need no protocol of their own.
-    """
+    edit, regenerate and branch need no protocol of their own."""
 
     name: str
     needs: Needs
@@ -303,7 +301,7 @@ class Watcher(Protocol):
 
 
 class Vocabulary(Protocol):
-    """What the loop must know of the target's vocabulary."""
+    """The target's vocabulary, as far as the loop asks it."""
 
     end_tokens: frozenset[int]
     """Tokens that end a turn."""
@@ -383,7 +381,7 @@ class Undrafted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What passes cost beside each other by what a plan knows, for the length of one pass."""
+    """Costs of passes beside each other by what a plan knows, for the length of one pass."""
 
     plain: float
     """Seconds in which plain decoding brings each slot one token, the machine's pace left out: of the unit alone it
@@ -401,7 +399,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a plan reports of a pass that is over."""
+    """A plan's report of a pass that is over."""
 
     plain_seconds: float = 0.0
     """Seconds that plain decoding takes for each token of a slot, as the plan believes: fast passes at once, slow ones
@@ -415,7 +413,7 @@ class Review:
     row: float = 0.0
     """Cost of a further row of the pass, in plain passes; 0 = unknown."""
     curve: Curve | None = None
-    """What passes cost beside each other; None = nothing is known of it."""
+    """Costs of passes beside each other; None = nothing is known of it."""
 
 
 NO_REVIEW = Review()

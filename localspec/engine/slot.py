@@ -18,8 +18,7 @@ class TextStream:
     """Decodes token bytes and watches for stop strings across token boundaries.
 
     Text that could still turn out to be the beginning of a stop string is held back until that is known. Bytes that
-    are no UTF-8 become U+FFFD, as in every other engine.
-    """
+    are no UTF-8 become U+FFFD, as in every other engine."""
 
     def __init__(self, stop: tuple[str, ...] = ()) -> None:
         self._stop = stop

@@ -161,8 +161,7 @@ class DraftPrice(Price):
     With reach[i] = probability that the first i guesses are all accepted (from the confidences so far), a draft of m
     nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. After level k the guesses to
     come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. All
-    lengths are compared, not the next node alone: after a bad width a good one may follow.
-    """
+    lengths are compared, not the next node alone: after a bad width a good one may follow."""
 
     rate: float
     pass_seconds: Sequence[float]

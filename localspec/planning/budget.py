@@ -38,13 +38,13 @@ _most_saved = LOOK_SHARE * MOST_BETWEEN_LOOKS
 
 @dataclass(slots=True)
 class Credit:
-    """What answers were lent and have not earned back, in plain passes; all answers owe it together."""
+    """Loans of answers that are not earned back, in plain passes; all answers owe them together."""
 
     debt: float = 0.0
 
 
 class Budget:
-    """What an answer may still lose by wrong guesses, in plain passes."""
+    """The loss by wrong guesses that an answer may still make, in plain passes."""
 
     def __init__(self, credit: Credit | None = None) -> None:
         self.passes = LOSS_PASSES

@@ -1,4 +1,4 @@
-"""What passes and drafts cost on this machine, and all else that is known of a pair of models.
+"""Costs of passes and drafts on this machine, and all else that is known of a pair of models.
 
 One curve serves for all widths and cached lengths, learned from every pass. It begins as a table: an estimate from the
 model's header, or what was timed beforehand. Three numbers adapt it: the machine's pace, what further rows cost, and
@@ -37,8 +37,7 @@ class DraftCosts:
     """Seconds a drafter takes: for a level of a draft, all slots in one batch, and for a token it must read before it
     can guess.
 
-    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything.
-    """
+    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything."""
 
     def __init__(
         self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False
@@ -174,8 +173,7 @@ class PassCosts:
 
     A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
     proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
-    after the last they grow as between the last two.
-    """
+    after the last they grow as between the last two."""
 
     def __init__(
         self,
@@ -286,7 +284,7 @@ class PassCosts:
         return self.pace * self._unpaced[1]
 
     def _over_plain(self, length: int) -> tuple[list[float], list[float]]:
-        """What `rows` returns, divided by the seconds of a plain pass."""
+        """`rows` divided by the seconds of a plain pass."""
         plain, places, covariance = self._plain, _places[: self.widest + 1], self._covariance
         low, share = self._place(length)
         table = self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
@@ -494,7 +492,7 @@ class TokenPace:
 
 @dataclass(slots=True)
 class Knowledge:
-    """What was learned of one pair of models on one machine."""
+    """All that was learned of one pair of models on one machine."""
 
     costs: PassCosts = field(default_factory=PassCosts)
     draft_costs: dict[str, DraftCosts] = field(default_factory=dict)

@@ -255,7 +255,7 @@ class CostlyDrafter:
         return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
 
     def offer(self, now: PlannedPass, answer: float) -> Promise | None:
-        """What the drafter promises beside the drafts of the pass, where answers usually have `answer` tokens; None if
+        """The drafter's promise beside the drafts of the pass, where answers usually have `answer` tokens; None if
         it may not guess."""
         places = now.places(self.drafter.name)
         longest = min(self.longest, len(now.prices) - 1)

@@ -49,7 +49,7 @@ SMALL_GAIN = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What settings leave no choice about."""
+    """Choices that settings have made."""
 
     nodes: int | None = None
     """Drafts have this many nodes, as far as drafters and exact widths allow."""
@@ -214,7 +214,7 @@ class AdaptivePlan:
         return now
 
     def _serve(self, request: DraftRequest) -> Served:
-        """What is known of a request; a new one begins."""
+        """The state of a request; a new one begins."""
         served, knowledge = self._served.get(request.slot), self.knowledge
         if served is None or served.history is not request.history:
             if served is not None:

@@ -8,9 +8,8 @@ Each layer of such a head attends to *cells*: keys and values made from what lay
 position p, and there is one for every token but the last. A block pass then reads the last token of a history and mask
 tokens after it, each of which sees all cells and the whole block; its own cells are dropped after the pass.
 
-Files are GGUF of llama.cpp's
-architecture `dflash`, as its own conversion writes them; llama.cpp would end the process over most of what is refused
-here (src/models/dflash.cpp).
+Files are GGUF of llama.cpp's architecture `dflash`, as its own conversion writes them; llama.cpp would end the process
+over most of what is refused here (src/models/dflash.cpp).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ guessed. Chosen, not tuned: the bias of all tokens of a large vocabulary costs a
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """What the file of a head says about its block passes."""
+    """The block passes of a head, as its file states them."""
 
     rows: int
     """Rows of a block: the last token and the masks. All passes have this width, on which a row's bits depend."""
@@ -147,7 +146,7 @@ class BlockContext(OnePassContext):
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What a model does to its logits at the end."""
+    """The last step of a model: its logits are scaled."""
 
     scale: float = 1.0
     """Factor of all logits."""
@@ -183,8 +182,7 @@ class MarkovRows(IndependentRows):
 
     llama.cpp adds the bias of the tokens that each row likes best. For another token before it the one bias is taken
     away and the other added. `markov_w1` has a row for every token of the target, `markov_w2` one for every token that
-    the head can guess.
-    """
+    the head can guess."""
 
     def __init__(
         self,
@@ -338,7 +336,7 @@ def _needed(header: Header, kind: str) -> Iterator[str]:
 
 
 def _check_kind(header: Header, kind: str, tensors: Mapping[str, Tensor], ids: npt.NDArray[np.int64] | None) -> None:
-    """What only DFlash2 has, the sizes of its selector, and only DSpark: two tables, of which localspec reads rows, of
+    """The selector, which only DFlash2 has, and two tables that only DSpark has, of which localspec reads rows, of
     one rank and of the head's tokens."""
     name = header.path.name
     if kind == "dflash2":

@@ -55,7 +55,7 @@ _LINEAR_TENSORS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "
 
 @dataclass(frozen=True, slots=True)
 class EagleShape:
-    """What config.json says."""
+    """The facts of config.json."""
 
     hidden: int
     heads: int
@@ -161,7 +161,7 @@ class EagleLayer:
         return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
 
     def enter(self, rows: Sequence[HeadRow], threads: int) -> tuple[Float32Array, Float32Array]:
-        """What goes into the layer, and the same as its attention reads it; float32[n, hidden] each."""
+        """The input of the layer, and the same as its attention reads it; float32[n, hidden] each."""
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         pairs = np.concatenate([self._embeddings.rows(tokens), np.stack([row.state for row in rows])], axis=1)
         x = self._linear("fc", pairs, threads)

@@ -42,7 +42,7 @@ TAP = Tap(final="decoded")
 
 @dataclass(slots=True)
 class FinalGuesses:
-    """What a head has computed after one final state of the target."""
+    """Results of a head after one final state of the target."""
 
     state: Float32Array
     known: dict[Any, Any] = field(default_factory=dict)
@@ -53,8 +53,7 @@ class FinalState:
     """A `DraftContext` that guesses from the target's last final state alone (Medusa, MLP speculators), on any path.
 
     It has no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
-    were not asked for, it is not), so there is nothing to read and nothing to forget.
-    """
+    were not asked for, it is not), so there is nothing to read and nothing to forget."""
 
     def __init__(self, target: Context) -> None:
         """`target`: made with `TAP` at least."""
@@ -74,7 +73,7 @@ class FinalState:
         """There is nothing to free."""
 
     def _after(self, feed: Feed) -> tuple[FinalGuesses, Tokens] | None:
-        """What was computed after the last state of the target that serves a feed, and the feed's tokens after it, at
+        """The results after the last state of the target that serves a feed, and the feed's tokens after it, at
         least one; None where the state is not held, or is no number."""
         start, stop = self._states.span(feed.slot, feed.tokens, FINAL)
         stop = min(stop, len(feed.tokens) - 1)
@@ -194,7 +193,7 @@ _MOST_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class SpeculatorShape:
-    """What config.json says."""
+    """The facts of config.json."""
 
     hidden: int
     """`emb_dim`: size of the target's states."""

@@ -212,7 +212,7 @@ def output_matrix(header: Header) -> Int8Matrix:
 
 @dataclass(frozen=True, slots=True)
 class DraftBlock:
-    """What one pass says about the tokens after a history; valid until the next pass."""
+    """The result of one pass for the tokens after a history; valid until the next pass."""
 
     tokens: Tokens
     """int32[n], the history."""
@@ -223,8 +223,7 @@ class DraftBlock:
 class OnePassContext(ABC):
     """A `DraftContext` whose rows, whichever paths they follow, come from one pass after each history.
 
-    A *level* is the number of tokens guessed before: level 0 follows the history.
-    """
+    A *level* is the number of tokens guessed before: level 0 follows the history."""
 
     def __init__(self, context: Any, n_paths: int) -> None:
         """`context` runs the head, for at most `n_paths` paths of a slot that go different ways."""

@@ -1,4 +1,4 @@
-"""What heads need that guess step by step from states of their target: a llama_context of their own, and a cache.
+"""A llama_context and a cache for heads that guess step by step from states of their target.
 
 Cell p of the cache pairs the target's state at position p with the token at p + 1, and its row says what comes at
 p + 2. After the last state that the target has given (the *trunk*) the head's own state takes the place of the

@@ -146,7 +146,8 @@ def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int])
 
 
 def identity(head: Head) -> list[Any]:
-    """What makes it another head, for what is remembered of it: method, and size and time of change of its files."""
+    """Facts that tell a head from others, for what is remembered of it: method, and size and time of change of its
+    files."""
     path = head.path
     files = checkpoint.weights_of(path) if path.is_dir() else [path]
     return [head.name, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files)]

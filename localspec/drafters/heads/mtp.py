@@ -296,7 +296,7 @@ def load(path: Path, target: Header) -> Head:
 
 
 def _shape(header: Header) -> tuple[object, ...]:
-    """What must be equal in a target and in its head."""
+    """Facts that must be equal in a target and in its head."""
     sizes = (header.number(key) for key in ("embedding_length", "embedding_length_out"))
     return header.architecture, *sizes, *_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
 

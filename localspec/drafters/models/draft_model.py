@@ -35,9 +35,9 @@ from localspec.types import Feed, Float32Array, LogitRows, Purpose, SparseProbs,
 
 
 class DraftContext(Protocol):
-    """What is asked of the draft model's cache (`llama.context.Context` with `grid_prefill=False`). Where trees grow it
-    has `n_paths`, too, the most paths of a slot that go different ways: then several feeds of one slot may begin with
-    the same history."""
+    """The draft model's cache, as far as it is asked (`llama.context.Context` with `grid_prefill=False`). Where trees
+    grow it has `n_paths`, too, the most paths of a slot that go different ways: then several feeds of one slot may
+    begin with the same history."""
 
     n_ctx: int
     n_vocab: int
