@@ -336,8 +336,15 @@ class PassCosts:
             waiting, self._prompts = self._prompts, []
             for one in waiting:
                 self.observe_prompt(*one)
-        if not self._passes % FADE_PASSES:
-            self._fade()
+        if not self._passes % FADE_PASSES:  # the deviations of widths shrink, so that older passes count less
+            kept = 1.0 - LEARNING_RATE
+            self._changes += 1
+            self._beliefs[_widths:] *= kept
+            self._covariance[_widths:] *= kept
+            self._covariance[:, _widths:] *= kept
+            self._covariance[_widths:, _widths:] += (1.0 - kept * kept) * self._prior
+            for belief in (_rows, _length):
+                self._covariance[belief, belief] += PACE_DRIFT * PACE_DRIFT * FADE_PASSES / 2
 
     def _paced(self, seconds: float, length: int, noise: float) -> bool:
         """Quick update of the pace alone by a plain pass; False if the pace is little known or the pass surprises."""
@@ -401,17 +408,6 @@ class PassCosts:
                 break
         gained = shared / math.sqrt(variance)  # the matrix stays symmetric to the last bit
         self._covariance -= np.outer(gained, gained)
-
-    def _fade(self) -> None:
-        """Lets the deviations of widths shrink, so that older passes count less."""
-        kept = 1.0 - LEARNING_RATE
-        self._changes += 1
-        self._beliefs[_widths:] *= kept
-        self._covariance[_widths:] *= kept
-        self._covariance[:, _widths:] *= kept
-        self._covariance[_widths:, _widths:] += (1.0 - kept * kept) * self._prior
-        for belief in (_rows, _length):
-            self._covariance[belief, belief] += PACE_DRIFT * PACE_DRIFT * FADE_PASSES / 2
 
     # -- other requests, other runs ---------------------------------------------------------------------------------
 

@@ -124,10 +124,6 @@ class PlannedPass(Proposal):
             for nodes, (price, feared, more) in enumerate(every)
         ]
 
-    def left(self, place: int, answer: float) -> float:
-        """Expected number of tokens left in a request, if answers usually have `answer` tokens."""
-        return min(float(self.requests[place].room), answer - (self.lengths[place] - self.served[place].start))
-
 
 @dataclass(slots=True)
 class Rest(Proposal):
@@ -241,15 +237,6 @@ class CostlyDrafter:
         """Number of levels to pay for in a draft of `levels` levels: at most 1 if one pass guesses all."""
         return min(1.0, levels) if self.one_pass else levels
 
-    def rest(self, now: PlannedPass) -> None:
-        """Begins a pass: the drafter's statistics of the requests fade, and its cost is assumed if it is unknown."""
-        self.idle += 1
-        for tracker in self.trackers(now):
-            tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
-        if not self.costs.level(now.active):
-            level = ASSUMED_LEVEL_COST * now.plain
-            self.costs = DraftCosts({now.active: level}, ASSUMED_TOKEN_COST * level, estimated=True)
-
     def trackers(self, now: PlannedPass) -> list[Tracker]:
         """Acceptance of this drafter in each request that lets it guess."""
         return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
@@ -257,6 +244,12 @@ class CostlyDrafter:
     def offer(self, now: PlannedPass, answer: float) -> Promise | None:
         """The drafter's promise beside the drafts of the pass, where answers usually have `answer` tokens; None if
         it may not guess."""
+        self.idle += 1
+        for tracker in self.trackers(now):
+            tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
+        if not self.costs.level(now.active):
+            assumed = ASSUMED_LEVEL_COST * now.plain
+            self.costs = DraftCosts({now.active: assumed}, ASSUMED_TOKEN_COST * assumed, estimated=True)
         places = now.places(self.drafter.name)
         longest = min(self.longest, len(now.prices) - 1)
         if not places or longest < 1:
@@ -272,8 +265,9 @@ class CostlyDrafter:
             for place, tracker in zip(places, self.trackers(now), strict=True)
         ]
         best = weigh([*now.candidates, *promises], now.active, prices, now.rate)
-        left = sum(now.left(place, answer) for place in places) / slots
-        passes = max(1.0, max(FEWEST_TOKENS_LEFT, left) / (1.0 + best.gain / now.active))
+        said = [now.lengths[place] - now.served[place].start for place in places]
+        left = sum(min(float(now.requests[place].room), answer - one) for place, one in zip(places, said, strict=True))
+        passes = max(1.0, max(FEWEST_TOKENS_LEFT, left / slots) / (1.0 + best.gain / now.active))
         times = READING_PAYBACK * self.patience if reading > now.plain else 1.0
         value = best.value - now.rate * reading * times / passes
         return Promise(self, best.value, value, reading, level + reading, missing, places)
@@ -294,14 +288,6 @@ class CostlyDrafter:
                 self.hits = 0
                 for tracker in self.trackers(now):
                     tracker.fade(1.0)
-
-    def repay(self, slots: Sequence[int], saved: float) -> None:
-        """Pays off readings with `saved`, the plain passes that a pass with its guess saved."""
-        for slot in slots:
-            paid = min(max(0.0, saved), self.owed.get(slot, 0.0))
-            if paid:
-                self.owed[slot] -= paid
-                saved -= paid
 
     def close(self, slot: int) -> None:
         """Ends the request of a slot: a reading that was not earned back makes the next one harder."""

@@ -279,7 +279,6 @@ class AdaptivePlan:
         for one in self._costly:
             if one.drafter.name in self.dropped or not now.places(one.drafter.name):
                 continue
-            one.rest(now)
             offer = one.offer(now, self.knowledge.answer)
             if offer is None:
                 continue
@@ -453,7 +452,12 @@ class AdaptivePlan:
             spent += took
         self.knowledge.pace.book(plain, spent + (0.0 if drafted else host))
         if offer is not None:
-            offer.asking.repay(slots, plain - spent)
+            left = plain - spent
+            for slot in slots:
+                paid = min(max(0.0, left), offer.asking.owed.get(slot, 0.0))
+                if paid:  # a reading is earned back
+                    offer.asking.owed[slot] -= paid
+                    left -= paid
         for served, brought, sent in zip(now.served, tokens, nodes, strict=True):
             share = now.active * sent / drafted if drafted else 1.0  # who drafted nothing loses nothing by itself
             took = 1.0 + (spent - 1.0) * share

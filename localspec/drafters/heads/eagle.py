@@ -153,13 +153,6 @@ class EagleLayer:
         scale = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True) + np.float32(self.shape.epsilon))
         return np.asarray(rows / scale * weight, dtype=np.float32)
 
-    def _turned(self, rows: Float32Array, positions: Float32Array) -> Float32Array:
-        """Rotary positions, on pairs (i, i + half)."""
-        angles = positions[:, None, None] * self._rates
-        cos, sin = np.cos(angles), np.sin(angles)
-        left, right = np.split(rows, 2, axis=2)
-        return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
-
     def enter(self, rows: Sequence[HeadRow], threads: int) -> tuple[Float32Array, Float32Array]:
         """The input of the layer, and the same as its attention reads it; float32[n, hidden] each."""
         tokens = np.array([row.token for row in rows], dtype=np.int64)
@@ -172,7 +165,12 @@ class EagleLayer:
     ) -> Float32Array:
         """Queries, keys or values, float32[n, heads, head size], of what attention reads."""
         found = self._linear(f"{_PREFIX}self_attn.{name}_proj", h, threads).reshape(len(h), -1, self.shape.head_size)
-        return found if name == "v" else self._turned(found, positions)
+        if name == "v":
+            return found
+        angles = positions[:, None, None] * self._rates  # rotary positions, on pairs (i, i + half)
+        cos, sin = np.cos(angles), np.sin(angles)
+        left, right = np.split(found, 2, axis=2)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
 
     def attend(self, query: Float32Array, keys: Float32Array, values: Float32Array) -> Float32Array:
         """float32[heads * head size] of one row over float32[n, kv heads, head size]."""

@@ -113,15 +113,12 @@ class Translation:
         the next call, and how many of the n are left for the next calls."""
         same = common_prefix(self._history, history)
         part = history[: same + _TOKENS_A_CALL]
-        if same < len(part) or same < len(self._history):
-            self._follow(part, same)
-        return self._buffer[: self._length], len(history) - len(part)
-
-    def _follow(self, history: Tokens, same: int) -> None:
+        if same == len(part) == len(self._history):
+            return self._buffer[: self._length], len(history) - len(part)
         translator, states = self._translator, self._states
         del states[same + 1 :]
         count, piece, starts = states[same]
-        for token in history[same:].tolist():
+        for token in part[same:].tolist():
             control = translator.controls.get(token)
             if len(states) == 1 and token == translator.dropped:
                 pass
@@ -134,8 +131,9 @@ class Translation:
                     count = self._put(count, translator.encode(one, starts))
                     starts = False
             states.append((count, piece, starts))
-        self._history = history.copy()
+        self._history = part.copy()
         self._length = self._put(count, translator.encode(piece, starts))
+        return self._buffer[: self._length], len(history) - len(part)
 
     def _put(self, start: int, tokens: list[int]) -> int:
         """Writes tokens from a place on; returns where they end."""
