@@ -1,9 +1,9 @@
 """A trained head: a file that guesses from the hidden states of the one target it was trained for.
 
-Each method's module has `load(path, target) -> Head`; `loading` finds the module of a file. It reads headers only, and
-compares them with those of the model whose text is emitted. It raises a ModelFileError where a file is damaged or lacks
-something, and a PairError where it is no such head, or made for another model: the message names the first fact that
-differs. What llama.cpp would end the process over is refused there.
+Each method has a function `(path, target) -> Head` (`methods.ROWS`); `loading` finds the one for a file. It reads
+headers only, and compares them with those of the model whose text is emitted. It raises a ModelFileError where a file
+is damaged or lacks something, and a PairError where it is no such head, or made for another model: the message names
+the first fact that differs. What llama.cpp would end the process over is refused there.
 """
 
 from __future__ import annotations
