@@ -248,7 +248,7 @@ TABLE: tuple[Method, ...] = (
         "assistant",
         "Gemma assistant",
         "a Gemma 4 assistant, which reads the target's own cache (needs --head)",
-        "heads.assistant:load",
+        "heads.mtp:load_assistant",
         "GGUF of architecture `gemma4-assistant`, for Gemma 4: it reads the target's own cache",
         Look("a", *DARK),
         "cache",
