@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads.dflash import (
+from localspec.drafters.heads.blocks import (
     BlockContext,
     IndependentRows,
     LatticeRows,
@@ -36,7 +36,7 @@ class Table:
 
 
 class FakeBlocks(FakeDraftContext):
-    """Stands in for `dflash.DFlashContext`: rows depend on the history and their place in the block.
+    """Stands in for `blocks.DFlashContext`: rows depend on the history and their place in the block.
 
     As in llama.cpp, DSpark's rows come with the bias of what the row before likes best, and DFlash2's as candidates
     with what each is worth after each candidate of the row before. Rows of a pass are worthless after the next.

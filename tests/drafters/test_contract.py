@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.config import EngineSettings
+from localspec.drafters.heads.blocks import ParallelContext
 from localspec.drafters.heads.head import BlockDrafter
-from localspec.drafters.heads.pard import ParallelContext
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.drafters.search import Habits, PromptLookup, SuffixDecoding
 from localspec.drafters.setup import code_of
