@@ -366,17 +366,13 @@ class Proposal:
 
 
 class Undrafted(Enum):
-    """Why nothing was drafted in a pass, in words for people."""
+    """Why nothing was drafted in a pass, in words for people; `row` is the cost of a further row in plain passes."""
 
     UNTIMED = "a plain pass is timed first"
     NOTHING = "no copy found"
     UNLIKELY = "guesses are too often wrong"
     PRICE = "a row costs {row:.2f} of a plain pass here"
     LOST = "allowance used up until some guesses are right"
-
-    def said(self, row: float) -> str:
-        """The reason in words; `row` is the cost of a further row in plain passes."""
-        return self.value.format(row=row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,10 @@ class PieceSize:
 
     def __init__(self, largest: int) -> None:
         self._largest = largest
-        self._passes: deque[float] = deque(maxlen=_PASSES_KEPT)
+        self.passes: deque[float] = deque(maxlen=_PASSES_KEPT)
+        """Seconds that plain decoding took for each of the last passes."""
         self._token = 0.0
         """Seconds for each token of the last piece; 0 = nothing was read yet."""
-
-    def passed(self, seconds: float) -> None:
-        self._passes.append(seconds)
 
     def read(self, tokens: int, seconds: float) -> None:
         """Learns what a piece of `tokens` took. A slow one is believed by half: it may have been a stall."""
@@ -68,9 +66,9 @@ class PieceSize:
 
     def piece(self, beside: bool) -> int:
         """Most tokens of the next piece; `beside`: whether answers are decoded meanwhile."""
-        if not self._token or (beside and not self._passes):
+        if not self._token or (beside and not self.passes):
             return min(FIRST_PIECE, self._largest)
-        plain = median(self._passes or [0.0])
+        plain = median(self.passes or [0.0])
         seconds = (PASSES_BETWEEN - 1) * plain if beside else max(ALONE_SECONDS, ALONE_PASSES * plain)
         least = min(LEAST_PIECE if beside else LEAST_ALONE, self._largest)
         return max(least, int(min(seconds / self._token, self._largest)))
@@ -253,7 +251,7 @@ class Loop:
             if slot.finish is not None:
                 self._release(slot)  # last: it may decode, and then the rows are gone
         end = perf_counter()
-        self._reading.passed(review.plain_seconds or end - start)
+        self._reading.passes.append(review.plain_seconds or end - start)
         planned = drafted - asked + learned - passed
         beside = self._beside.setdefault(len(slots), Beside())
         for slot in slots:

@@ -133,7 +133,7 @@ class RequestStats:
         found = self.undrafted.copy()
         if found[Undrafted.UNLIKELY] < ENOUGH_UNLIKELY:  # a copy so short that it says nothing yet
             found[Undrafted.NOTHING] += found.pop(Undrafted.UNLIKELY, 0)
-        return [(why.said(self.row_cost), passes) for why, passes in found.most_common() if passes]
+        return [(why.value.format(row=self.row_cost), passes) for why, passes in found.most_common() if passes]
 
     @property
     def undrafted_reason(self) -> str:

@@ -108,7 +108,7 @@ def test_a_slow_model_reads_its_weights_seldom_while_it_is_alone() -> None:
     reading = PieceSize(GRID)
     reading.read(32, 0.9 + 32 * 0.05)
     assert reading.piece(False) == LEAST_ALONE
-    reading.passed(1.0)
+    reading.passes.append(1.0)
     reading.read(LEAST_ALONE, 0.9 + LEAST_ALONE * 0.05)
     assert 200 < reading.piece(False) <= 320
     assert reading.piece(True) < 80
@@ -185,7 +185,7 @@ def test_without_the_proof_for_prompts_the_grid_stays_where_answers_are_exact(
 def test_a_stall_makes_the_next_piece_half_as_long_and_no_less() -> None:
     reading = PieceSize(GRID)
     assert reading.piece(True) == reading.piece(False) == FIRST_PIECE
-    reading.passed(0.1)
+    reading.passes.append(0.1)
     reading.read(32, 0.032)
     assert reading.piece(True) == 400
     reading.read(400, 100.0)

@@ -415,7 +415,7 @@ def test_every_pass_without_a_draft_has_its_reason() -> None:
     loop = loop_with(FakeTarget(MODEL, 24), drafters()[:1])
     stats = answer(loop, replace(request_of(1), ignore_end=True)).stats
     assert stats.undrafted.total() == stats.passes - stats.draft_passes - 1, "of the last pass none may be drafted"
-    assert stats.undrafted_reason in {why.said(stats.row_cost) for why in Undrafted}
+    assert stats.undrafted_reason in {why.value.format(row=stats.row_cost) for why in Undrafted}
     dear = RequestStats(undrafted=Counter({Undrafted.PRICE: 2, Undrafted.NOTHING: 1}), row_cost=0.894)
     assert dear.undrafted_reason == "a row costs 0.89 of a plain pass here"
 
