@@ -1,13 +1,12 @@
-"""A target's shape and weights, as far as a draft model can be cut from them.
-
-A part of a target's vocabulary: the tokens that its answers use, and every token that they are merged from.
+"""A draft model that is cut from its target: layers and weights of the target, and a part of its vocabulary.
 
 Most of a small draft model's work would be its output matrix, and answers use few of its rows (FR-Spec, Zhao et al.
-2025, arXiv 2502.14856). The part is closed: byte-pair merges that make a token of the part make tokens of the part
-only. So the part's own merges write a text as the target's do, wherever its tokens are in the part.
+2025, arXiv 2502.14856). So a draft model has the tokens that answers use, and every token that these are merged from.
+The part is closed: byte-pair merges that make a token of the part make tokens of the part only. So the part's own
+merges write a text as the target's do, wherever its tokens are in the part.
 
-A trained draft model as an ordinary GGUF file, which llama.cpp reads: the target's metadata, its part of the
-vocabulary, and the trained weights in Q8_0.
+A trained draft model is an ordinary GGUF file: the target's metadata, its part of the vocabulary, and the trained
+weights in Q8_0.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 
 from localspec import paths
 from localspec.errors import LocalspecError, ModelError, UsageError
-from localspec.gguf import Header, Tensor
+from localspec.gguf import Header
 from localspec.llama.library.quantize import TensorRows
 from localspec.types import Float32Array, Tokens
 
@@ -41,8 +40,6 @@ ARCHITECTURES = {"llama": False, "qwen2": True, "qwen3": True}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a target, and what a layer needs to be computed."""
-
     architecture: str
     layers: int
     hidden: int
@@ -67,11 +64,8 @@ class Shape:
 
 
 def read_shape(header: Header) -> Shape:
-    """The shape of a target that a draft model can be cut from.
-
-    Raises:
-        ModelError: its layers are of a kind that is not known here; the sentence names what is in the way.
-    """
+    """The shape of a target that a draft model can be cut from. Raises ModelError: its layers are of a kind that is not
+    known here; the sentence names what is in the way."""
     if fault := _fault(header):
         raise ModelError(
             f"No draft model can be cut from {header.path.name}: {fault}.",
@@ -150,9 +144,13 @@ class Weights:
     def whole(self, name: str) -> Float32Array:
         """float32[rows, columns] or float32[n]."""
         tensor = self._tensors[name]
-        if len(tensor.shape) == 1:
-            return self._vector(tensor)
-        return TensorRows(self._header, tensor).read(slice(None))
+        if len(tensor.shape) > 1:
+            return TensorRows(self._header, tensor).read(slice(None))
+        if tensor.type not in ("F32", "F16"):
+            raise ModelError(f"{tensor.name} of {self._header.path.name} is in {tensor.type}, which is not read here.")
+        kind = np.float32 if tensor.type == "F32" else np.float16
+        found = np.fromfile(self._header.path, dtype=kind, count=tensor.shape[0], offset=tensor.offset)
+        return found.astype(np.float32)
 
     def rows(self, name: str, rows: Sequence[int] | np.ndarray) -> Float32Array:
         """float32[n, columns]: these rows of a matrix."""
@@ -168,19 +166,13 @@ class Weights:
         """The name of the output matrix: where a file has none, the embedding is it."""
         return "output.weight" if "output.weight" in self._tensors else "token_embd.weight"
 
-    def _vector(self, tensor: Tensor) -> Float32Array:
-        if tensor.type not in ("F32", "F16"):
-            raise ModelError(f"{tensor.name} of {self._header.path.name} is in {tensor.type}, which is not read here.")
-        kind = np.float32 if tensor.type == "F32" else np.float16
-        found = np.fromfile(self._header.path, dtype=kind, count=tensor.shape[0], offset=tensor.offset)
-        return found.astype(np.float32)
-
 
 MOST_DRAFTED = 6144
 """Tokens that are chosen by how much answers use them: 99.5 % of all that SmolLM2 said of maths and code. With those
 that they are merged from they are some 8,200."""
 _NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE = 1, 2, 4, 6
 """llama.cpp's types of tokens."""
+_SCORES = "tokenizer.ggml.scores"
 _ONE_LETTER = 256
 """Tokens of a BPE vocabulary that are one letter: one for each byte."""
 
@@ -189,7 +181,7 @@ Merge = Callable[[str, str], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VocabPart:
     """Tokens of a target that its draft model has, too."""
 
     ids: Tokens
@@ -202,16 +194,24 @@ class Part:
     """Places of the tokens of the part that write the text of a token of the target."""
 
 
-def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Part:
+def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> VocabPart:
     """The part of a target's vocabulary for its draft model: the `size` tokens that its answers use most by `weight`,
-    float32[tokens of the target], and those they are merged from."""
-    kind, texts, types = check_tokenizer(header), header.tokens, header.token_types
-    ids = {text: token for token, text in reversed(list(enumerate(texts)))}
-    merge = _by_rank(header.merges) if kind == "gpt2" else _by_score(ids, header.array("tokenizer.ggml.scores"))
+    float32[tokens of the target], and those they are merged from; single letters, bytes, and tokens that the header
+    names by purpose."""
+    kind, texts, types = check_tokenizer(header), header.tokens, header.token_types or [_NORMAL] * len(header.tokens)
+    ids, scores = {text: token for token, text in reversed(list(enumerate(texts)))}, header.array(_SCORES)
+    merge = _by_rank(header.merges) if kind == "gpt2" else _by_score(ids, scores)
     used = [int(token) for token in np.argsort(-weight, kind="stable")[:size] if weight[token] > 0.0]
-    kept = {*used, *_always(header, texts, types)}
+    kept = set(used)
+    for key, value in header.metadata.items():
+        named = key.startswith("tokenizer.ggml.") and key.endswith("_token_id")
+        if named and isinstance(value, int) and 0 <= value < len(texts):
+            kept.add(value)
+    for token, (text, its) in enumerate(zip(texts, types, strict=False)):
+        if its in (_BYTE, _UNKNOWN) or (its == _NORMAL and len(text) == 1 and ord(text) < 2 * _ONE_LETTER):
+            kept.add(token)
     for token in used:
-        if not types or types[token] == _NORMAL:
+        if types[token] == _NORMAL:
             _, made = _merged(texts[token], merge)
             kept |= {ids[text] for text in (*made, *texts[token]) if text in ids}
     order = np.array(sorted(kept), dtype=np.int32)
@@ -219,11 +219,7 @@ def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Pa
     places[order] = np.arange(len(order), dtype=np.int32)
     names = {texts[token] for token in kept}
     left = tuple(one for one in header.merges if {one.replace(" ", "", 1), *one.split(" ", 1)} <= names)
-    inner = (
-        _by_rank(left)
-        if kind == "gpt2"
-        else _by_score({n: ids[n] for n in names}, header.array("tokenizer.ggml.scores"))
-    )
+    inner = _by_rank(left) if kind == "gpt2" else _by_score({name: ids[name] for name in names}, scores)
 
     def pieces(token: int) -> list[int]:
         if places[token] >= 0:
@@ -232,18 +228,14 @@ def choose(header: Header, weight: Float32Array, size: int = MOST_DRAFTED) -> Pa
         found = [int(places[ids[part]]) for part in parts if part in ids and places[ids[part]] >= 0]
         return found or [int(places[order[0]])]
 
-    return Part(order, left, places, pieces)
+    return VocabPart(order, left, places, pieces)
 
 
 def check_tokenizer(header: Header) -> str:
-    """The kind of a target's tokenizer.
-
-    Raises:
-        ModelError: it is none whose merges are known here.
-    """
+    """The kind of a target's tokenizer. Raises ModelError: it is none whose merges are known here."""
     kind = header.text("tokenizer.ggml.model")
     fault = "" if kind in ("gpt2", "llama") else f"its tokenizer is {kind or 'not stated'}"
-    if kind == "llama" and len(header.array("tokenizer.ggml.scores")) != len(header.tokens):
+    if kind == "llama" and len(header.array(_SCORES)) != len(header.tokens):
         fault = "its tokens have no scores"
     if fault:
         raise ModelError(
@@ -251,18 +243,6 @@ def check_tokenizer(header: Header) -> str:
             "Tokenizers of the kinds gpt2 (BPE) and llama (SentencePiece) can be cut.",
         )
     return kind
-
-
-def _always(header: Header, texts: list[str], types: list[int]) -> Iterable[int]:
-    """Tokens that no part can do without: single letters, bytes, and those that the header names by purpose."""
-    for key, value in header.metadata.items():
-        named = key.startswith("tokenizer.ggml.") and key.endswith("_token_id")
-        if named and isinstance(value, int) and 0 <= value < len(texts):
-            yield value
-    for token, text in enumerate(texts):
-        kind = types[token] if types else _NORMAL
-        if kind in (_BYTE, _UNKNOWN) or (kind == _NORMAL and len(text) == 1 and ord(text) < 2 * _ONE_LETTER):
-            yield token
 
 
 def _by_rank(merges: Iterable[str]) -> Merge:
@@ -297,14 +277,14 @@ def _merged(text: str, merge: Merge) -> tuple[list[str], set[str]]:
 TEXTS, TOKENS = "localspec.training.texts", "localspec.training.tokens"
 _BLOCK = 32
 """Weights of a block of Q8_0."""
+_ADDS: tuple[tuple[type, str], ...] = (
+    (bool, "add_bool"), (str, "add_string"), (int, "add_uint32"), (float, "add_float32"),
+)  # fmt: skip
+"""How a fact of a type is written; a truth value is an int, too."""
 
 
 def gguf_package() -> Any:
-    """The package that writes GGUF files.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """The package that writes GGUF files. Raises UsageError: it is not installed."""
     try:
         import gguf
     except ImportError:
@@ -318,34 +298,31 @@ def gguf_package() -> Any:
 def export(
     path: Path,
     target: Header,
-    part: Part,
+    part: VocabPart,
     layers: Sequence[Mapping[str, Float32Array]],
     rest: Mapping[str, Float32Array],
     name: str,
     facts: Mapping[str, str | int],
 ) -> None:
-    """Writes a draft model; what is at `path` is replaced when the new file is whole.
+    """Writes a draft model; what is at `path` is replaced when the new file is whole. Matrices are in Q8_0 where their
+    rows allow it, vectors as they are.
 
-    Args:
-        path: of the file.
-        target: the header of the model it drafts for.
-        part: its vocabulary.
-        layers: float32 arrays of each layer by their names in it.
-        rest: those of the other tensors: embedding, output, norm.
-        name: what it calls itself.
-        facts: for its metadata: which target, which texts.
-
-    Raises:
-        LocalspecError: the disk is full or read-only.
-    """
+    `target`: the header of the model it drafts for. `layers`: float32 arrays of each layer by their names in it, `rest`
+    those of the other tensors: embedding, output, norm. `name`: what it calls itself. `facts`: for its metadata: which
+    target, which texts. Raises LocalspecError: the disk is full or read-only."""
     gguf = gguf_package()
     tensors = [(f"blk.{number}.{one}", array) for number, layer in enumerate(layers) for one, array in layer.items()]
+    kind = gguf.GGMLQuantizationType.Q8_0
     try:
         with paths.replacing(path) as half:
             writer = gguf.GGUFWriter(half, target.architecture)
             _describe(writer, target, part, len(layers), name, facts)
             for title, array in (*rest.items(), *tensors):
-                _add(gguf, writer, title, array)
+                array = np.ascontiguousarray(array, dtype=np.float32)
+                if array.ndim >= 2 and array.shape[1] % _BLOCK == 0:
+                    writer.add_tensor(title, gguf.quants.quantize(array, kind), raw_dtype=kind)
+                else:
+                    writer.add_tensor(title, array if array.ndim < 2 else array.astype(np.float16))
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
@@ -354,48 +331,28 @@ def export(
         raise LocalspecError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _describe(writer: Any, target: Header, part: Part, layers: int, name: str, facts: Mapping[str, str | int]) -> None:
-    own = f"{target.architecture}."
-    writer.add_name(name)
-    if licence := target.text("general.license"):
-        writer.add_license(licence)
-    for key, fact in facts.items():
-        _add_fact(writer, key, fact)
+def _describe(
+    writer: Any, target: Header, part: VocabPart, layers: int, name: str, facts: Mapping[str, str | int]
+) -> None:
+    own, texts, types = f"{target.architecture}.", target.tokens, target.token_types
+    stated: dict[str, Any] = dict(facts)
     for key, value in target.metadata.items():
         if key.startswith("tokenizer.") and key.endswith("_token_id") and isinstance(value, int):
             if 0 <= value < len(part.places):  # one beyond the vocabulary means nothing
-                writer.add_uint32(key, int(part.places[value]))
+                stated[key] = int(part.places[value])
         elif key.startswith((own, "tokenizer.")):
-            _add_fact(writer, key, {f"{own}block_count": layers, f"{own}vocab_size": len(part.ids)}.get(key, value))
-    texts, types = target.tokens, target.token_types
+            stated[key] = {f"{own}block_count": layers, f"{own}vocab_size": len(part.ids)}.get(key, value)
+    writer.add_name(name)
+    if licence := target.text("general.license"):
+        writer.add_license(licence)
+    for key, value in stated.items():
+        add = next((add for kind, add in _ADDS if isinstance(value, kind)), None)
+        if add is not None:  # arrays are of the whole vocabulary
+            getattr(writer, add)(key, value)
     writer.add_token_list([texts[token] for token in part.ids])
     if types:
         writer.add_token_types([types[token] for token in part.ids])
-    if scores := target.array("tokenizer.ggml.scores"):
+    if scores := target.array(_SCORES):
         writer.add_token_scores([scores[token] for token in part.ids])
     if part.merges:
         writer.add_token_merges(list(part.merges))
-
-
-def _add_fact(writer: Any, key: str, value: Any) -> None:
-    """A text, truth value or number; arrays are of the whole vocabulary and are left out."""
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-
-
-def _add(gguf: Any, writer: Any, title: str, array: Float32Array) -> None:
-    """Matrices in Q8_0 where their rows allow it, vectors as they are."""
-    array = np.ascontiguousarray(array, dtype=np.float32)
-    if array.ndim < 2:
-        writer.add_tensor(title, array)
-    elif array.shape[1] % _BLOCK:
-        writer.add_tensor(title, array.astype(np.float16))
-    else:
-        kind = gguf.GGMLQuantizationType.Q8_0
-        writer.add_tensor(title, gguf.quants.quantize(array, kind), raw_dtype=kind)

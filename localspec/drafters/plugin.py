@@ -4,11 +4,10 @@ A package offers a drafter as an entry point of the group `localspec.drafters`, 
 class follows `engine.interfaces.Drafter` and is made with one argument, a `Setup`, each time drafters are put together
 (at load, and when they are changed). `packaging/plugin` is a complete example.
 
-Somebody else's drafter, held to the contract: a wrong guess costs time, and so does a drafter that fails.
-
-What it raises, and guesses that no target could be asked about, never reach the loop: the drafter is dropped with one
-sentence (logged as a warning of the logger `localspec`), and answers go on without it. Guesses are copied, so that
-the drafter cannot change them later, and a conversation that the drafter changed is restored.
+Such a drafter is held to the contract: a wrong guess costs time, and so does a drafter that fails. What it raises, and
+guesses that no target could be asked about, never reach the loop: the drafter is dropped with one sentence (logged as
+a warning of the logger `localspec`), and answers go on without it. Guesses are copied, so that the drafter cannot
+change them later, and a conversation that the drafter changed is restored.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from localspec.engine.interfaces import (
 )
 from localspec.errors import UsageError
 from localspec.methods import NAMES
-from localspec.types import Float32Array, SparseProbs, Tokens
+from localspec.types import SparseProbs, Tokens
 
 _LOG = logging.getLogger("localspec")
 _Answer = TypeVar("_Answer")
@@ -61,12 +60,23 @@ class Custom:
         self._n_vocab, self._max_leaves = n_vocab, max_leaves
 
     def missing(self, slot: int, history: History) -> int:
-        found = self._ask("missing", [history], lambda drafter: _count(drafter.missing(slot, history)))
-        return found or 0
+        def count(drafter: Drafter) -> int:
+            found: Any = drafter.missing(slot, history)
+            if not isinstance(found, int | np.integer) or found < 0:
+                raise _Nonsense(f"its `missing` is {found!r:.60}, not a number of tokens")
+            return int(found)
+
+        return self._ask("missing", [history], count) or 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        histories = [request.history for request in requests]
-        found = self._ask("draft", histories, lambda drafter: self._sound(requests, drafter.draft(requests)))
+        def checked(drafter: Drafter) -> list[Draft]:
+            drafts: Any = drafter.draft(requests)
+            if not isinstance(drafts, Sequence) or len(drafts) != len(requests):
+                count = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
+                raise _Nonsense(f"it answered {len(requests)} requests with {count} drafts")
+            return [self._copied(request, draft) for request, draft in zip(requests, drafts, strict=True)]
+
+        found = self._ask("draft", [request.history for request in requests], checked)
         return [EMPTY_DRAFT] * len(requests) if found is None else found
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
@@ -109,16 +119,8 @@ class Custom:
         shown = cause if os.environ.get("LOCALSPEC_DEBUG") else None
         _LOG.warning("The drafter %s is not used any more: %s.", self.name, fault, exc_info=shown)
 
-    # -- whether a guess is one -----------------------------------------------------------------------------------
-
-    def _sound(self, requests: Sequence[DraftRequest], drafts: Any) -> list[Draft]:
-        """Checked copies of the drafter's drafts, with its name as origin."""
-        if not isinstance(drafts, Sequence) or len(drafts) != len(requests):
-            count = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
-            raise _Nonsense(f"it answered {len(requests)} requests with {count} drafts")
-        return [self._copied(request, draft) for request, draft in zip(requests, drafts, strict=True)]
-
     def _copied(self, request: DraftRequest, draft: Any) -> Draft:
+        """A checked copy of the drafter's draft, with its name as origin."""
         if not isinstance(draft, Draft):
             raise _Nonsense(f"it guessed {draft!r:.60}, which is no Draft")
         tokens, parents = _tokens("tokens", draft.tokens), _tokens("parents", draft.parents)
@@ -130,8 +132,20 @@ class Custom:
             wrong = tokens[(tokens < 0) | (tokens >= self._n_vocab)][0]
             raise _Nonsense(f"it guessed token {wrong}, and the vocabulary has {self._n_vocab}")
         self._check_tree(tokens.tolist(), parents.tolist(), request.max_depth)
-        probs = _probs(draft.probs, tokens, self._n_vocab) if request.needs_probs else None
-        return Draft(tokens, parents, probs, _confidence(draft.confidence, len(tokens)), self.name)
+        confidence: Any = draft.confidence
+        if confidence is not None:
+            if getattr(confidence, "dtype", None) != np.float32 or confidence.shape != tokens.shape:
+                raise _Nonsense(f"the confidence of its guess is not float32[{len(tokens)}]")
+            if not np.isfinite(confidence).all():
+                raise _Nonsense("the confidence of its guess is not a finite number")
+            confidence = np.array(confidence, order="C")
+        probs: Any = draft.probs if request.needs_probs else None  # None for a guess that was not drawn
+        if probs is not None:
+            if not isinstance(probs, tuple) or len(probs) != len(tokens):
+                raise _Nonsense(f"the probs of its guess are not {len(tokens)} distributions")
+            drawn = zip(probs, tokens.tolist(), strict=True)
+            probs = tuple(_distribution(one, token, self._n_vocab) for one, token in drawn)
+        return Draft(tokens, parents, probs, confidence, self.name)
 
     def _check_tree(self, tokens: list[int], parents: list[int], deepest: int) -> None:
         if len(parents) != len(tokens):
@@ -150,36 +164,11 @@ class Custom:
             raise _Nonsense(f"it guessed a tree of {leaves} leaves where {self._max_leaves} fit")
 
 
-def _count(found: Any) -> int:
-    if not isinstance(found, int | np.integer) or found < 0:
-        raise _Nonsense(f"its `missing` is {found!r:.60}, not a number of tokens")
-    return int(found)
-
-
 def _tokens(what: str, found: Any) -> Tokens:
     if not isinstance(found, np.ndarray) or found.dtype != np.int32 or found.ndim != 1:
         shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
         raise _Nonsense(f"the {what} of its guess are {shape}, not int32[n]")
     return np.array(found, order="C")
-
-
-def _confidence(found: Any, nodes: int) -> Float32Array | None:
-    if found is None:
-        return None
-    if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != (nodes,):
-        raise _Nonsense(f"the confidence of its guess is not float32[{nodes}]")
-    if not np.isfinite(found).all():
-        raise _Nonsense("the confidence of its guess is not a finite number")
-    return np.array(found, order="C")
-
-
-def _probs(found: Any, tokens: Tokens, n_vocab: int) -> tuple[SparseProbs, ...] | None:
-    """The distributions its tokens were drawn from; None for a guess that was not drawn."""
-    if found is None:
-        return None
-    if not isinstance(found, tuple) or len(found) != len(tokens):
-        raise _Nonsense(f"the probs of its guess are not {len(tokens)} distributions")
-    return tuple(_distribution(one, int(token), n_vocab) for one, token in zip(found, tokens, strict=True))
 
 
 def _distribution(found: Any, token: int, n_vocab: int) -> SparseProbs:
@@ -200,7 +189,6 @@ def _distribution(found: Any, token: int, n_vocab: int) -> SparseProbs:
 
 
 ENTRY_POINT_GROUP = "localspec.drafters"
-"""Entry points of this group are drafters."""
 _NAME_FORM = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _RESERVED_NAMES = {*NAMES, "cascade", "prediction"}
 _ATTRIBUTE_TYPES: dict[str, type] = {"name": str, "needs": Needs, "free": bool}
@@ -222,69 +210,27 @@ def check_name(name: str) -> None:
 
 def make(name: str, setup: Setup) -> Custom:
     """The drafter that the name of an installed one, or `package.module:Class`, stands for, held to the contract.
-
-    Raises:
-        UsageError: there is no such drafter, or it cannot be made or used; says why.
-    """
+    Raises UsageError: there is no such drafter, or it cannot be made or used; says why."""
     kind = _find(name)
     try:
-        drafter = kind(setup)
+        drafter: Any = kind(setup)
     except (Exception, SystemExit) as error:
         raise UsageError(f"The drafter {name} cannot be made: {_said(error)}.") from error
-    _check(name, drafter)
-    registered = ":" not in name
-    if registered and drafter.name != name:
-        raise UsageError(f"The drafter {name} calls itself {drafter.name!r}; its entry point must have that name.")
-    return Custom(drafter, setup.n_vocab, setup.max_leaves)
-
-
-def _find(name: str) -> Callable[[Setup], Drafter]:
-    """The class; imports its module."""
-    place = name if ":" in name else _registered(name)
-    module, _, attribute = place.partition(":")
-    if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-        raise UsageError(f"The drafter is {place!r}; it must look like package.module:Class.")
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise UsageError(f"The drafter {name} cannot be imported: {_said(error)}.") from error
-        raise UsageError(
-            f"The drafter {name} is not there: Python finds no module {error.name}.",
-            "Install it, or put its folder on PYTHONPATH.",
-        ) from None
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"The drafter {name} cannot be imported: {_said(error)}.") from error
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise UsageError(f"The drafter {name} is not there: the module {module} has no {attribute}.")
-    if not callable(found):
-        raise UsageError(f"The drafter {name} is no class: {attribute} is {found!r:.60}.")
-    return found  # type: ignore[no-any-return]
-
-
-def _registered(name: str) -> str:
-    """Where the drafter of that name is, by the package that offers it."""
-    if name in _RESERVED_NAMES:
-        raise UsageError(f"A package offers a drafter called {name!r}, which is one of localspec's own names.")
-    places = sorted({point.value for point in entry_points(group=ENTRY_POINT_GROUP, name=name)})
-    if not places:
-        known = ", ".join([*NAMES, *installed()])
-        raise UsageError(f"There is no drafter called {name!r}; there are: {known}.", "Or give package.module:Class.")
-    if len(places) > 1:
-        raise UsageError(f"Installed packages offer {len(places)} drafters called {name!r}: {', '.join(places)}.")
-    return places[0]
-
-
-def _check(name: str, drafter: Any) -> None:
-    """Refuses what lacks an attribute or a method of `Drafter`; the message names it."""
-    for fact, kind in _ATTRIBUTE_TYPES.items():
+    for fact, wanted in _ATTRIBUTE_TYPES.items():
         value = getattr(drafter, fact, None)
-        if not isinstance(value, kind):
-            raise UsageError(f"The drafter {name} is none: its `{fact}` is {value!r:.60}, not a {kind.__name__}.")
+        if not isinstance(value, wanted):
+            raise UsageError(f"The drafter {name} is none: its `{fact}` is {value!r:.60}, not a {wanted.__name__}.")
     for method, count in _METHOD_ARGUMENTS.items():
-        _check_method(name, method, getattr(drafter, method, None), count)
+        found = getattr(drafter, method, None)
+        if not callable(found):
+            raise UsageError(f"The drafter {name} is none: it has no method `{method}`.")
+        try:
+            inspect.signature(found).bind(*[None] * count)
+        except TypeError:
+            arguments = "no argument" if count == 0 else f"{count} argument{'s' if count > 1 else ''}"
+            raise UsageError(f"The drafter {name} is none: its method `{method}` does not take {arguments}.") from None
+        except ValueError:  # written in C without a signature
+            pass
     own = drafter.name
     if not _NAME_FORM.fullmatch(own):
         raise UsageError(
@@ -295,21 +241,48 @@ def _check(name: str, drafter: Any) -> None:
         raise UsageError(f"The drafter {name} calls itself {own!r}, which is one of localspec's own names.")
     if drafter.needs.hidden_layers:
         raise UsageError(f"The drafter {name} needs hidden states, which drafters from outside do not get yet.")
+    if ":" not in name and own != name:
+        raise UsageError(f"The drafter {name} calls itself {own!r}; its entry point must have that name.")
+    return Custom(drafter, setup.n_vocab, setup.max_leaves)
 
 
-def _check_method(name: str, method: str, found: Any, count: int) -> None:
-    if not callable(found):
-        raise UsageError(f"The drafter {name} is none: it has no method `{method}`.")
+def _find(name: str) -> Callable[[Setup], Drafter]:
+    """The class; imports its module."""
+    place = name
+    if ":" not in name:
+        if name in _RESERVED_NAMES:
+            raise UsageError(f"A package offers a drafter called {name!r}, which is one of localspec's own names.")
+        places = sorted({point.value for point in entry_points(group=ENTRY_POINT_GROUP, name=name)})
+        if not places:
+            known = ", ".join([*NAMES, *installed()])
+            raise UsageError(
+                f"There is no drafter called {name!r}; there are: {known}.", "Or give package.module:Class."
+            )
+        if len(places) > 1:
+            raise UsageError(f"Installed packages offer {len(places)} drafters called {name!r}: {', '.join(places)}.")
+        place = places[0]
+    module, _, attribute = place.partition(":")
+    if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
+        raise UsageError(f"The drafter is {place!r}; it must look like package.module:Class.")
     try:
-        inspect.signature(found).bind(*[None] * count)
-    except TypeError:
-        arguments = "no argument" if count == 0 else f"{count} argument{'s' if count > 1 else ''}"
-        raise UsageError(f"The drafter {name} is none: its method `{method}` does not take {arguments}.") from None
-    except ValueError:  # written in C without a signature
-        pass
+        found: Any = import_module(module)
+    except (Exception, SystemExit) as error:
+        gone = error.name if isinstance(error, ModuleNotFoundError) else None
+        if gone is None or not f"{module}.".startswith(f"{gone}."):
+            raise UsageError(f"The drafter {name} cannot be imported: {_said(error)}.") from error
+        raise UsageError(
+            f"The drafter {name} is not there: Python finds no module {gone}.",
+            "Install it, or put its folder on PYTHONPATH.",
+        ) from None
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise UsageError(f"The drafter {name} is not there: the module {module} has no {attribute}.")
+    if not callable(found):
+        raise UsageError(f"The drafter {name} is no class: {attribute} is {found!r:.60}.")
+    return found  # type: ignore[no-any-return]
 
 
 def _said(error: BaseException) -> str:
-    """An exception in a line."""
     text = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

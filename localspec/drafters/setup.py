@@ -1,4 +1,4 @@
-"""What a drafter is told when it is made, how one of the table is made, and what drafters of text have in common."""
+"""The setup that a drafter is made with, and the conversations and the base class of drafters that search text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec.config import EngineSettings
-from localspec.engine.interfaces import NEEDS_NOTHING, Draft, Drafter, DraftRequest, History, Outcome
+from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.errors import UsageError
 from localspec.methods import ROWS
 from localspec.native.indexes import ContextCounts, SuffixIndex
 from localspec.types import Tokens
@@ -27,7 +28,6 @@ class Indexed:
     length: int = 0
     """Tokens that the index holds of it."""
     counted: int = 0
-    """Tokens that the counts hold of it."""
 
 
 class Conversations:
@@ -76,7 +76,7 @@ class FreeDrafter(ABC):
         pass
 
 
-class Corpus(Protocol):
+class SharedTexts(Protocol):
     """Sequences beyond the conversation (`runtime.corpus`)."""
 
     def borrow(self) -> tuple[SuffixIndex, ContextCounts] | None:
@@ -84,15 +84,25 @@ class Corpus(Protocol):
         now."""
 
     def give_back(self) -> None:
-        """What was borrowed is not looked into any more."""
+        """Ends the look into what was borrowed."""
 
     def used(self, sequence: int) -> None:
         """A guess from that sequence was right."""
 
 
+MOST_BRANCHES = 8
+"""Most guesses after a token, of a tree."""
+
+
+def check_branches(branches: int) -> None:
+    """Raises UsageError: no drafter guesses so many tokens per position."""
+    if not 1 <= branches <= MOST_BRANCHES:
+        raise UsageError(f"branches is {branches}; it must be between 1 and {MOST_BRANCHES}.")
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a drafter is told when it is made: the only argument of its class."""
+    """All that a drafter is given when it is made: the only argument of its class."""
 
     target: Path
     """GGUF file whose text is guessed."""
@@ -113,21 +123,15 @@ class Setup:
     piece: Callable[[int], bytes]
     """The bytes a token stands for; control tokens stand for nothing."""
     settings: EngineSettings
-    """What the user asked for."""
-    corpus: Corpus | None = None
+    """Settings of the user."""
+    corpus: SharedTexts | None = None
     """Past answers that may be searched; None = none."""
     conversations: Conversations = field(default_factory=Conversations)
-    """What drafters of text search."""
-
-
-def made(name: str, setup: Setup) -> Drafter:
-    """The drafter of a row of the table that needs no file."""
-    drafter: Drafter = code_of(name)(setup)
-    return drafter
+    """Those that drafters of text search."""
 
 
 def code_of(name: str) -> Callable[..., Any]:
-    """What a row's `module` names."""
+    """The code that a row's `module` names: of a drafter that needs no file, it makes one of a `Setup`."""
     module, _, function = ROWS[name].module.partition(":")
     found: Callable[..., Any] = getattr(import_module(f"localspec.drafters.{module}"), function)
     return found

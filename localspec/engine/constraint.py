@@ -18,37 +18,31 @@ from localspec.types import NO_TOKENS, Float32Array, LogitRows, Tokens
 
 def legal(requests: Sequence[DraftRequest], drafts: Sequence[Draft]) -> list[Draft]:
     """The drafts without nodes that a request's grammar forbids."""
-    return [
-        draft if request.constraint is None or not len(draft) else _fitting(draft, request.constraint)
-        for request, draft in zip(requests, drafts, strict=True)
-    ]
-
-
-def _fitting(draft: Draft, constraint: Constraint) -> Draft:
-    if draft.probs is not None:  # dropping what was drawn would bias *rejection*; verification refuses it
-        return draft
-    found = paths(draft)
-    nodes = [node for node, path in enumerate(found) if constraint.fits(path) == len(path)]
-    if len(nodes) == len(draft):
-        return draft
-    place = {-1: -1} | {node: index for index, node in enumerate(nodes)}
-    parents = np.array([place[int(draft.parents[node])] for node in nodes], dtype=np.int32)
-    confidence = None if draft.confidence is None else draft.confidence[nodes]
-    origins = tuple(draft.origins[node] for node in nodes) if draft.origins else ()
-    return replace(draft, tokens=draft.tokens[nodes], parents=parents, confidence=confidence, origins=origins)
+    found = []
+    for request, draft in zip(requests, drafts, strict=True):
+        constraint = request.constraint
+        # Dropping nodes that were drawn (`probs`) would bias *rejection*; verification refuses these.
+        if constraint is not None and len(draft) and draft.probs is None:
+            nodes = [node for node, path in enumerate(paths(draft)) if constraint.fits(path) == len(path)]
+            if len(nodes) < len(draft):
+                place = {-1: -1} | {node: index for index, node in enumerate(nodes)}
+                draft = replace(
+                    draft,
+                    tokens=draft.tokens[nodes],
+                    parents=np.array([place[int(draft.parents[node])] for node in nodes], dtype=np.int32),
+                    confidence=None if draft.confidence is None else draft.confidence[nodes],
+                )
+        found.append(draft)
+    return found
 
 
 def masked(rows: LogitRows, draft: Draft, constraint: Constraint) -> tuple[LogitRows, GrammarError | None]:
     """The rows, or copies of them in which tokens that the grammar forbids there have no probability. Row 0 follows the
     last history token, row 1 + i follows node i.
 
-    Returns:
-        The rows, and the error of a node after which the grammar becomes too complex. Such a node's row has no
-        probability at all, so the error counts only if the answer takes the node.
-
-    Raises:
-        GrammarError: the grammar is too complex for row 0.
-    """
+    The error is that of a node after which the grammar becomes too complex. Such a node's row has no probability at
+    all, so the error counts only if the answer takes the node. Raises GrammarError: the grammar is too complex for row
+    0."""
     masks: list[npt.NDArray[np.bool_] | None] = []
     failure: GrammarError | None = None
     for path in [[], *paths(draft)]:

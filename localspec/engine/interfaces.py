@@ -28,8 +28,7 @@ class History:
     """The tokens of one conversation so far: append-only, except for `truncate`.
 
     `epoch` changes when anything but the end changed, so a cache that saw the same epoch needs to look at new
-    tokens only.
-    """
+    tokens only."""
 
     def __init__(self, tokens: Sequence[int] | Tokens = ()) -> None:
         self._buffer = np.array(tokens, dtype=np.int32)
@@ -49,7 +48,6 @@ class History:
         return self._view
 
     def append(self, tokens: Sequence[int] | Tokens) -> None:
-        """Adds tokens at the end."""
         needed = self._length + len(tokens)
         if needed > len(self._buffer):
             grown = np.empty(max(256, 2 * needed), dtype=np.int32)
@@ -59,11 +57,8 @@ class History:
         self._length, self._view = needed, None
 
     def truncate(self, length: int) -> None:
-        """Keeps the first `length` tokens. Views taken before stay as they were.
-
-        Raises:
-            UsageError: `length` is negative or beyond the end.
-        """
+        """Keeps the first `length` tokens. Views taken before stay as they were. Raises UsageError: `length` is
+        negative or beyond the end."""
         if not 0 <= length <= self._length:
             raise UsageError(f"cannot truncate a history of {self._length} tokens to {length}.")
         if length < self._length:
@@ -86,21 +81,14 @@ class Constraint(Protocol):
         """Number of leading tokens of a path that the grammar allows."""
 
     def mask(self, path: Sequence[int]) -> npt.NDArray[np.bool_] | None:
-        """bool[n_vocab], the tokens that may follow an allowed path; None if the answer is over after the path.
-
-        Raises:
-            KernelError: the grammar has become too complex.
-        """
+        """bool[n_vocab], the tokens that may follow an allowed path; None if the answer is over after the path. Raises
+        KernelError: the grammar has become too complex."""
 
     def forced(self) -> Tokens:
         """int32[n], the next tokens where the grammar leaves only one text; often empty."""
 
     def advance(self, token: int) -> None:
-        """Moves the state past a token of the answer.
-
-        Raises:
-            KernelError: the grammar does not allow the token.
-        """
+        """Moves the state past a token of the answer. Raises KernelError: the grammar does not allow the token."""
 
 
 class Price:
@@ -150,7 +138,7 @@ class Request(Options):
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """What a drafter must guess for one slot. It gets the requests of all slots at once, for one batch."""
+    """A guess that a drafter is asked for, in one slot. It gets the requests of all slots at once, for one batch."""
 
     slot: int
     history: History
@@ -166,7 +154,7 @@ class DraftRequest:
     constraint: Constraint | None = None
     """What the answer's grammar lets it say; guesses it forbids are cut off. None = anything."""
     chain: bool = False
-    """Whether the draft must be a chain; drafters that cost nothing obey, whatever their own settings say."""
+    """Whether the draft must be a chain; drafters that cost nothing obey, even if their own settings ask for trees."""
 
     @property
     def needs_probs(self) -> bool:
@@ -174,7 +162,6 @@ class DraftRequest:
         return self.asked.rule is not Rule.COUPLED
 
     def allows(self, name: str) -> bool:
-        """Whether the drafter of that name may guess here."""
         return self.asked.drafter is None or self.asked.drafter == name
 
     def limited(self, nodes: int) -> DraftRequest:
@@ -204,12 +191,6 @@ class Draft:
     """float32[n], any monotone score of each node; never used as a probability by verification."""
     origin: str = ""
     """Name of the drafter that made the draft, for statistics and display."""
-    origins: tuple[str, ...] = ()
-    """Per node, name of the drafter that guessed it, if one drafter went on after another; empty = `origin` for all."""
-
-    def origin_of(self, node: int) -> str:
-        """Name of the drafter that guessed a node."""
-        return self.origins[node] if self.origins else self.origin
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -233,8 +214,7 @@ class Draft:
             return self
         probs = None if self.probs is None else self.probs[:nodes]
         confidence = None if self.confidence is None else self.confidence[:nodes]
-        tokens, parents = self.tokens[:nodes], self.parents[:nodes]
-        return Draft(tokens, parents, probs, confidence, self.origin, self.origins[:nodes])
+        return Draft(self.tokens[:nodes], self.parents[:nodes], probs, confidence, self.origin)
 
 
 EMPTY_DRAFT = Draft()
@@ -254,7 +234,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a drafter taps from the target besides tokens, and what it cannot guess without."""
+    """The states that a drafter taps from the target, and what it cannot guess without."""
 
     hidden_layers: tuple[int, ...] = ()
     """Layers of the target whose hidden states the drafter reads."""
@@ -281,9 +261,8 @@ class Outcome:
 class Drafter(Protocol):
     """Guesses what the target will say. A wrong guess costs time, never correctness.
 
-    Its state is a cache of `History`: it must answer for any history it is handed, whatever it saw before, so
-    edit, regenerate and branch need no protocol of their own.
-    """
+    Its state is a cache of `History`: it must answer for any history it is handed, also after others, so
+    edit, regenerate and branch need no protocol of their own."""
 
     name: str
     needs: Needs
@@ -322,7 +301,7 @@ class Watcher(Protocol):
 
 
 class Vocabulary(Protocol):
-    """What the loop must know of the target's vocabulary."""
+    """The target's vocabulary, as far as the loop asks it."""
 
     end_tokens: frozenset[int]
     """Tokens that end a turn."""
@@ -353,11 +332,8 @@ class Target(Protocol):
         most: int | None = None,
     ) -> int:
         """Reads one chunk towards a cache of all tokens but the last, `prompt_length` of them prompt: at most `most`
-        tokens, wherever the grid is; None = to the next line of the grid. Returns the number of cached tokens.
-
-        Raises:
-            Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached.
-        """
+        tokens, wherever the grid is; None = to the next line of the grid. Returns the number of cached tokens. Raises
+        Cancelled: `cancel`, asked while it runs, said so; chunks that are done stay cached."""
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass over the last token and the draft of every feed; rows per feed: last token, then each node."""
@@ -390,7 +366,7 @@ class Proposal:
 
 
 class Undrafted(Enum):
-    """Why nothing was drafted in a pass, in words for people."""
+    """Why nothing was drafted in a pass, in words for people; `row` is the cost of a further row in plain passes."""
 
     UNTIMED = "a plain pass is timed first"
     NOTHING = "no copy found"
@@ -398,14 +374,10 @@ class Undrafted(Enum):
     PRICE = "a row costs {row:.2f} of a plain pass here"
     LOST = "allowance used up until some guesses are right"
 
-    def said(self, row: float) -> str:
-        """The reason in words; `row` is the cost of a further row in plain passes."""
-        return self.value.format(row=row)
-
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What passes cost beside each other by what a plan knows, for the length of one pass."""
+    """Costs of passes beside each other by what a plan knows, for the length of one pass."""
 
     plain: float
     """Seconds in which plain decoding brings each slot one token, the machine's pace left out: of the unit alone it
@@ -413,7 +385,6 @@ class Curve:
     row: Sequence[float]
     """Seconds by width, the pace included."""
     pace: float
-    """Factor of the machine's pace."""
     width: int
     """Rows of the pass; 0 = there may have been several passes."""
 
@@ -424,7 +395,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a plan reports of a pass that is over."""
+    """A plan's report of a pass that is over."""
 
     plain_seconds: float = 0.0
     """Seconds that plain decoding takes for each token of a slot, as the plan believes: fast passes at once, slow ones
@@ -438,7 +409,7 @@ class Review:
     row: float = 0.0
     """Cost of a further row of the pass, in plain passes; 0 = unknown."""
     curve: Curve | None = None
-    """What passes cost beside each other; None = nothing is known of it."""
+    """Costs of passes beside each other; None = nothing is known of it."""
 
 
 NO_REVIEW = Review()
@@ -456,13 +427,9 @@ class Plan(Protocol):
         """{name of a drafter that is not asked any more: why}."""
 
     def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
-        """The drafts to send in the coming pass.
-
-        Args:
-            target: says which widths are exact and how rows become passes.
-            requests: one per slot that shares the pass; `max_nodes` is what the request itself allows.
-            pending: rows each slot must decode anyway, at least 1.
-        """
+        """The drafts to send in the coming pass, of one request per slot that shares it; `max_nodes` is what the
+        request itself allows. `pending`: rows each slot must decode anyway, at least 1. The target says which widths
+        are exact."""
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         """Learns from a proposal's outcomes, in a pass of `seconds` without drafting; drafters observe them here."""

@@ -2,7 +2,7 @@
 prompt that is still unread.
 
 It knows no drafter, backend or model by name. Plain decoding is the same loop with a plan that drafts nothing,
-so the baseline of every comparison is this very code. Next to read: `interfaces`, then `verify`.
+so the baseline of every comparison is this very code. Next to read: `interfaces`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from localspec.engine.constraint import Minimum, masked
 from localspec.engine.interfaces import (
-    Constraint,
+    ANY_PRICE,
     Draft,
     DraftRequest,
     History,
@@ -29,11 +29,10 @@ from localspec.engine.interfaces import (
     Vocabulary,
 )
 from localspec.engine.slot import TARGET_ORIGIN, Event, FinishReason, Origin, PassRecord, Slot, TextStream, TokenLogProb
-from localspec.engine.stats import Beside, RequestStats, Step
-from localspec.engine.verify import verify
+from localspec.engine.stats import Beside, RequestStats
 from localspec.errors import Cancelled, ContextOverflowError, DecodeError, DeviceError, KernelError, LocalspecError
 from localspec.native import kernels
-from localspec.types import Feed, LogitRows, Noise, Rule, Tokens
+from localspec.types import Feed, LogitRows, Noise, Rule, SamplingParams, Tokens
 
 PASSES_BETWEEN = 5
 """Plain passes that the time between two tokens of an answer may take while a prompt is read: a piece, and a pass."""
@@ -49,19 +48,15 @@ _PASSES_KEPT = 16
 """Number of last passes whose median counts as the pass: it ignores a stall and follows the load."""
 
 
-class Reading:
+class PieceSize:
     """The size of the next piece, from what the last piece and the last passes took."""
 
     def __init__(self, largest: int) -> None:
-        """`largest`: most tokens of a piece."""
         self._largest = largest
-        self._passes: deque[float] = deque(maxlen=_PASSES_KEPT)
+        self.passes: deque[float] = deque(maxlen=_PASSES_KEPT)
+        """Seconds that plain decoding took for each of the last passes."""
         self._token = 0.0
         """Seconds for each token of the last piece; 0 = nothing was read yet."""
-
-    def passed(self, seconds: float) -> None:
-        """Learns what plain decoding takes for a pass now."""
-        self._passes.append(seconds)
 
     def read(self, tokens: int, seconds: float) -> None:
         """Learns what a piece of `tokens` took. A slow one is believed by half: it may have been a stall."""
@@ -71,9 +66,9 @@ class Reading:
 
     def piece(self, beside: bool) -> int:
         """Most tokens of the next piece; `beside`: whether answers are decoded meanwhile."""
-        if not self._token or (beside and not self._passes):
+        if not self._token or (beside and not self.passes):
             return min(FIRST_PIECE, self._largest)
-        plain = median(self._passes or [0.0])
+        plain = median(self.passes or [0.0])
         seconds = (PASSES_BETWEEN - 1) * plain if beside else max(ALONE_SECONDS, ALONE_PASSES * plain)
         least = min(LEAST_PIECE if beside else LEAST_ALONE, self._largest)
         return max(least, int(min(seconds / self._token, self._largest)))
@@ -93,7 +88,7 @@ class Loop:
         self.active: dict[int, Slot] = {}
         self._events: list[Event] = []
         """Events that were made since the last `step` and are not returned yet."""
-        self._reading = Reading(target.grid)
+        self._reading = PieceSize(target.grid)
         self._beside: dict[int, Beside] = {}
         """By number of slots in a pass, how slow passes that draft are beside plain ones."""
 
@@ -105,49 +100,26 @@ class Loop:
         cancel: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Slot:
-        """Gives a free slot to a request; its prompt is read in the steps to come.
-
-        Args:
-            index: of the slot.
-            request: what is asked for.
-            started: perf_counter() when the request arrived; None = now.
-            cancel: says whether the caller wants no more.
-            progress: called after each chunk of the prompt with (tokens cached, tokens to cache).
-
-        Raises:
-            ContextOverflowError: the prompt leaves no room for an answer.
-        """
+        """Gives the free slot of that index to a request; its prompt is read in the steps to come. `started` is
+        perf_counter() when the request arrived; None = now. `cancel` and `progress` as in `Slot`. Raises
+        ContextOverflowError: the prompt leaves no room for an answer."""
         if len(request.prompt) >= self.target.n_ctx:
             raise ContextOverflowError(
                 f"The prompt has {len(request.prompt)} tokens and the context holds {self.target.n_ctx}.",
                 "Shorten it or load the model with a larger context.",
             )
-        now = perf_counter()
-        history = History(request.prompt)
+        now, history = perf_counter(), History(request.prompt)
+        constraint = None if request.grammar is None else request.grammar.fresh()
+        if request.min_tokens:
+            ends = request.stop_tokens | (frozenset() if request.ignore_end else self.vocabulary.end_tokens)
+            constraint = Minimum(request.min_tokens, ends, self.target.n_vocab, constraint)
         stats = RequestStats(prompt_tokens=len(history))
         stats.reused_tokens = self.target.reusable(index, history.tokens, len(history))
-        slot = self.active[index] = Slot(
-            index,
-            request,
-            history,
-            TextStream(request.stop),
-            stats,
-            now if started is None else started,
-            cancel,
-            self._constraint(request),
-            progress,
-            cached=stats.reused_tokens,
-            last_arrival=now,
-        )
+        begun = now if started is None else started
+        slot = Slot(index, request, history, TextStream(request.stop), stats, begun, cancel, constraint, progress)
+        slot.cached, slot.last_arrival = stats.reused_tokens, now
+        self.active[index] = slot
         return slot
-
-    def _constraint(self, request: Request) -> Constraint | None:
-        """The grammar and the minimum length of a request, in the state before the answer's first token."""
-        grammar = None if request.grammar is None else request.grammar.fresh()
-        if not request.min_tokens:
-            return grammar
-        ends = request.stop_tokens | (frozenset() if request.ignore_end else self.vocabulary.end_tokens)
-        return Minimum(request.min_tokens, ends, self.target.n_vocab, grammar)
 
     def step(self) -> list[Event]:
         """Reads a piece of unread prompts, then runs a pass over all slots that decode; returns their events.
@@ -158,7 +130,15 @@ class Loop:
             if slot.cancel():
                 self._end(slot, FinishReason.CANCELLED)
         self._read_prompts()
-        for group in self._groups([slot for slot in self.active.values() if not slot.unread]):
+        exact, rest = self.target.exact_widths, [slot for slot in self.active.values() if not slot.unread]
+        groups: list[list[Slot]] = []
+        while rest:  # under exactness the size of a group that shares a pass is an exact width
+            size = len(rest)
+            while exact is not None and size > 1 and size not in exact:
+                size -= 1
+            groups.append(rest[:size])
+            rest = rest[size:]
+        for group in groups:
             self._pass(group)
         events, self._events = self._events, []
         return events
@@ -184,8 +164,7 @@ class Loop:
         wait for more (`reading`). A piece is a whole chunk where the cache depends on how a prompt is cut.
 
         The prompt with the fewest unread tokens comes first. Tokens that other prompts read meanwhile (`overtaken`)
-        are subtracted from this number, so every prompt gets its turn.
-        """
+        are subtracted from this number, so every prompt gets its turn."""
         if not any(slot.unread for slot in self.active.values()):
             return
         beside = any(not slot.unread for slot in self.active.values())
@@ -232,17 +211,6 @@ class Loop:
         slot.last_arrival = perf_counter()
         slot.stats.prefill_seconds += slot.last_arrival - start
 
-    def _groups(self, slots: list[Slot]) -> list[list[Slot]]:
-        """Groups of slots that share a pass; under exactness a group's size is an exact width."""
-        exact, groups, rest = self.target.exact_widths, [], slots
-        while rest:
-            size = len(rest)
-            while exact is not None and size > 1 and size not in exact:
-                size -= 1
-            groups.append(rest[:size])
-            rest = rest[size:]
-        return groups
-
     def _pass(self, slots: list[Slot]) -> None:
         start = perf_counter()
         lengths = {slot.index: len(slot.history) for slot in slots}
@@ -264,8 +232,8 @@ class Loop:
                 verdict = verify(
                     seen, draft, slot.request.sampling, slot.history.tokens, request.noise, slot.request.rule
                 )
-                told = seen if slot.request.drawn_log_probs else slot_rows
-                events.append(self._emit(slot, told, draft, verdict, request.noise))
+                shown = seen if slot.request.drawn_log_probs else slot_rows
+                events.append(self._emit(slot, shown, draft, verdict, request.noise))
             except KernelError as error:
                 slot.failure, slot.finish = failure or error, FinishReason.ERROR
                 events.append(Event(slot.index, "", (), (), (), slot.finish, slot.stats))
@@ -274,25 +242,26 @@ class Loop:
         passed = perf_counter()
         review = self.plan.learn(proposal, outcomes, passed - drafted)
         learned = perf_counter()
-        seconds, said = learned - start, {outcome.slot: outcome for outcome in outcomes}
+        seconds, said = learned - start, {one.slot: one for one in outcomes}
         for event in events:
-            event.record = _record(said.get(event.slot), width, seconds)
+            if (outcome := said.get(event.slot)) is not None:
+                event.record = PassRecord.of(outcome, width, seconds)
         self._events += events
         for slot in slots:
             if slot.finish is not None:
                 self._release(slot)  # last: it may decode, and then the rows are gone
         end = perf_counter()
-        self._reading.passed(review.plain_seconds or end - start)
+        self._reading.passes.append(review.plain_seconds or end - start)
         planned = drafted - asked + learned - passed
-        step = Step(review.curve, review.plain, end - start - planned, end - start) if review.curve else None
+        beside = self._beside.setdefault(len(slots), Beside())
         for slot in slots:
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
-            if step is not None:
-                beside = self._beside.setdefault(len(slots), Beside())
-                slot.comparison.add(step, beside, len(slot.history) - lengths[slot.index])
+            if review.curve is not None:
+                brought = len(slot.history) - lengths[slot.index]
+                slot.comparison.add(review, end - start - planned, end - start, beside, brought)
                 if slot.finish is not None or end >= slot.compared + COMPARED_EVERY:
                     slot.compared = end
                     stats.compare(*slot.comparison.totals())
@@ -308,18 +277,8 @@ class Loop:
                 nodes = min(nodes, left - 1)  # the pass brings the next token by itself
             if slot.request.max_draft_tokens is not None:
                 nodes = min(nodes, slot.request.max_draft_tokens)
-            requests.append(
-                DraftRequest(
-                    slot.index,
-                    slot.history,
-                    nodes,
-                    nodes,
-                    slot.request,
-                    slot.noise(),
-                    room=room,
-                    constraint=slot.constraint,
-                )
-            )
+            rest = (slot.request, slot.noise(), ANY_PRICE, room, slot.constraint)
+            requests.append(DraftRequest(slot.index, slot.history, nodes, nodes, *rest))
         return requests
 
     def _decode(
@@ -358,8 +317,7 @@ class Loop:
     def _emit(self, slot: Slot, rows: LogitRows, draft: Draft, verdict: Verdict, noise: Noise) -> Event:
         path: list[int] = verdict.accepted.tolist()
         tokens = [int(draft.tokens[node]) for node in path] + [verdict.next_token]
-        guessers = [draft.origin_of(node) for node in path]
-        origins = [Origin(name, depth) for depth, name in enumerate(guessers, 1)] + [TARGET_ORIGIN]
+        origins = [Origin(draft.origin, depth) for depth in range(1, len(path) + 1)] + [TARGET_ORIGIN]
         kept, text, finish = self._until_stop(slot, tokens)
         slot.history.append(tokens[:kept])
         now = perf_counter()
@@ -369,7 +327,7 @@ class Loop:
         else:
             stats.gaps.append(now - slot.last_arrival)
         slot.last_arrival = now
-        stats.add_pass(draft.origins or [draft.origin] * len(draft), guessers, kept)
+        stats.add_pass(draft.origin, len(draft), len(path), kept)
         log_probs = self._log_probs(slot, rows, [-1, *path], tokens[:kept], noise)
         slot.finish = finish
         return Event(slot.index, text, tuple(tokens[:kept]), tuple(origins[:kept]), log_probs, finish, stats)
@@ -419,7 +377,6 @@ class Loop:
         return tuple(found)
 
     def _end(self, slot: Slot, finish: FinishReason) -> None:
-        """Ends a slot between passes."""
         slot.finish = finish
         slot.stats.compare(*slot.comparison.totals())
         self._events.append(Event(slot.index, slot.text.finish(), (), (), (), finish, slot.stats))
@@ -440,20 +397,18 @@ class Loop:
         self.target.forget(slot.index, keep=self.target.reusable(slot.index, tokens, prompt_length))
 
 
-def _record(outcome: Outcome | None, width: int, seconds: float) -> PassRecord | None:
-    if outcome is None:
-        return None
-    draft, verdict = outcome.draft, outcome.verdict
-    return PassRecord(
-        draft.origin if len(draft) else "",
-        tuple(draft.tokens.tolist()),
-        tuple(draft.parents.tolist()),
-        tuple(verdict.accepted.tolist()),
-        verdict.next_token,
-        width,
-        seconds,
-        draft.origins,
+def verify(
+    rows: LogitRows, draft: Draft, sampling: SamplingParams, history: Tokens, noise: Noise, rule: Rule
+) -> Verdict:
+    """A draft (a chain for *block*) and the target's rows in, a `Verdict` out: which of the draft the target would have
+    said itself, and what it says next. A pure function: its randomness is named by `noise`.
+
+    Row 0 follows the last of `history`, int32[n], row 1 + i follows node i; the next position is n. `noise.round` must
+    be n unless the rule is *coupled*."""
+    accepted, next_token = kernels.verify(
+        rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule
     )
+    return Verdict(accepted, next_token)
 
 
 def _drawn(rows: LogitRows, row: int, token: int, request: Request, before: Tokens, noise: Noise) -> TokenLogProb:

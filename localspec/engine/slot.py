@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from localspec.engine.interfaces import Constraint, History, Request
+from localspec.engine.interfaces import Constraint, History, Outcome, Request
 from localspec.engine.stats import Comparison, RequestStats
 from localspec.errors import LocalspecError
 from localspec.types import Noise, Rule
@@ -18,8 +18,7 @@ class TextStream:
     """Decodes token bytes and watches for stop strings across token boundaries.
 
     Text that could still turn out to be the beginning of a stop string is held back until that is known. Bytes that
-    are no UTF-8 become U+FFFD, as in every other engine.
-    """
+    are no UTF-8 become U+FFFD, as in every other engine."""
 
     def __init__(self, stop: tuple[str, ...] = ()) -> None:
         self._stop = stop
@@ -40,7 +39,6 @@ class TextStream:
         return self._check(text)
 
     def finish(self) -> str:
-        """The rest, when no more tokens come."""
         if self.stopped:
             return ""
         text = self._held + self._decoder.decode(b"", final=True)
@@ -78,11 +76,8 @@ class FinishReason(str, Enum):
     STOP = "stop"
     """The model ended its turn, or a stop string came."""
     LENGTH = "length"
-    """`max_tokens` was reached."""
     CONTEXT = "context"
-    """The context is full."""
     CANCELLED = "cancelled"
-    """The caller stopped it."""
     ERROR = "error"
     """The engine failed; the generation raises the error."""
 
@@ -116,7 +111,7 @@ class PassRecord(NamedTuple):
     """One pass of a slot: the draft, the verdict, the width and the seconds, for display."""
 
     drafter: str
-    """Name of the drafter that guessed, the first one if several did; "" = no draft."""
+    """Name of the drafter that guessed; "" = no draft."""
     guesses: tuple[int, ...]
     """Tokens of the draft's nodes, in the order they were sent."""
     parents: tuple[int, ...]
@@ -130,10 +125,15 @@ class PassRecord(NamedTuple):
     seconds: float
     """Time of drafting, verifying and host work together, over all slots that shared the pass."""
     drafters: tuple[str, ...] = ()
-    """Per node, name of the drafter that guessed it, if several did; empty = `drafter` guessed all."""
+    """Per node, name of the drafter that guessed it, in answers of older versions; empty = `drafter` guessed all."""
+
+    @classmethod
+    def of(cls, outcome: Outcome, width: int, seconds: float) -> PassRecord:
+        draft, verdict = outcome.draft, outcome.verdict
+        nodes = tuple(draft.tokens.tolist()), tuple(draft.parents.tolist()), tuple(verdict.accepted.tolist())
+        return cls(draft.origin if nodes[0] else "", *nodes, verdict.next_token, width, seconds)
 
     def drafter_of(self, node: int) -> str:
-        """Name of the drafter that guessed a node."""
         return self.drafters[node] if self.drafters else self.drafter
 
 
@@ -175,7 +175,6 @@ class Slot:
     progress: Callable[[int, int], None] | None = None
     """Called after each chunk of the prompt with (tokens cached, tokens to cache)."""
     cached: int = 0
-    """Tokens of the prompt that are in the cache."""
     said: int = 0
     """Number of answer tokens that are read like the prompt, since a target whose device failed generated them."""
     overtaken: int = 0

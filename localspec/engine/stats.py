@@ -40,7 +40,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 def kept_comparison(stats: Mapping[str, Any]) -> tuple[float, float]:
     """(plain, compared) seconds of a kept answer (`RequestStats.as_dict`, perhaps of an older version): equal where
-    nothing was drafted, whatever was estimated; zeros where plain decoding's time is not known."""
+    nothing was drafted, even if more was estimated; zeros where plain decoding's time is not known."""
     spent = sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
     if stats.get("drafted") == 0:
         return spent, spent
@@ -64,7 +64,6 @@ class RequestStats:
     generated: int = 0
     passes: int = 0
     draft_passes: int = 0
-    """Passes that carried a draft."""
     drafted: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
@@ -76,7 +75,6 @@ class RequestStats:
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    """Time of the target's passes."""
     host_seconds: float = 0.0
     """Everything else between two passes: kernels, bookkeeping, text."""
     plain_seconds: float = 0.0
@@ -135,7 +133,7 @@ class RequestStats:
         found = self.undrafted.copy()
         if found[Undrafted.UNLIKELY] < ENOUGH_UNLIKELY:  # a copy so short that it says nothing yet
             found[Undrafted.NOTHING] += found.pop(Undrafted.UNLIKELY, 0)
-        return [(why.said(self.row_cost), passes) for why, passes in found.most_common() if passes]
+        return [(why.value.format(row=self.row_cost), passes) for why, passes in found.most_common() if passes]
 
     @property
     def undrafted_reason(self) -> str:
@@ -150,37 +148,38 @@ class RequestStats:
     def itl_p99_seconds(self) -> float:
         return percentile(self.gaps, 0.99)
 
-    def add_pass(self, drafted: Sequence[str], accepted: Sequence[str], generated: int) -> None:
-        """Counts one pass by the drafters that guessed each node and each accepted node, and the tokens emitted, the
-        next token included."""
+    def add_pass(self, drafter: str, drafted: int, accepted: int, generated: int) -> None:
+        """Counts one pass by the nodes that a drafter guessed, those accepted, and the tokens emitted, the next token
+        included."""
         self.passes += 1
         self.generated += generated
         if not drafted:
             return
         self.draft_passes += 1
-        self.drafted += len(drafted)
-        self.accepted += len(accepted)
-        self.accepted_histogram[len(accepted)] += 1
-        self.drafted_by_drafter.update(drafted)
-        self.accepted_by_drafter.update(dict.fromkeys(drafted, 0))  # who was never right is named, too
-        self.accepted_by_drafter.update(accepted)
-        self.accepted_per_position += [0] * (len(accepted) - len(self.accepted_per_position))
-        for depth in range(len(accepted)):
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_histogram[accepted] += 1
+        self.drafted_by_drafter[drafter] += drafted
+        self.accepted_by_drafter[drafter] += accepted  # one that was never right is named, too
+        self.accepted_per_position += [0] * (accepted - len(self.accepted_per_position))
+        for depth in range(accepted):
             self.accepted_per_position[depth] += 1
 
     def review(self, review: Review) -> None:
-        """Adds a plan's review of a pass."""
         self.guarded_passes += review.guarded
         if review.undrafted is not None:
             self.undrafted[review.undrafted] += 1
         self.row_cost = review.row or self.row_cost
 
     def compare(self, plain: float, tokens: int, seconds: float) -> None:
-        """What plain decoding takes for `tokens` that took `seconds`."""
         self.plain_seconds, self.compared, self.compared_seconds = plain, tokens, seconds
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, names as in the glossary."""
+
+        def rounded(digits: int, *names: str) -> dict[str, float]:
+            return {name: round(getattr(self, name), digits) for name in names}
+
         return {
             "prompt_tokens": self.prompt_tokens,
             "reused_tokens": self.reused_tokens,
@@ -189,30 +188,21 @@ class RequestStats:
             "draft_passes": self.draft_passes,
             "drafted": self.drafted,
             "accepted": self.accepted,
-            "acceptance_rate": round(self.acceptance_rate, 4),
-            "mean_accepted_tokens": round(self.mean_accepted_tokens, 4),
-            "mean_accepted_length": round(self.mean_accepted_length, 4),
-            "tokens_per_pass": round(self.tokens_per_pass, 4),
+            **rounded(4, "acceptance_rate", "mean_accepted_tokens", "mean_accepted_length", "tokens_per_pass"),
             "accepted_per_position": list(self.accepted_per_position),
             "accepted_histogram": {str(k): v for k, v in sorted(self.accepted_histogram.items())},
             "accepted_by_drafter": dict(self.accepted_by_drafter),
             "drafted_by_drafter": dict(self.drafted_by_drafter),
-            "ttft_seconds": round(self.ttft_seconds, 6),
-            "itl_p50_seconds": round(self.itl_p50_seconds, 6),
-            "itl_p99_seconds": round(self.itl_p99_seconds, 6),
-            "tokens_per_second": round(self.tokens_per_second, 3),
-            "prefill_seconds": round(self.prefill_seconds, 6),
-            "draft_seconds": round(self.draft_seconds, 6),
-            "verify_seconds": round(self.verify_seconds, 6),
-            "host_seconds": round(self.host_seconds, 6),
-            "plain_seconds": round(self.plain_seconds, 6),
+            **rounded(6, "ttft_seconds", "itl_p50_seconds", "itl_p99_seconds"),
+            **rounded(3, "tokens_per_second"),
+            **rounded(6, "prefill_seconds", "draft_seconds", "verify_seconds", "host_seconds", "plain_seconds"),
             "compared_tokens": self.compared,
-            "compared_seconds": round(self.compared_seconds, 6),
-            "estimated_speedup": round(self.estimated_speedup, 4),
+            **rounded(6, "compared_seconds"),
+            **rounded(4, "estimated_speedup"),
             "guarded_passes": self.guarded_passes,
             "undrafted_passes": {why.name.lower(): passes for why, passes in self.undrafted.most_common()},
             "undrafted_reason": self.undrafted_reason,
-            "row_cost": round(self.row_cost, 4),
+            **rounded(4, "row_cost"),
             "exact": self.exact,
         }
 
@@ -251,24 +241,10 @@ class Beside:
 
 
 @dataclass(slots=True)
-class Step:
-    """One pass, with all that a slot waits for."""
-
-    curve: Curve
-    plain: bool
-    """Whether it was plain decoding: nothing was sent, whether drafters were asked or not."""
-    seconds: float
-    """Of everything but planning and drafting."""
-    spent: float
-    """Of everything."""
-
-
-@dataclass(slots=True)
 class _Part:
     """The passes of an answer with one number of slots."""
 
     curve: Curve
-    """Of the last of them."""
     passes: int = 0
     """Plain ones."""
     seconds: float = 0.0
@@ -282,19 +258,6 @@ class _Part:
     """Tokens of passes that drafted."""
     widths: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Of passes that drafted, by width: their number and their seconds."""
-
-    def add(self, step: Step, tokens: int) -> None:
-        self.curve = step.curve
-        if step.plain:
-            self.passes += 1
-            self.seconds += step.seconds
-            self.late += (step.seconds - self.late) / min(self.passes, ENOUGH_PASSES // 2)
-        elif step.curve.width:
-            count, seconds = self.widths.get(step.curve.width, (0, 0.0))
-            self.widths[step.curve.width] = count + 1, seconds + step.seconds
-        self.tokens += tokens
-        self.spent += step.spent
-        self.wanted += 0 if step.plain else tokens
 
     def usual(self, beside: Beside) -> float:
         """Seconds of a plain pass; 0 = not known."""
@@ -312,16 +275,31 @@ class Comparison:
     def __init__(self) -> None:
         self._parts: dict[Beside, _Part] = {}
 
-    def add(self, step: Step, beside: Beside, tokens: int) -> None:
-        """Takes in a pass that brought `tokens`. `beside` is of as many slots as shared it, and learns from it."""
+    def add(self, review: Review, seconds: float, spent: float, beside: Beside, tokens: int) -> None:
+        """Takes in a reviewed pass that brought `tokens` and took `seconds` but for planning and drafting, `spent` with
+        these. `beside` is of as many slots as shared it, and learns from it."""
+        curve = review.curve
+        if curve is None:
+            return
         part = self._parts.get(beside)
         if part is None:
-            part = self._parts[beside] = _Part(step.curve)
-        part.add(step, tokens)
+            part = self._parts[beside] = _Part(curve)
+        part.curve = curve
+        part.tokens += tokens
+        part.spent += spent
+        if review.plain:
+            part.passes += 1
+            part.seconds += seconds
+            part.late += (seconds - part.late) / min(part.passes, ENOUGH_PASSES // 2)
+        else:
+            part.wanted += tokens
+            if curve.width:
+                count, before = part.widths.get(curve.width, (0, 0.0))
+                part.widths[curve.width] = count + 1, before + seconds
         if 2 * part.passes >= ENOUGH_PASSES:
             beside.known = True
-            if not step.plain and step.curve.width:
-                beside.learn(step.curve.width, step.seconds / part.late)
+            if not review.plain and curve.width:
+                beside.learn(curve.width, seconds / part.late)
 
     def totals(self) -> tuple[float, int, float]:
         """(seconds that plain decoding takes, tokens, seconds taken) of passes that can be compared; zeros where

@@ -37,7 +37,6 @@ class Usual:
         self.seconds, self._samples = 0.0, -CONVINCING_STREAK
 
     def add(self, seconds: float) -> None:
-        """Adds a sample."""
         self._samples += 1
         if self._samples > 0:
             limited = min(seconds, CONVINCING_STREAK * self.seconds) if self.seconds else seconds
@@ -89,11 +88,8 @@ class Table:
 
     @classmethod
     def from_json(cls, data: Any) -> Table:
-        """The table that `dataclasses.asdict` and json.dump have stored.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is something else.
-        """
+        """The table that `dataclasses.asdict` and json.dump have stored. Raises ValueError, TypeError, KeyError: it is
+        something else."""
         rates, trials = [float(one) for one in data["rates"]], [float(one) for one in data["trials"]]
         sound = all(0.0 <= one <= 1.0 for one in rates) and all(1.0 <= one <= MOST_TRIALS for one in trials)
         found = cls(rates, trials, float(data["breadth"]))
@@ -147,7 +143,6 @@ class Tracker:
 
 
 def cell_of(confidence: float) -> int:
-    """Index of the cell for a confidence."""
     if confidence < 1.0:
         return int(PROBABILITY_CELLS * confidence) if confidence > 0.0 else 0
     return min(PROBABILITY_CELLS - 1 + int(min(confidence, CONFIDENCE_CELLS)), CONFIDENCE_CELLS - 1)
@@ -166,17 +161,13 @@ class DraftPrice(Price):
     With reach[i] = probability that the first i guesses are all accepted (from the confidences so far), a draft of m
     nodes is worth sum(reach[1..m]) - rate * (pass_seconds[m] - pass_seconds[0]) tokens. After level k the guesses to
     come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. All
-    lengths are compared, not the next node alone: after a bad width a good one may follow.
-    """
+    lengths are compared, not the next node alone: after a bad width a good one may follow."""
 
     rate: float
-    """Tokens that a second must bring (`Pass.rate`)."""
     pass_seconds: Sequence[float]
     """By nodes sent, 0 included; infinity where no pass of that width may run."""
     level_seconds: float
-    """Seconds that the drafter takes for one more level."""
     probability: Callable[[float], float]
-    """From a node's confidence, the probability that it is accepted if its parent is."""
     typical: Sequence[float]
     """By depth - 1, the probability of acceptance before the confidence is known."""
 
@@ -214,7 +205,6 @@ class Candidate:
     levels: int = 0
     """Levels of a promise; 0 = a drawn draft."""
     breadth: float = 1.0
-    """Nodes a level of a promise."""
     optimism: float = 0.0
     """Standard errors added to the learned acceptance of a promise."""
 
@@ -226,7 +216,7 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Choice:
+class DraftChoice:
     """The drafts to send in a pass, and their worth."""
 
     value: float
@@ -247,13 +237,13 @@ def weigh(
     floor: float = 0.0,
     only: int = 0,
     again: float = 0.0,
-) -> Choice:
+) -> DraftChoice:
     """The drafts, at most one for each of the `places`, and the number of nodes of the highest value, above `floor`.
     `prices` are seconds of the pass by nodes sent, infinity where it may not run; `rate` is what a second must bring
     in tokens. `only` leaves one number of nodes, and `again` is what a node costs that is accepted beside the main
     chain."""
     gains = [_promised(one, len(prices)) if one.levels else _gains(one, again) for one in candidates]
-    best = Choice(floor, 0, [-1] * places)
+    best = DraftChoice(floor, 0, [-1] * places)
     for nodes in (only,) if only else range(1, min(max(map(len, gains), default=1), len(prices))):
         total, picks = 0.0, [-1] * places
         most = [0.0] * places
@@ -270,7 +260,7 @@ def weigh(
             total += brought
         value = total - rate * (prices[nodes] - prices[0])
         if total > 0.0 and value > best.value:
-            best = Choice(value, nodes, picks, total)
+            best = DraftChoice(value, nodes, picks, total)
     return best
 
 

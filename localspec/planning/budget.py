@@ -9,8 +9,10 @@ guesses that were drawn, not sent, and right. So
 
     time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + 1 + credit(tokens) plain passes,
 
-and readings of prompts that did not pay back (see `passes`). Of a pass that took longer than was feared one plain pass
-counts over the feared. Each answer has its own budget: neither savings nor losses of one answer count in the next.
+where credit(tokens) = floor(log2(1 + tokens / CONVINCING_STREAK)), since each credit takes twice as many right guesses
+as the one before, and readings of prompts that did not pay back (see `passes`). Of a pass that took longer than was
+feared one plain pass counts over the feared. Each answer has its own budget: neither savings nor losses of one answer
+count in the next.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ _most_saved = LOOK_SHARE * MOST_BETWEEN_LOOKS
 
 @dataclass(slots=True)
 class Credit:
-    """What answers were lent and have not earned back, in plain passes; all answers owe it together."""
+    """Loans of answers that are not earned back, in plain passes; all answers owe them together."""
 
     debt: float = 0.0
 
 
 class Budget:
-    """What an answer may still lose by wrong guesses, in plain passes."""
+    """The loss by wrong guesses that an answer may still make, in plain passes."""
 
     def __init__(self, credit: Credit | None = None) -> None:
         self.passes = LOSS_PASSES
@@ -62,11 +64,6 @@ class Budget:
         self._credit.debt -= repaid
         self.passes += saved - repaid
 
-    def pay(self, passes: float) -> None:
-        """Pays for a look out of what guesses have saved."""
-        self.passes -= passes
-        self.gained = max(0.0, self.gained - passes)
-
     def heard(self, said: Sequence[int], sent: int) -> None:
         """Compares the guess that was not sent with the tokens of a pass in which a draft of `sent` nodes was sent."""
         if sent:
@@ -82,7 +79,7 @@ class Budget:
     def lend(self, prices: Sequence[float], plain: float) -> None:
         """Lends what right guesses have earned that were not sent: at most one plain pass, at most what a send of them
         would have saved. They count no more. Each plain pass of debt doubles the number of right guesses that the next
-        credit needs, so n tokens leave a debt of `credit(n)` at most. `prices` by nodes and `plain` are in seconds."""
+        credit needs. `prices` by nodes and `plain` are in seconds."""
         if self.streak < CONVINCING_STREAK * 2.0**self._credit.debt:
             return
         nodes = min(self.streak, len(prices) - 1)
@@ -94,12 +91,6 @@ class Budget:
         self.streak = 0 if lent else self.streak
 
 
-def credit(tokens: int) -> float:
-    """Most plain passes of debt in an answer of so many tokens: the k-th credit comes after CONVINCING_STREAK * 2^(k-1)
-    tokens more."""
-    return math.floor(math.log2(1.0 + tokens / CONVINCING_STREAK))
-
-
 @dataclass(slots=True, eq=False)
 class Served:
     """A request from its first pass to its last."""
@@ -108,7 +99,6 @@ class Served:
     start: int
     """Number of tokens in the history before the first pass."""
     trackers: list[Tracker]
-    """Acceptance in this request, one tracker per drafter."""
     budget: Budget
     promising: bool = False
     """Whether the last pass brought more than one token, or guesses that were not sent are right: a copy goes on."""

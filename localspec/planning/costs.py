@@ -1,4 +1,4 @@
-"""What passes and drafts cost on this machine, and all else that is known of a pair of models.
+"""Costs of passes and drafts on this machine, and all else that is known of a pair of models.
 
 One curve serves for all widths and cached lengths, learned from every pass. It begins as a table: an estimate from the
 model's header, or what was timed beforehand. Three numbers adapt it: the machine's pace, what further rows cost, and
@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,7 @@ class DraftCosts:
     """Seconds a drafter takes: for a level of a draft, all slots in one batch, and for a token it must read before it
     can guess.
 
-    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything.
-    """
+    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything."""
 
     def __init__(
         self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False
@@ -46,7 +46,6 @@ class DraftCosts:
         `estimated`: no draft was timed yet."""
         self._levels, self.read_seconds = dict(levels or {}), read_seconds
         self.timed = bool(levels) and not estimated
-        """Whether any draft was timed."""
         self._timed_reading = not estimated
 
     def level(self, slots: int) -> float:
@@ -74,16 +73,11 @@ class DraftCosts:
             self.timed = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for json.dump."""
         return {"levels": {str(slots): seconds for slots, seconds in self._levels.items()}, "read": self.read_seconds}
 
     @classmethod
     def from_json(cls, data: Any) -> DraftCosts:
-        """Inverse of `to_json`.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes.
-        """
+        """Inverse of `to_json`. Raises ValueError, TypeError, KeyError, AttributeError: not what `to_json` makes."""
         levels = {int(slots): float(seconds) for slots, seconds in data["levels"].items()}
         read = float(data["read"])
         if not (0.0 <= read < math.inf and all(0.0 < one < math.inf for one in levels.values())):
@@ -97,61 +91,6 @@ def _followed(known: float, seconds: float) -> float:
         return seconds or known
     surprise = min(MOST_LOG_SURPRISE, max(-MOST_LOG_SURPRISE, math.log(seconds / known)))
     return known * (1.0 + LEARNING_RATE * surprise)
-
-
-class CostTable:
-    """Costs that were estimated from a model's header, or timed beforehand.
-
-    A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
-    proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
-    after the last they grow as between the last two.
-    """
-
-    def __init__(self, table: Mapping[int, Mapping[int, float]]) -> None:
-        """`table`: {cached length: {width: seconds}}; may be empty."""
-        self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
-        self._lengths = list(self._table) or [0]
-        self._rows: list[Float64Array] = []
-        """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
-        self.widest = 0
-        """Widest pass that can be asked for."""
-        self.widen(max((max(row) for row in self._table.values()), default=1))
-
-    def __bool__(self) -> bool:
-        return bool(self._table)
-
-    def widen(self, widest: int) -> None:
-        """Extends the table to passes of `widest` rows."""
-        self.widest = widest
-        self._rows = [np.zeros(widest + 1) for _ in self._lengths]
-        known = sorted({width for row in self._table.values() for width in row})
-        for width in range(1, widest + 1) if known else ():
-            source = next((one for one in known if one >= width), known[-1])
-            points = [(length, row[source]) for length, row in self._table.items() if source in row]
-            at, seconds = zip(*points, strict=True)
-            for row, found in zip(self._rows, np.interp(self._lengths, at, seconds), strict=True):
-                row[width] = max(1.0, width / source) * found
-        for row in self._rows:
-            row[0] = row[1]
-
-    def row(self, length: int) -> Float64Array:
-        """float64[1 + widest], seconds by width with `length` tokens cached."""
-        low, share = self._place(length)
-        return self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
-
-    def seconds(self, width: int, length: int) -> float:
-        """Seconds of one pass."""
-        low, share = self._place(length)
-        one = float(self._rows[low][width])
-        return one + share * (float(self._rows[low + 1][width]) - one) if share else one
-
-    def _place(self, length: int) -> tuple[int, float]:
-        """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
-        lengths = self._lengths
-        low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
-        if low < 0:
-            return 0, 0.0
-        return low, (length - lengths[low]) / (lengths[low + 1] - lengths[low])
 
 
 PASS_NOISE = 0.08
@@ -188,7 +127,6 @@ _SINGLE_WIDTHS = 16
 
 
 def _group(width: int) -> int:
-    """Index of a width's deviation."""
     single = _SINGLE_WIDTHS
     return width - 1 if width <= single else single - 1 + math.ceil(2.0 * math.log2(width / single))
 
@@ -231,7 +169,11 @@ class _Expected:
 
 
 class PassCosts:
-    """Seconds of a pass by width and cached length."""
+    """Seconds of a pass by width and cached length.
+
+    A width that is not in the table costs as much as the next wider one of the table; beyond the widest, cost grows in
+    proportion to rows. Between lengths seconds are interpolated linearly. Before the first length they are constant;
+    after the last they grow as between the last two."""
 
     def __init__(
         self,
@@ -241,14 +183,11 @@ class PassCosts:
         estimated: bool = False,
         prompt_row: float = 0.0,
     ) -> None:
-        """
-        Args:
-            table: {cached length: {width: seconds}}; may be empty.
-            plain: width of plain decoding's passes.
-            estimated: no pass has run yet: only ratios count, and they may be far off.
-            prompt_row: what a row of a prompt costs, of a row of a pass that decodes; 0 = prompts say nothing.
-        """
-        self._table, self._plain, self._prompt_row = CostTable(table or {}), plain, prompt_row
+        """`table`: {cached length: {width: seconds}}; may be empty. `plain`: width of plain decoding's passes.
+        `estimated`: no pass has run yet: only ratios count, and they may be far off. `prompt_row`: what a row of a
+        prompt costs, of a row of a pass that decodes; 0 = prompts say nothing."""
+        self._plain, self._prompt_row = plain, prompt_row
+        self._tabulate(table or {}, max((max(row) for row in (table or {}).values() if row), default=1))
         doubts = np.array([2.0, *_first[:_widths]]) * (1.0 if estimated else MEASURED_SHARE)
         self._prior = doubts[_widths] ** 2 * _alike()
         self._beliefs: Float64Array = np.zeros(_widths + _groups)
@@ -274,20 +213,41 @@ class PassCosts:
 
     # -- what is believed -------------------------------------------------------------------------------------------
 
-    @property
-    def known(self) -> bool:
-        """Whether anything was estimated or timed."""
-        return bool(self._table)
+    def _tabulate(self, table: Mapping[int, Mapping[int, float]], widest: int) -> None:
+        """Takes in a table, for passes of at most `widest` rows."""
+        self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
+        self.known, self.widest = bool(self._table), widest
+        self._lengths = list(self._table) or [0]
+        self._rows = [np.zeros(widest + 1) for _ in self._lengths]
+        """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
+        known = sorted({width for row in self._table.values() for width in row})
+        for width in range(1, widest + 1) if known else ():
+            source = next((one for one in known if one >= width), known[-1])
+            points = [(length, row[source]) for length, row in self._table.items() if source in row]
+            at, seconds = zip(*points, strict=True)
+            for row, found in zip(self._rows, np.interp(self._lengths, at, seconds), strict=True):
+                row[width] = max(1.0, width / source) * found
+        for row in self._rows:
+            row[0] = row[1]
+
+    def _place(self, length: int) -> tuple[int, float]:
+        """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
+        lengths = self._lengths
+        low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
+        if low < 0:
+            return 0, 0.0
+        return low, (length - lengths[low]) / (lengths[low + 1] - lengths[low])
+
+    def _stated(self, width: int, length: int) -> float:
+        """Seconds by the table."""
+        low, share = self._place(length)
+        one = float(self._rows[low][width])
+        return one + share * (float(self._rows[low + 1][width]) - one) if share else one
 
     @property
     def timed(self) -> Set[int]:
         """Widths of which passes were timed, in this run or an earlier one."""
         return self._weights.keys()
-
-    @property
-    def widest(self) -> int:
-        """Widest pass that can be asked for."""
-        return self._table.widest
 
     @property
     def pace(self) -> float:
@@ -297,7 +257,7 @@ class PassCosts:
     def widen(self, widest: int) -> None:
         """Passes of up to so many rows can be asked for, too."""
         if widest > self.widest:
-            self._table.widen(widest)
+            self._tabulate(self._table, widest)
 
     def seconds(self, width: int, length: int) -> float:
         """Seconds of one pass."""
@@ -324,9 +284,10 @@ class PassCosts:
         return self.pace * self._unpaced[1]
 
     def _over_plain(self, length: int) -> tuple[list[float], list[float]]:
-        """What `rows` returns, divided by the seconds of a plain pass."""
+        """`rows` divided by the seconds of a plain pass."""
         plain, places, covariance = self._plain, _places[: self.widest + 1], self._covariance
-        table = self._table.row(length)
+        low, share = self._place(length)
+        table = self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
         one, further = self._one(length), math.exp(self._beliefs[_rows]) * (table - table[1])
         whole = one + further
         seconds = np.maximum.accumulate(whole * np.exp(self._beliefs[places]))
@@ -343,30 +304,18 @@ class PassCosts:
 
     def _one(self, length: int) -> float:
         """Seconds of one row from the table, the cost of the cached length scaled by its belief."""
-        empty = self._table.seconds(1, 0)
-        return empty + math.exp(self._beliefs[_length]) * (self._table.seconds(1, length) - empty)
+        empty = self._stated(1, 0)
+        return empty + math.exp(self._beliefs[_length]) * (self._stated(1, length) - empty)
 
     def _expected(self, length: int, further: float, own: int = 0) -> _Expected:
         """Expected pass whose rows after the first take `further` seconds in the table."""
         one, more = self._one(length), math.exp(self._beliefs[_rows]) * further
         value = float(self._beliefs[_pace]) + math.log(one + more) + (float(self._beliefs[own]) if own else 0.0)
-        return _Expected(value, more / (one + more), (one - self._table.seconds(1, 0)) / (one + more), own)
+        return _Expected(value, more / (one + more), (one - self._stated(1, 0)) / (one + more), own)
 
     def _of_width(self, width: int, length: int) -> _Expected:
-        further = self._table.seconds(width, length) - self._table.seconds(1, length)
+        further = self._stated(width, length) - self._stated(1, length)
         return self._expected(length, further, int(_places[width]))
-
-    def _of_prompt(self, rows: int, length: int) -> _Expected:
-        """Expected pass over `rows` tokens of a prompt. On average a row sees half of the others."""
-        middle, widest = length + rows // 2, self.widest
-        row = (self._table.seconds(widest, middle) - self._table.seconds(1, middle)) / max(1, widest - 1)
-        return self._expected(middle, self._prompt_row * (rows - 1) * row)
-
-    def _of_ratio(self, width: int) -> _Expected:
-        """Expected ratio of a pass of this width to a pass of one row."""
-        found, one = self._of_width(width, KEPT_AT_LENGTH), self._of_width(1, KEPT_AT_LENGTH)
-        value = found.log_seconds - one.log_seconds
-        return _Expected(value, found.rows - one.rows, found.length - one.length, found.own, pace=0.0)
 
     # -- what passes say --------------------------------------------------------------------------------------------
 
@@ -376,8 +325,7 @@ class PassCosts:
         if not (1 <= width <= self.widest and 0.0 < seconds < math.inf):
             return
         if not self.known:
-            widest, self._table = self.widest, CostTable({length: {width: seconds}})
-            self._table.widen(widest)
+            self._tabulate({length: {width: seconds}}, self.widest)
         self._covariance[_pace, _pace] += PACE_DRIFT * PACE_DRIFT
         noise = PASS_NOISE + math.log1p(delayed / seconds)
         if width != self._plain or not self._passes % FADE_PASSES or not self._paced(seconds, length, noise):
@@ -388,8 +336,15 @@ class PassCosts:
             waiting, self._prompts = self._prompts, []
             for one in waiting:
                 self.observe_prompt(*one)
-        if not self._passes % FADE_PASSES:
-            self._fade()
+        if not self._passes % FADE_PASSES:  # the deviations of widths shrink, so that older passes count less
+            kept = 1.0 - LEARNING_RATE
+            self._changes += 1
+            self._beliefs[_widths:] *= kept
+            self._covariance[_widths:] *= kept
+            self._covariance[:, _widths:] *= kept
+            self._covariance[_widths:, _widths:] += (1.0 - kept * kept) * self._prior
+            for belief in (_rows, _length):
+                self._covariance[belief, belief] += PACE_DRIFT * PACE_DRIFT * FADE_PASSES / 2
 
     def _paced(self, seconds: float, length: int, noise: float) -> bool:
         """Quick update of the pace alone by a plain pass; False if the pace is little known or the pass surprises."""
@@ -411,8 +366,11 @@ class PassCosts:
         if not (self._prompt_row and self.known and rows > 1 and 0.0 < seconds < math.inf):
             return
         if self._plain in self._weights:
-            noise = PROMPT_NOISE + math.log1p(delayed / seconds)
-            self._learn(lambda: self._of_prompt(rows, length), math.log(seconds), noise, length, False)
+            # On average a row sees half of the others.
+            middle, widest, noise = length + rows // 2, self.widest, PROMPT_NOISE + math.log1p(delayed / seconds)
+            row = (self._stated(widest, middle) - self._stated(1, middle)) / max(1, widest - 1)
+            further = self._prompt_row * (rows - 1) * row
+            self._learn(lambda: self._expected(middle, further), math.log(seconds), noise, length, False)
         else:
             self._prompts = [*self._prompts[-1:], (rows, length, seconds, delayed)]
 
@@ -451,17 +409,6 @@ class PassCosts:
         gained = shared / math.sqrt(variance)  # the matrix stays symmetric to the last bit
         self._covariance -= np.outer(gained, gained)
 
-    def _fade(self) -> None:
-        """Lets the deviations of widths shrink, so that older passes count less."""
-        kept = 1.0 - LEARNING_RATE
-        self._changes += 1
-        self._beliefs[_widths:] *= kept
-        self._covariance[_widths:] *= kept
-        self._covariance[:, _widths:] *= kept
-        self._covariance[_widths:, _widths:] += (1.0 - kept * kept) * self._prior
-        for belief in (_rows, _length):
-            self._covariance[belief, belief] += PACE_DRIFT * PACE_DRIFT * FADE_PASSES / 2
-
     # -- other requests, other runs ---------------------------------------------------------------------------------
 
     def copy(self, plain: int) -> PassCosts:
@@ -477,20 +424,23 @@ class PassCosts:
 
     def recall(self, kept: Mapping[int, tuple[float, float]]) -> None:
         """Starts with the `kept` of an earlier run, its weights reduced by the age of that run."""
+
+        def expected(width: int) -> _Expected:
+            """Ratio of a pass of this width to a pass of one row."""
+            found, one = self._of_width(width, KEPT_AT_LENGTH), self._of_width(1, KEPT_AT_LENGTH)
+            value = found.log_seconds - one.log_seconds
+            return _Expected(value, found.rows - one.rows, found.length - one.length, found.own, pace=0.0)
+
         for width, (ratio, weight) in kept.items():
             if 1 < width <= self.widest and self.known and weight > 0.0:
-                noise = 2.0 * PASS_NOISE / math.sqrt(weight)
                 self._changes += 1
-                self._believe(lambda width=width: self._of_ratio(width), math.log(ratio), noise)  # type: ignore[misc]
+                self._believe(partial(expected, width), math.log(ratio), 2.0 * PASS_NOISE / math.sqrt(weight))
                 self._weights[width] = weight
 
 
 def kept_from_json(data: Any) -> dict[int, tuple[float, float]]:
-    """`PassCosts.kept()` from what json.load made of it.
-
-    Raises:
-        ValueError, TypeError, AttributeError: it is something else.
-    """
+    """`PassCosts.kept()` from what json.load made of it. Raises ValueError, TypeError, AttributeError: it is something
+    else."""
     found = {int(width): (float(ratio), float(weight)) for width, (ratio, weight) in data.items()}
     most = MOST_KEPT_PASSES
     if not all(0 < w <= WIDEST_KEPT and 0.0 < r < math.inf and 0.0 < n <= most for w, (r, n) in found.items()):
@@ -511,7 +461,7 @@ read nothing cannot be judged. A draft model reads 100 tokens in 3 plain passes 
 
 
 @dataclass(slots=True)
-class Pace:
+class TokenPace:
     """Tokens that a slot lately got in the time of a plain pass."""
 
     tokens: float = 0.0
@@ -538,18 +488,15 @@ class Pace:
 
 @dataclass(slots=True)
 class Knowledge:
-    """What was learned of one pair of models on one machine."""
+    """All that was learned of one pair of models on one machine."""
 
     costs: PassCosts = field(default_factory=PassCosts)
-    """Cost of passes of one slot."""
     draft_costs: dict[str, DraftCosts] = field(default_factory=dict)
     """Cost of each drafter that costs something, by name."""
     acceptance: defaultdict[str, Table] = field(default_factory=lambda: defaultdict(Table))
     """Acceptance of each drafter's guesses, by name."""
-    pace: Pace = field(default_factory=Pace)
+    pace: TokenPace = field(default_factory=TokenPace)
     answer: float = FIRST_ANSWER_TOKENS
-    """Usual number of tokens of an answer."""
     readings: float = READING_ALLOWANCE
-    """Plain passes that are left of READING_ALLOWANCE."""
     kept_passes: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Costs of passes that an earlier run learned, for `PassCosts.recall`."""

@@ -19,11 +19,9 @@ from localspec.engine.interfaces import (
 from localspec.errors import UsageError
 
 MOST_NODES = 64
-"""Most nodes of a draft."""
 
 
 def depth_of(draft: Draft) -> int:
-    """Levels of a draft."""
     parents = draft.parents.tolist()
     if parents == list(range(-1, len(parents) - 1)):
         return len(parents)  # a chain
@@ -49,10 +47,8 @@ def fitting(
 
 
 class FixedPlan:
-    """Always drafts up to `max_draft_tokens`: the first drafter with a good guess is sent.
-
-    Confidences of different drafters are never compared with each other, so the order of the drafters decides.
-    """
+    """Always drafts up to `max_draft_tokens`: the first drafter with a good guess is sent. Confidences of different
+    drafters are never compared with each other."""
 
     def __init__(
         self,
@@ -61,16 +57,10 @@ class FixedPlan:
         exact_widths: frozenset[int] | None,
         thresholds: Mapping[str, float] | None = None,
     ) -> None:
-        """
-        Args:
-            drafters: asked in this order.
-            max_draft_tokens: longest draft, 0 = plain decoding.
-            exact_widths: widths a pass may have, 1 always among them; None = any (exactness is off).
-            thresholds: by drafter, the confidence that its first guess needs (prompt lookup: tokens matched).
-
-        Raises:
-            UsageError: `max_draft_tokens` is negative or above 64.
-        """
+        """Asks `drafters` in this order for at most `max_draft_tokens`, 0 = plain decoding. A pass may have one of
+        `exact_widths`, 1 always among them; None = any (exactness is off). `thresholds`: by drafter, the confidence
+        that its first guess needs (prompt lookup: tokens matched). Raises UsageError: `max_draft_tokens` is negative or
+        above 64."""
         if not 0 <= max_draft_tokens <= MOST_NODES:
             raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and {MOST_NODES}.")
         self.drafters: Sequence[Drafter] = tuple(drafters)
@@ -88,15 +78,11 @@ class FixedPlan:
                 continue
             wanted = [asked[place] for place in places]
             for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
-                if self._accepts(drafter, draft):
+                # One with `probs` is sent: dropping it by its tokens would bias the answer.
+                scores = draft.confidence if len(draft) and draft.probs is None else None
+                if scores is None or scores[0] >= self._thresholds.get(drafter.name, 0.0):
                     drafts[place] = draft
         return Proposal(fitting(target, [one.slot for one in requests], pending, drafts, self._exact))
-
-    def _accepts(self, drafter: Drafter, draft: Draft) -> bool:
-        """Whether a draft is good enough. One with `probs` is: dropping it by its tokens would bias the answer."""
-        if not len(draft) or draft.probs is not None or draft.confidence is None:
-            return True
-        return bool(draft.confidence[0] >= self._thresholds.get(drafter.name, 0.0))
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         for drafter in self.drafters:

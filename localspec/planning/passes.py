@@ -32,7 +32,7 @@ FORGOTTEN_SHARE = 0.5
 
 
 @dataclass(slots=True)
-class Pass(Proposal):
+class PlannedPass(Proposal):
     """A planned pass: who shares it and what it costs by width, then what was drawn for it and what is sent."""
 
     requests: Sequence[DraftRequest]
@@ -52,14 +52,14 @@ class Pass(Proposal):
     plain_width: int
     """Rows of that pass; 0 = several."""
     rate: float
-    """Tokens a second at the pace of late (`Pace`): a draft must bring more for the seconds that it adds."""
+    """Tokens a second at the pace of late (`TokenPace`): a draft must bring more for the seconds that it adds."""
     forced: bool
     """Settings or a request want a draft in this pass, whether it pays or not."""
     room: float = math.inf
     """Seconds that drafting and the pass together may lose: the answers in the pass share what they may lose."""
     candidates: list[Candidate] = field(default_factory=list)
     """Drafts that were drawn, whether sent or not."""
-    asked: Offer | None = None
+    asked: Promise | None = None
     """Of the costly drafter that guessed; None = none did."""
     width: int = 0
     """Rows of the one pass that runs; 0 = there may be several passes."""
@@ -78,16 +78,6 @@ class Pass(Proposal):
     guarded: bool = False
     """Whether a draft is sent only because settings or a request force it."""
 
-    def lend(self) -> None:
-        """Lends to answers whose budget covers no draft, and fills in `room`."""
-        if self.forced or not self.plain:
-            return
-        cheapest = self.cheapest
-        for one in self.served:
-            if one.budget.passes < cheapest:
-                one.budget.lend(self.prices, self.plain)
-        self.room = sum(max(0.0, one.budget.passes) for one in self.served) / self.active * self.plain
-
     @property
     def cheapest(self) -> float:
         """Plain passes that the draft which could lose least could lose."""
@@ -105,12 +95,10 @@ class Pass(Proposal):
 
     @property
     def length(self) -> int:
-        """Mean cached length."""
         return sum(self.lengths) // len(self.lengths)
 
     @property
     def active(self) -> int:
-        """Slots that share the pass."""
         return len(self.requests)
 
     @property
@@ -136,20 +124,14 @@ class Pass(Proposal):
             for nodes, (price, feared, more) in enumerate(every)
         ]
 
-    def left(self, place: int, answer: float) -> float:
-        """Expected number of tokens left in a request, if answers usually have `answer` tokens."""
-        return min(float(self.requests[place].room), answer - (self.lengths[place] - self.served[place].start))
-
 
 @dataclass(slots=True)
 class Rest(Proposal):
     """A pass in which no drafter is asked. Between two passes the CPU's caches hold the model's weights and code runs
     cold, so such passes are noted, and learned from together."""
 
-    last: Pass
-    """The last pass that was planned."""
+    last: PlannedPass
     host: float
-    """Seconds of planning."""
 
 
 def prices(
@@ -182,10 +164,10 @@ def prices(
 
 
 @dataclass(slots=True)
-class Offer:
+class Promise:
     """A drafter's promise for a pass before it has guessed; then what its guess took."""
 
-    asking: Asking
+    asking: CostlyDrafter
     promise: float
     """Expected tokens of its draft, less the rate times its extra seconds; reading is not counted."""
     value: float
@@ -201,15 +183,13 @@ class Offer:
     probing: bool = False
     """The drafter was asked to learn its acceptance, not because it promised enough."""
     seconds: float = 0.0
-    """Time that the drafter took for reading and guessing."""
     levels: int = 0
-    """Levels of its longest draft."""
     first_guesses: dict[int, int] = field(default_factory=dict)
     """First token of each draft, by index of the request."""
 
 
 @dataclass(slots=True, eq=False)
-class Asking:
+class CostlyDrafter:
     """A drafter that costs something, and when it is asked: its promise, what it must read first, when it is probed."""
 
     index: int
@@ -217,11 +197,9 @@ class Asking:
     drafter: Drafter
     costs: DraftCosts
     longest: int
-    """Most nodes of its drafts."""
     wait: float = FIRST_WAIT
     """Passes without being asked after which the drafter is probed."""
     idle: float = math.inf
-    """Passes since the drafter was asked last."""
     ahead: int = 0
     """Passes in a row in which the drafter promised more than the free drafts. After CONVINCING_STREAK of them it may
     read a prompt: a copy would have begun by then."""
@@ -234,12 +212,11 @@ class Asking:
     owed: dict[int, float] = field(default_factory=dict)
     """By slot, cost of readings that was not earned back yet, in plain passes."""
     one_pass: bool = field(init=False)
-    """One pass guesses all levels of a draft."""
 
     def __post_init__(self) -> None:
         self.one_pass = isinstance(self.drafter, OnePass) and self.drafter.one_pass
 
-    def due(self, offer: Offer, now: Pass) -> bool:
+    def due(self, offer: Promise, now: PlannedPass) -> bool:
         """Whether to probe the drafter although it does not promise enough: only where its guess could be sent, too."""
         if offer.first > now.room or now.affordable([0.0, offer.first - offer.reading])[1] == math.inf:
             return False
@@ -249,7 +226,7 @@ class Asking:
             return False
         return self.idle >= self.wait and offer.first <= PROBE_SHARE * self.idle * now.plain
 
-    def may_read(self, offer: Offer, now: Pass, passes: float) -> bool:
+    def may_read(self, offer: Promise, now: PlannedPass, passes: float) -> bool:
         """Whether the drafter may read the tokens that it lacks, if readings of a little known drafter may cost as many
         plain `passes`."""
         if offer.reading > now.plain and self.ahead < CONVINCING_STREAK:
@@ -260,22 +237,19 @@ class Asking:
         """Number of levels to pay for in a draft of `levels` levels: at most 1 if one pass guesses all."""
         return min(1.0, levels) if self.one_pass else levels
 
-    def rest(self, now: Pass) -> None:
-        """Begins a pass: the drafter's statistics of the requests fade, and its cost is assumed if it is unknown."""
+    def trackers(self, now: PlannedPass) -> list[Tracker]:
+        """Acceptance of this drafter in each request that lets it guess."""
+        return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
+
+    def offer(self, now: PlannedPass, answer: float) -> Promise | None:
+        """The drafter's promise beside the drafts of the pass, where answers usually have `answer` tokens; None if
+        it may not guess."""
         self.idle += 1
         for tracker in self.trackers(now):
             tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
         if not self.costs.level(now.active):
-            level = ASSUMED_LEVEL_COST * now.plain
-            self.costs = DraftCosts({now.active: level}, ASSUMED_TOKEN_COST * level, estimated=True)
-
-    def trackers(self, now: Pass) -> list[Tracker]:
-        """Acceptance of this drafter in each request that lets it guess."""
-        return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
-
-    def offer(self, now: Pass, answer: float) -> Offer | None:
-        """What the drafter promises beside the drafts of the pass, where answers usually have `answer` tokens; None if
-        it may not guess."""
+            assumed = ASSUMED_LEVEL_COST * now.plain
+            self.costs = DraftCosts({now.active: assumed}, ASSUMED_TOKEN_COST * assumed, estimated=True)
         places = now.places(self.drafter.name)
         longest = min(self.longest, len(now.prices) - 1)
         if not places or longest < 1:
@@ -291,17 +265,18 @@ class Asking:
             for place, tracker in zip(places, self.trackers(now), strict=True)
         ]
         best = weigh([*now.candidates, *promises], now.active, prices, now.rate)
-        left = sum(now.left(place, answer) for place in places) / slots
-        passes = max(1.0, max(FEWEST_TOKENS_LEFT, left) / (1.0 + best.gain / now.active))
+        said = [now.lengths[place] - now.served[place].start for place in places]
+        left = sum(min(float(now.requests[place].room), answer - one) for place, one in zip(places, said, strict=True))
+        passes = max(1.0, max(FEWEST_TOKENS_LEFT, left / slots) / (1.0 + best.gain / now.active))
         times = READING_PAYBACK * self.patience if reading > now.plain else 1.0
         value = best.value - now.rate * reading * times / passes
-        return Offer(self, best.value, value, reading, level + reading, missing, places)
+        return Promise(self, best.value, value, reading, level + reading, missing, places)
 
-    def known(self, now: Pass) -> bool:
+    def known(self, now: PlannedPass) -> bool:
         """Whether enough guesses of the drafter were scored to let a reading cost more than the budget holds."""
         return min(tracker.table.scored for tracker in self.trackers(now)) >= ENOUGH_TRIALS
 
-    def guessed(self, now: Pass, probing: bool, hit: bool, read: bool) -> None:
+    def guessed(self, now: PlannedPass, probing: bool, hit: bool, read: bool) -> None:
         """Counts a guess, which was a probe or not, right or not, and after a prompt was `read` or not: the next probe
         comes sooner if asking was worth its time."""
         self.idle = 0.0
@@ -313,14 +288,6 @@ class Asking:
                 self.hits = 0
                 for tracker in self.trackers(now):
                     tracker.fade(1.0)
-
-    def repay(self, slots: Sequence[int], saved: float) -> None:
-        """Pays off readings with `saved`, the plain passes that a pass with its guess saved."""
-        for slot in slots:
-            paid = min(max(0.0, saved), self.owed.get(slot, 0.0))
-            if paid:
-                self.owed[slot] -= paid
-                saved -= paid
 
     def close(self, slot: int) -> None:
         """Ends the request of a slot: a reading that was not earned back makes the next one harder."""

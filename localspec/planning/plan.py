@@ -28,7 +28,7 @@ from localspec.planning.acceptance import (
     CONVINCING_STREAK,
     PRIOR_ACCEPTANCE,
     Candidate,
-    Choice,
+    DraftChoice,
     DraftPrice,
     Tracker,
     learn,
@@ -39,7 +39,7 @@ from localspec.planning.acceptance import (
 from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks, Served
 from localspec.planning.costs import PASS_NOISE, DraftCosts, Knowledge, PassCosts
 from localspec.planning.fixed import FixedPlan, depth_of, fitting
-from localspec.planning.passes import Asking, Offer, Pass, Rest, prices
+from localspec.planning.passes import CostlyDrafter, PlannedPass, Promise, Rest, prices
 
 LEAST_GAIN = 0.01
 """Tokens a pass: a draft is sent if it promises at least so many more than no draft."""
@@ -49,7 +49,7 @@ SMALL_GAIN = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What settings leave no choice about."""
+    """Choices that settings have made."""
 
     nodes: int | None = None
     """Drafts have this many nodes, as far as drafters and exact widths allow."""
@@ -73,18 +73,10 @@ class AdaptivePlan:
         clock: Callable[[], float] = perf_counter,
         delayed: Callable[[], float] = float,
     ) -> None:
-        """
-        Args:
-            drafters: in the order in which they are asked.
-            exact_widths: widths a pass may have; None = any.
-            knowledge: of the pair of models; the plan adds to it.
-            longest: most nodes of a draft.
-            longest_costly: most nodes of a draft from a drafter that costs something.
-            fixed: the plan for rules that need a fixed one.
-            forced: what settings leave no choice about.
-            clock: in seconds.
-            delayed: seconds for which our threads waited for a CPU since the last call.
-        """
+        """Asks `drafters` in this order; a pass may have one of `exact_widths` (None = any). The plan adds to
+        `knowledge` of the pair of models. `longest`: most nodes of a draft, `longest_costly` of one from a drafter that
+        costs something. `fixed`: for rules that need a fixed plan. `clock` is in seconds, and `delayed` says for how
+        many our threads waited for a CPU since the last call."""
         self.drafters: Sequence[Drafter] = tuple(drafters)
         self.knowledge = knowledge
         self._exact, self._longest, self._clock = exact_widths, longest, clock
@@ -96,7 +88,7 @@ class AdaptivePlan:
         self._free = [(index, one) for index, one in enumerate(self.drafters) if one.free]
         most = longest if self._forced.nodes else min(longest, longest_costly)
         self._costly = [
-            Asking(index, one, knowledge.draft_costs.get(one.name) or DraftCosts(), most)
+            CostlyDrafter(index, one, knowledge.draft_costs.get(one.name) or DraftCosts(), most)
             for index, one in enumerate(self.drafters)
             if not one.free
         ]
@@ -104,7 +96,7 @@ class AdaptivePlan:
         self._served: dict[int, Served] = {}
         self._looks, self._credit = Looks(), Credit()
         self._watchers = [one for one in self.drafters if isinstance(one, Watcher)]
-        self._last: Pass | None = None
+        self._last: PlannedPass | None = None
         """The last pass that was planned, if the same requests may rest after it."""
         self._review = NO_REVIEW
         """Of a pass that rests."""
@@ -121,37 +113,40 @@ class AdaptivePlan:
             return Rest([EMPTY_DRAFT] * len(requests), self._last, self._clock() - started)
         self._settle()
         now = self._coming(target, requests, pending)
-        if self._looks_now(now):
-            self._choose(now)
+        if (now.plain or now.forced) and any(now.places(one.name) for one in self.drafters):
+            now.looked = now.forced or now.active in self._costs[now.active].timed
+            if now.looked:
+                self._choose(now)
+            else:  # drafters are not asked before a plain pass was timed
+                now.undrafted = Undrafted.UNTIMED
         self._send(now, target)
         now.host = self._clock() - started - (now.asked.seconds if now.asked else 0.0)
         return now
 
-    def _rests(self, last: Pass, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
+    def _rests(self, last: PlannedPass, requests: Sequence[DraftRequest], pending: Sequence[int]) -> bool:
         """Whether no drafter is asked in this pass: it has the requests of the last one, and a look is not due."""
         if len(self._rested) >= MOST_BETWEEN_LOOKS or not len(requests) == sum(pending) == last.active:
             return False
         for request, served in zip(requests, last.served, strict=True):
             if request.history is not served.history or (served.promising and last.looked):
                 return False
-        return not (last.looked and (self._looks.due(last.plain) or self._saved(last) or self._sees(requests)))
-
-    def _saved(self, now: Pass) -> bool:
-        """Whether what guesses have saved pays for a look."""
-        gained = sum(one.budget.gained for one in now.served)
-        return gained > 0.0 and gained * now.plain >= now.active * self._looks.look.seconds
-
-    def _sees(self, requests: Sequence[DraftRequest]) -> bool:
-        """Whether a copy seems to go on that is worth a look before its turn."""
-        return self._looks.affordable and any(
+        if not last.looked:
+            return True
+        if self._looks.due(last.plain) or self._saved(last):
+            return False
+        return not self._looks.affordable or not any(  # a copy that seems to go on is worth a look before its turn
             watcher.matched(one) >= CONVINCING_STREAK
             for watcher in self._watchers
             for one in requests
             if one.allows(watcher.name) and watcher.name not in self.dropped
         )
 
+    def _saved(self, now: PlannedPass) -> bool:
+        """Whether what guesses have saved pays for a look."""
+        gained = sum(one.budget.gained for one in now.served)
+        return gained > 0.0 and gained * now.plain >= now.active * self._looks.look.seconds
+
     def _settle(self) -> None:
-        """Learns from the passes that rested."""
         now, passes = self._last, len(self._rested)
         if now is None or not passes:
             return
@@ -166,16 +161,7 @@ class AdaptivePlan:
             one.idle += passes
         self._rested.clear()
 
-    def _looks_now(self, now: Pass) -> bool:
-        """Whether drafters are asked in this pass: not before a plain pass was timed."""
-        asks = bool(now.plain or now.forced) and any(now.places(one.name) for one in self.drafters)
-        now.looked = asks and (now.forced or now.active in self._costs[now.active].timed)
-        if asks and not now.looked:
-            now.undrafted = Undrafted.UNTIMED
-        return now.looked
-
-    def _choose(self, now: Pass) -> None:
-        """Asks drafters, and chooses what of their drafts is sent."""
+    def _choose(self, now: PlannedPass) -> None:
         self._ask_free(now)
         best = self._best(now)
         if self._costly and self._ask(now, best):
@@ -194,8 +180,7 @@ class AdaptivePlan:
             if not len(draft) and not served.budget.unsent:
                 served.budget.unsent = likeliest(now.candidates, place)
 
-    def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Pass:
-        """The pass before any drafter is asked."""
+    def _coming(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> PlannedPass:
         active = len(requests)
         costs = self._costs.get(active)
         if costs is None:
@@ -206,7 +191,7 @@ class AdaptivePlan:
         limit = max(0, min(self._longest, max(one.max_nodes for one in requests)))
         widths = target.pass_widths({one.slot: 1 for one in requests}) if active > 1 else [1]
         plain = sum(row[one] for one in widths)
-        now = Pass(
+        now = PlannedPass(
             [EMPTY_DRAFT] * active,
             requests,
             pending,
@@ -220,11 +205,16 @@ class AdaptivePlan:
             rate=self.knowledge.pace.value * active / plain if plain else 0.0,
             forced=self._forces or any(one.asked.forced for one in requests),
         )
-        now.lend()
+        if now.plain and not now.forced:
+            cheapest = now.cheapest
+            for one in served:
+                if one.budget.passes < cheapest:
+                    one.budget.lend(now.prices, plain)
+            now.room = sum(max(0.0, one.budget.passes) for one in served) / active * plain
         return now
 
     def _serve(self, request: DraftRequest) -> Served:
-        """What is known of a request; a new one begins."""
+        """The state of a request; a new one begins."""
         served, knowledge = self._served.get(request.slot), self.knowledge
         if served is None or served.history is not request.history:
             if served is not None:
@@ -237,8 +227,7 @@ class AdaptivePlan:
             served = self._served[request.slot] = Served(request.history, len(request.history), trackers, budget)
         return served
 
-    def _ask_free(self, now: Pass) -> None:
-        """Drafters that cost nothing guess."""
+    def _ask_free(self, now: PlannedPass) -> None:
         asked = dict[int, DraftRequest]()
         limit = len(now.prices) - 1
         constrained = any(one.constraint is not None for one in now.requests)
@@ -255,7 +244,7 @@ class AdaptivePlan:
                 if len(draft):
                     now.candidates.append(Candidate(place, now.served[place].trackers[index], draft))
 
-    def _best(self, now: Pass) -> Choice:
+    def _best(self, now: PlannedPass) -> DraftChoice:
         """The choice of highest value among the drafts drawn so far."""
         only = 0
         if self._forced.nodes:
@@ -266,7 +255,7 @@ class AdaptivePlan:
         spent = [max(0.0, now.asked.seconds - now.asked.reading)] * len(now.prices) if now.asked else ()
         return weigh(now.open, now.active, now.affordable(spent), now.rate, floor, only, now.again)
 
-    def _trial(self, now: Pass) -> Choice:
+    def _trial(self, now: PlannedPass) -> DraftChoice:
         """The shortest draft, sent to measure its pass, if it is likely to be right although it is not worth its
         expected price. Else nothing, and why."""
         shortest = next((nodes for nodes, price in enumerate(now.prices) if nodes and price < math.inf), 0)
@@ -280,17 +269,16 @@ class AdaptivePlan:
         else:
             now.trial = True
             return likely
-        return Choice(0.0, 0, [])
+        return DraftChoice(0.0, 0, [])
 
-    def _ask(self, now: Pass, best: Choice) -> bool:
+    def _ask(self, now: PlannedPass, best: DraftChoice) -> bool:
         """Asks the costly drafter that promises most over the drafts so far, or probes one; whether one guessed."""
-        top: Offer | None = None
-        probe: Offer | None = None
+        top: Promise | None = None
+        probe: Promise | None = None
         most = max(best.value, 0.0) + LEAST_GAIN
         for one in self._costly:
             if one.drafter.name in self.dropped or not now.places(one.drafter.name):
                 continue
-            one.rest(now)
             offer = one.offer(now, self.knowledge.answer)
             if offer is None:
                 continue
@@ -308,7 +296,7 @@ class AdaptivePlan:
         chosen.probing = top is None
         return self._drawn(now, chosen)
 
-    def _drawn(self, now: Pass, offer: Offer) -> bool:
+    def _drawn(self, now: PlannedPass, offer: Promise) -> bool:
         """Lets a drafter guess; one that fails is dropped, and the answer goes on."""
         one = offer.asking
         longest = 1 if offer.probing else min(one.longest, len(now.prices) - 1)
@@ -336,7 +324,7 @@ class AdaptivePlan:
                 tracker.table.breadth = moved(tracker.table.breadth, len(draft) / depth)
         return True
 
-    def _send(self, now: Pass, target: Target) -> None:
+    def _send(self, now: PlannedPass, target: Target) -> None:
         """Cuts drafts to allowed widths, and fills in the width and the expected seconds of the pass."""
         drafted = any(map(len, now.drafts))
         if drafted and (now.active > 1 or now.forced):  # drafts shorter than the choice make other widths
@@ -359,7 +347,7 @@ class AdaptivePlan:
         started = self._clock()
         if isinstance(proposal, Rest):
             return self._rest(proposal, outcomes, seconds, started)
-        if not isinstance(proposal, Pass):
+        if not isinstance(proposal, PlannedPass):
             return self._fixed.learn(proposal, outcomes, seconds)
         for drafter in self.drafters:
             drafter.observe(outcomes)
@@ -392,7 +380,6 @@ class AdaptivePlan:
         return Review(compared, now.plain_rows, now.guarded, now.undrafted, row, curve)
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
-        """Notes a pass in which no drafter was asked."""
         now, delayed = proposal.last, 0.0
         for drafter in self.drafters:
             drafter.observe(outcomes)
@@ -408,7 +395,7 @@ class AdaptivePlan:
     def read(self, rows: int, length: int, seconds: float) -> None:
         self._costs[1].observe_prompt(rows, length, seconds, min(self.delayed(), seconds / 2))
 
-    def _undelayed(self, now: Pass, seconds: float) -> tuple[float, float]:
+    def _undelayed(self, now: PlannedPass, seconds: float) -> tuple[float, float]:
         """Seconds of a pass without its delay, and the delay: at most the excess over the expected seconds, and at most
         what `delayed` reports. The rest of the reported delay is taken off the seconds of drafting."""
         offer, guessing, drafting = now.asked, 0.0, 0.0
@@ -423,7 +410,7 @@ class AdaptivePlan:
             offer.seconds -= max(0.0, min(waited - delayed, drafting - guessing))
         return seconds - delayed, delayed
 
-    def _heard(self, offer: Offer, now: Pass, said: Sequence[Sequence[int]]) -> None:
+    def _heard(self, offer: Promise, now: PlannedPass, said: Sequence[Sequence[int]]) -> None:
         """Learns the cost of a costly drafter from its draft, and when to probe that drafter next."""
         one, unread = offer.asking, 0
         if not offer.levels:
@@ -435,7 +422,7 @@ class AdaptivePlan:
         hit = any(said[place][:1] == [token] for place, token in offer.first_guesses.items())
         one.guessed(now, offer.probing, hit, offer.reading > now.plain)
 
-    def _book(self, now: Pass, tokens: Sequence[int], seconds: float) -> None:
+    def _book(self, now: PlannedPass, tokens: Sequence[int], seconds: float) -> None:
         """Books what the pass saved or lost for each request, in plain passes: it brought each so many `tokens` in
         `seconds`, delays by other programs left out."""
         offer, plain, nodes = now.asked, sum(tokens) / now.active, [len(one) for one in now.drafts]
@@ -446,35 +433,37 @@ class AdaptivePlan:
         if not (drafted or shared):
             every = sum(one.budget.gained for one in now.served)
             for one in now.served:
-                one.budget.pay(host * now.active * one.budget.gained / every)
+                paid = host * now.active * one.budget.gained / every
+                one.budget.passes -= paid
+                one.budget.gained = max(0.0, one.budget.gained - paid)
         spent = plain if now.plain_rows else seconds / now.plain
         if drafted:
             spent = min(spent, now.feared[max(nodes)] / now.plain + 1.0) + host
         if offer is not None:
-            spent += self._asking_took(offer, now)
+            took, asking = offer.seconds / now.plain, offer.asking
+            slots = [now.requests[place].slot for place in offer.places]
+            invested = min(asking.costs.reading(sum(offer.missing), len(slots)) / now.plain, took)
+            if invested * now.plain > now.room:  # a reading that is to be paid back
+                took -= invested
+                if not asking.known(now):
+                    self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
+                for slot in slots:
+                    asking.owed[slot] = asking.owed.get(slot, 0.0) + invested / len(slots)
+            spent += took
         self.knowledge.pace.book(plain, spent + (0.0 if drafted else host))
         if offer is not None:
-            offer.asking.repay([now.requests[place].slot for place in offer.places], plain - spent)
+            left = plain - spent
+            for slot in slots:
+                paid = min(max(0.0, left), offer.asking.owed.get(slot, 0.0))
+                if paid:  # a reading is earned back
+                    offer.asking.owed[slot] -= paid
+                    left -= paid
         for served, brought, sent in zip(now.served, tokens, nodes, strict=True):
             share = now.active * sent / drafted if drafted else 1.0  # who drafted nothing loses nothing by itself
             took = 1.0 + (spent - 1.0) * share
             served.budget.book(brought * (1.0 + stalls) if sent else brought, took)
             if now.trial:
                 served.tries = took < brought
-
-    def _asking_took(self, offer: Offer, now: Pass) -> float:
-        """Plain passes that a costly drafter took, those of a reading that is to be paid back left out."""
-        took, one = offer.seconds / now.plain, offer.asking
-        reading = one.costs.reading(sum(offer.missing), len(offer.places))
-        invested = min(reading / now.plain, took)
-        if invested * now.plain <= now.room:
-            return took
-        if not one.known(now):
-            self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
-        for place in offer.places:
-            slot = now.requests[place].slot
-            one.owed[slot] = one.owed.get(slot, 0.0) + invested / len(offer.places)
-        return took - invested
 
     def drop(self, name: str, reason: str) -> None:
         self._settle()

@@ -15,10 +15,10 @@ from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
-from localspec.drafters.models.draft_model import DraftContext, DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftContext, DraftModel
 from localspec.drafters.models.translation import TranslatedContext, Translator
-from localspec.drafters.search.prompt_lookup import PromptLookupSettings
-from localspec.drafters.setup import Setup, made
+from localspec.drafters.search import PromptLookup
+from localspec.drafters.setup import Setup, check_branches, code_of
 from localspec.engine.interfaces import Drafter, Plan
 from localspec.engine.loop import Loop
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
@@ -300,8 +300,8 @@ def check_drafter(settings: EngineSettings) -> None:
         raise UsageError("The drafter `draft` needs a draft model.", "Give one with --draft FILE, or a pair.")
     if name in HEADS and not heads.may_have(name, settings):
         raise heads.missing(name)
-    PromptLookupSettings(settings.min_ngram, settings.max_ngram)
-    DraftModelSettings(settings.branches)
+    PromptLookup(settings.min_ngram, settings.max_ngram)
+    check_branches(settings.branches)
 
 
 def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
@@ -314,7 +314,7 @@ def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
     trained = _trained(loaded, settings)  # first: what cannot be made is gone then
     crowded = bool(loaded.trained) and settings.max_draft_tokens is not None
     found = [
-        made(row.name, _setup(loaded, settings))
+        code_of(row.name)(_setup(loaded, settings))
         for row in TABLE
         if row.kind == "search" and (name == row.name or (name == "auto" and not (row.everywhere and crowded)))
     ]
@@ -331,7 +331,7 @@ def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
             assert loaded.draft_model is not None
             translator = Translator(loaded.model, loaded.draft_model, loaded.shared)
             reads = TranslatedContext(loaded.draft_context, translator, loaded.shared)
-        found.append(DraftModel(reads, loaded.model.end_tokens, DraftModelSettings(settings.branches)))
+        found.append(DraftModel(reads, loaded.model.end_tokens, settings.branches))
     for head in [one for one in loaded.heads if settings.drafter in ("auto", one.name)]:
         drafter = heads.attach(head, loaded.context, settings)
         if drafter is None:

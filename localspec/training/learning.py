@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from localspec import paths
-from localspec.drafters.cut import SLOWER, Part, Shape, Weights
+from localspec.drafters.cut import SLOWER, Shape, VocabPart, Weights
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.training.answers import BATCH, LONGEST, TeacherAnswer
 from localspec.types import Float32Array
@@ -80,7 +80,7 @@ class StudentModel(nn.Module):
     embedding: Tensor
     turns: Tensor
 
-    def __init__(self, shape: Shape, weights: Weights, part: Part, layers: Sequence[int]) -> None:
+    def __init__(self, shape: Shape, weights: Weights, part: VocabPart, layers: Sequence[int]) -> None:
         """Starts as the target's own layers, of these numbers, one after the other."""
         super().__init__()
         self.shape = shape

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads.block import BlockDrafter, DraftBlock
-from localspec.drafters.heads.dflash import (
+from localspec.drafters.heads.blocks import (
     BlockContext,
-    BlockRows,
     IndependentRows,
     LatticeRows,
     MarkovRows,
     Scaling,
 )
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.heads.head import BlockDrafter, DraftBlock
 from localspec.types import Float32Array, Tokens
 from tests.fakes import FakeDraftContext, HashModel
 
@@ -38,7 +36,7 @@ class Table:
 
 
 class FakeBlocks(FakeDraftContext):
-    """Stands in for `block.DFlashContext`: rows depend on the history and their place in the block.
+    """Stands in for `blocks.DFlashContext`: rows depend on the history and their place in the block.
 
     As in llama.cpp, DSpark's rows come with the bias of what the row before likes best, and DFlash2's as candidates
     with what each is worth after each candidate of the row before. Rows of a pass are worthless after the next.
@@ -98,7 +96,7 @@ class FakeBlocks(FakeDraftContext):
         return found
 
 
-def rows_of(blocks: FakeBlocks) -> BlockRows:
+def rows_of(blocks: FakeBlocks) -> IndependentRows:
     """As `drafters.dflash` reads such blocks."""
     if blocks.kind == "dflash":
         return IndependentRows(ROWS, Scaling())
@@ -119,4 +117,4 @@ def block_drafter(
 ) -> BlockDrafter:
     """A drafter over such blocks."""
     blocks: Any = FakeBlocks(size, kind, n_ctx, sharpness)
-    return BlockDrafter(BlockContext(blocks, rows_of(blocks), 8), end, DraftModelSettings(branches), f"draft {kind}")
+    return BlockDrafter(BlockContext(blocks, rows_of(blocks), 8), end, branches, f"draft {kind}")

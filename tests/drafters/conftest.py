@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.drafters.heads.head import TAP
+from localspec.drafters.heads.final_state import TAP
 from localspec.gguf import Header, read_header
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.drafters.models.translation import TranslatedContext, Translator
 from localspec.models.facts.pairing import SharedVocabulary
 from localspec.types import Tokens
@@ -61,4 +61,4 @@ def foreign_draft_model(
     """A draft model that speaks of tokens of `draft`, for a target that speaks of those of `target`."""
     shared = shared_by(target, draft)
     context = TranslatedContext(FakeDraftContext(logits, n_ctx), Translator(target, draft, shared), shared)
-    return DraftModel(context, end, DraftModelSettings(branches))
+    return DraftModel(context, end, branches)

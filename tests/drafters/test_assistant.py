@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec.drafters.heads import assistant
-from localspec.drafters.heads.assistant import AssistantContext
+from localspec.drafters.heads.mtp import AssistantContext, load_assistant
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
@@ -262,16 +261,16 @@ def test_a_wrong_file_is_refused(
 ) -> None:
     path, _ = files.assistant(tmp_path / "assistant.gguf", gemma, change=change, without=without)
     with pytest.raises(error, match=words):
-        assistant.load(path, read_header(gemma))
+        load_assistant(path, read_header(gemma))
 
 
 def test_targets_that_it_cannot_sit_on(gemma: Path, tiny_target: Path, tiny_draft: Path, tmp_path: Path) -> None:
     path, _ = files.assistant(tmp_path / "assistant.gguf", gemma)
     with pytest.raises(PairError, match=r"cannot draft for tiny-target-q8_0.gguf \(llama\)"):
-        assistant.load(path, read_header(tiny_target))
+        load_assistant(path, read_header(tiny_target))
     with pytest.raises(PairError, match="is a draft model, not an assistant"):
-        assistant.load(tiny_draft, read_header(gemma))
+        load_assistant(tiny_draft, read_header(gemma))
     windows = {"attention__sliding_window_pattern": [True, False, False]}
     other = architectures.write("gemma4", tmp_path, layers=3, **windows)
     with pytest.raises(PairError, match=r"sliding windows of the last two layers: \[False, False\] in the target"):
-        assistant.load(path, read_header(other))
+        load_assistant(path, read_header(other))

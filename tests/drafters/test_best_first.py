@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import BestFirst, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, History, Price
 from localspec.types import Feed, LogitRows, Noise, SamplingParams, Tokens
 from tests.fakes import HashModel, draft_request, paths
@@ -20,7 +20,7 @@ HISTORY = [1, 2, 3, 1]
 
 
 class Paths:
-    """A `TreeContext` over a function from tokens to logits; minds how many ways it is asked to go."""
+    """A `DraftContext` with paths over a function from tokens to logits; minds how many ways it is asked to go."""
 
     n_ctx, n_vocab = 64, 12
 
@@ -57,7 +57,7 @@ def ask(
     needs_probs: bool = False, price: Price | None = None, sampling: SamplingParams | None = None,
 ) -> tuple[Draft, Paths]:  # fmt: skip
     context = Paths(n_paths)
-    drafter = BestFirst(context, frozenset({END}), DraftModelSettings(branches), "trial")
+    drafter = DraftModel(context, frozenset({END}), branches, "trial")
     history = History(np.array(HISTORY, dtype=np.int32))
     request = draft_request(
         0, history, nodes, depth, sampling or SamplingParams(temperature=temperature), Noise(seed),

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.config import EngineSettings
-from localspec.drafters.heads.block import BlockDrafter
-from localspec.drafters.heads.pard import ParallelContext
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.prompt_lookup import PromptLookup
-from localspec.drafters.search.suffix import Habits, SuffixDecoding
-from localspec.drafters.setup import made
+from localspec.drafters.heads.blocks import ParallelContext
+from localspec.drafters.heads.head import BlockDrafter
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search import Habits, PromptLookup, SuffixDecoding
+from localspec.drafters.setup import code_of
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.methods import HEADS, NAMES, PLAIN, ROWS, TABLE
 from localspec.native.indexes import ContextCounts, SuffixIndex
@@ -41,12 +40,12 @@ OTHER = HashModel(len(OTHERS.pieces), order=1, seed=4)
 
 
 def draft_model(branches: int = 1) -> DraftModel:
-    return DraftModel(FakeDraftContext(MODEL, CONTEXT), END, DraftModelSettings(branches))
+    return DraftModel(FakeDraftContext(MODEL, CONTEXT), END, branches)
 
 
 def pard(branches: int = 1) -> BlockDrafter:
     context = MaskedContext(HashModel(VOCABULARY + 1, order=1, seed=4), VOCABULARY, CONTEXT)
-    return BlockDrafter(ParallelContext(context, VOCABULARY), END, DraftModelSettings(branches), "pard")
+    return BlockDrafter(ParallelContext(context, VOCABULARY), END, branches, "pard")
 
 
 def block(branches: int, kind: str) -> BlockDrafter:
@@ -76,13 +75,14 @@ class FixedCorpus:
 def of_table(name: str) -> Drafter:
     """As the program makes it."""
     settings = EngineSettings(Path("t.gguf"), min_ngram=1, max_ngram=4)
-    return made(name, plug_ins.setup(VOCABULARY, settings=settings))
+    drafter: Drafter = code_of(name)(plug_ins.setup(VOCABULARY, settings=settings))
+    return drafter
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
     **{row.name: partial(of_table, row.name) for row in TABLE if row.kind == "search"},
     "suffix with a corpus": lambda: SuffixDecoding(FixedCorpus()),
-    "suffix, trees": lambda: SuffixDecoding(FixedCorpus(), trees=True),
+    "suffix, trees": lambda: SuffixDecoding(FixedCorpus(), branches=2),
     "habits with a corpus": lambda: Habits(FixedCorpus()),
     "habits, trees": lambda: Habits(FixedCorpus(), branches=3),
     "draft": draft_model,
@@ -319,7 +319,7 @@ def misfit(drafter: Drafts, draws: int) -> float:
 
 
 def drawing(branches: int) -> DraftModel:
-    return DraftModel(FakeDraftContext(FLAT), frozenset(), DraftModelSettings(branches))
+    return DraftModel(FakeDraftContext(FLAT), frozenset(), branches)
 
 
 @pytest.mark.parametrize("branches", [1, 2, 3])

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.heads import dflash
-from localspec.drafters.heads.dflash import BlockContext
+from localspec.drafters.heads import blocks as heads
+from localspec.drafters.heads.blocks import BlockContext
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import History
@@ -49,7 +49,7 @@ def embeddings(tiny_target: Path) -> Matrix:
 
 
 def attached(path: Path, target: Context) -> tuple[Head, DraftModel, BlockContext]:
-    head = dflash.load(path, target.model.header)
+    head = heads.load_dflash(path, target.model.header)
     drafter = head.attach(target, 1)
     return head, drafter, context_of(drafter)
 
@@ -227,7 +227,7 @@ def test_one_pass_for_each_draft(kind: str, branches: int, tiny_target: Path, tm
     path, _ = files.head(tmp_path / "head.gguf", tiny_target, kind)
     with Model.load(tiny_target) as model:
         alone = Context(model, ContextSettings(n_ctx=256, threads=1, max_leaves=8), tap=Tap(LAYERS))
-        head = dflash.load(path, model.header)
+        head = heads.load_dflash(path, model.header)
         drafter = head.attach(alone, branches)
         passes = count_passes(context_of(drafter))
         for length in (40, 41, 45):
@@ -344,27 +344,27 @@ def test_a_wrong_file_is_refused(
 ) -> None:
     path = files.write(tmp_path / "head.gguf", tiny_target, files.facts(kind) | change, tensors or files.weights(kind))
     with pytest.raises(error, match=words):
-        dflash.load(path, read_header(tiny_target))
+        heads.load_dflash(path, read_header(tiny_target))
 
 
 @pytest.mark.parametrize("mask", [None, 4096])
 def test_a_head_needs_its_mask_token(mask: int | None, tiny_target: Path, tmp_path: Path) -> None:
     path = files.write(tmp_path / "head.gguf", tiny_target, files.facts("dflash"), files.weights("dflash"), mask=mask)
     with pytest.raises(ModelFileError, match="mask"):
-        dflash.load(path, read_header(tiny_target))
+        heads.load_dflash(path, read_header(tiny_target))
 
 
 def test_what_is_no_head_and_what_shows_no_layers(tiny_target: Path, tiny_draft: Path, tmp_path: Path) -> None:
     header = read_header(tiny_target)
     with pytest.raises(ModelFileError, match=r"localspec reads it as GGUF\. Convert it with llama\.cpp"):
-        dflash.load(tiny_draft.parent, header)
+        heads.load_dflash(tiny_draft.parent, header)
     with pytest.raises(PairError, match="is a draft model, not a DFlash or DSpark head"):
-        dflash.load(tiny_draft, header)
+        heads.load_dflash(tiny_draft, header)
     path, _ = files.head(tmp_path / "head.gguf", tiny_target, "dflash")
     metadata = {key.replace("llama.", "gemma3."): value for key, value in header.metadata.items()}
     other = dataclasses.replace(header, metadata={**metadata, "general.architecture": "gemma3"})
     with pytest.raises(PairError, match="does not show what goes into layers of the architecture gemma3"):
-        dflash.load(path, other)
+        heads.load_dflash(path, other)
 
 
 def test_what_a_head_reads_is_said(tiny_target: Path, tmp_path: Path) -> None:
@@ -385,4 +385,4 @@ def test_a_file_of_a_fork_is_named(tiny_target: Path, tmp_path: Path) -> None:
     weights = {"dflash.fc.weight": np.zeros((256, 768), dtype=np.float32)}
     path = files.write(tmp_path / "head.gguf", tiny_target, files.facts("dflash"), weights, architecture="dflash-draft")
     with pytest.raises(PairError, match=r"in the format of a fork of llama\.cpp \(dflash-draft\)"):
-        dflash.load(path, read_header(tiny_target))
+        heads.load_dflash(path, read_header(tiny_target))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.drafters.heads import dflash
+from localspec.drafters.heads import blocks as heads
 from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
@@ -38,7 +38,7 @@ def damaged(data: bytes, seed: int) -> bytes:
 def use(path: Path, target: Context) -> str:
     """Loads a head and asks it for a draft; the sentence of what was wrong, "" if nothing was."""
     try:
-        head = dflash.load(path, target.model.header)
+        head = heads.load_dflash(path, target.model.header)
         try:
             drafter = head.attach(target, 1)
             history = History(range(300, 340))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.heads.dflash import MarkovRows, Scaling
+from localspec.drafters.heads.blocks import MarkovRows, Scaling
 from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
 from localspec.planning.fixed import FixedPlan

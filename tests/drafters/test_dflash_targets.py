@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.heads import dflash
+from localspec.drafters.heads import blocks as heads
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
@@ -60,12 +60,12 @@ def test_keys_turned_by_sections_give_the_same_rows(tmp_path: Path) -> None:
     with Model.load(target) as model:
         for facts in ({}, {"rope.dimension_sections": [32, 0, 0, 0]}):
             path = head(tmp_path, target, "dflash", **facts)
-            loaded = dflash.load(path, model.header)
+            loaded = heads.load_dflash(path, model.header)
             context = Context(model, ContextSettings(n_ctx=256, threads=1, rollback=4), tap=loaded.tap)
             context.prefill(0, history, len(history))
             drafter = loaded.attach(context, 1)
             blocks = drafter._context
-            assert isinstance(blocks, dflash.BlockContext)
+            assert isinstance(blocks, heads.BlockContext)
             blocks.begin()
             paths = [history, np.append(history, [5]).astype(np.int32)]
             for said in [blocks.decode([Feed(0, tokens, len(tokens))])[0] for tokens in paths]:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.heads import eagle3
-from localspec.drafters.heads.eagle3 import Eagle3Context
+from localspec.drafters.heads.eagle import Eagle3Context, load_eagle3
 from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import LocalspecError, ModelFileError, PairError, UsageError
 from localspec.gguf import Array, read_header
@@ -112,7 +111,7 @@ def test_slots_side_by_side(tiny_target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def target(tiny_target: Path) -> Iterator[Context]:
-    head = eagle3.load(HEAD, read_header(tiny_target))
+    head = load_eagle3(HEAD, read_header(tiny_target))
     with Model.load(tiny_target) as model:
         yield Context(model, ContextSettings(n_ctx=512, max_leaves=WAYS, threads=1), tap=head.tap)
 
@@ -230,7 +229,7 @@ def test_a_wrong_file_is_refused(
     assert data.count(old) == 1
     (tmp_path / "wrong.gguf").write_bytes(data.replace(old, new))
     with pytest.raises(error, match=words):
-        eagle3.load(tmp_path / "wrong.gguf", read_header(tiny_target))
+        load_eagle3(tmp_path / "wrong.gguf", read_header(tiny_target))
 
 
 @pytest.mark.parametrize(("token", "words"), [(4096, "guesses token 4096"), (None, "names a token twice")])
@@ -243,7 +242,7 @@ def test_tokens_that_would_end_the_process_are_refused(
     data[ids.offset + 8 : ids.offset + 16] = first
     (tmp_path / "wrong.gguf").write_bytes(data)
     with pytest.raises(LocalspecError, match=words):
-        eagle3.load(tmp_path / "wrong.gguf", read_header(tiny_target))
+        load_eagle3(tmp_path / "wrong.gguf", read_header(tiny_target))
 
 
 def text(words: str) -> bytes:
@@ -256,21 +255,21 @@ def test_tokens_without_an_embedding_are_refused(tiny_target: Path, tmp_path: Pa
     data = HEAD.read_bytes().replace(text("output.weight"), text("token_embd.weight"))
     (tmp_path / "wrong.gguf").write_bytes(data.replace(text(about), text(about[:-4])))  # as long as before
     with pytest.raises(ModelFileError, match="has embeddings of 1536 tokens, and 4096 tokens"):
-        eagle3.load(tmp_path / "wrong.gguf", read_header(tiny_target))
+        load_eagle3(tmp_path / "wrong.gguf", read_header(tiny_target))
 
 
 def test_the_targets_output_matrix_must_be_of_the_heads_tokens(tiny_target: Path, tmp_path: Path) -> None:
     path, header = tmp_path / "without.gguf", read_header(tiny_target)
     data = HEAD.read_bytes().replace(text("output.weight"), text("outpux.weight"))
     path.write_bytes(data.replace(text("d2t"), text("d2x")))
-    assert eagle3.load(path, header).tap == Tap((1, 3, 5))
+    assert load_eagle3(path, header).tap == Tap((1, 3, 5))
     kinds = header.metadata["tokenizer.ggml.token_type"]
     assert isinstance(kinds, Array)
     kinds = dataclasses.replace(kinds, count=kinds.count - 1, size=kinds.size - 4)
     shorter: dict[str, Any] = {"tokenizer.ggml.tokens": header.tokens[:-1], "tokenizer.ggml.token_type": kinds}
     fewer = dataclasses.replace(header, metadata={**header.metadata, **shorter})
     with pytest.raises(PairError, match="there are 4095 tokens in the target and 4096 in the head"):
-        eagle3.load(path, fewer)
+        load_eagle3(path, fewer)
 
 
 def test_a_target_whose_state_llama_cpp_takes_back_may_have_a_head(tiny_target: Path) -> None:
@@ -280,19 +279,19 @@ def test_a_target_whose_state_llama_cpp_takes_back_may_have_a_head(tiny_target: 
         metadata |= {"general.architecture": architecture, f"{architecture}.shortconv.l_cache": 3}
         other = dataclasses.replace(header, metadata=metadata)
         if fits:
-            assert eagle3.load(HEAD, other).tap == Tap((1, 3, 5))
+            assert load_eagle3(HEAD, other).tap == Tap((1, 3, 5))
             continue
         with pytest.raises(PairError, match=r"keeps a recurrent state \(minimax-01\).*answers without drafts"):
-            eagle3.load(HEAD, other)
+            load_eagle3(HEAD, other)
 
 
 def test_what_is_no_head_and_what_shows_no_layers(tiny_target: Path, tiny_draft: Path) -> None:
     header = read_header(tiny_target)
     with pytest.raises(ModelFileError, match=r"localspec reads it as GGUF\. Convert it with llama\.cpp"):
-        eagle3.load(tiny_draft.parent, header)
+        load_eagle3(tiny_draft.parent, header)
     with pytest.raises(PairError, match="is a draft model, not an EAGLE-3 head"):
-        eagle3.load(tiny_draft, header)
+        load_eagle3(tiny_draft, header)
     metadata = {key.replace("llama.", "gemma3."): value for key, value in header.metadata.items()}
     other = dataclasses.replace(header, metadata={**metadata, "general.architecture": "gemma3"})
     with pytest.raises(PairError, match="does not show what goes into layers of the architecture gemma3"):
-        eagle3.load(HEAD, other)
+        load_eagle3(HEAD, other)

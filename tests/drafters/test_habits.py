@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.drafters.search.suffix import Habits, SuffixDecoding
+from localspec.drafters.search import Habits, SuffixDecoding
 from localspec.engine.interfaces import Draft
 from localspec.errors import UsageError
 from tests.drafters.test_contract import FixedCorpus, ask

@@ -13,8 +13,7 @@ import pytest
 
 from localspec.chat.turn import Message
 from localspec.drafters.heads import loading as heads
-from localspec.drafters.heads import medusa as medusa_heads
-from localspec.drafters.heads.medusa import MedusaContext, load
+from localspec.drafters.heads.final_state import MedusaContext, load_medusa, read_medusa
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
@@ -49,8 +48,8 @@ def test_row_d_is_that_of_head_d_on_the_last_evaluated_token(
 ) -> None:
     arrays = medusa(heads=3, layers=layers)
     path = write(tmp_path / "head", FILE, {prefix + name: array for name, array in arrays.items()}, CONFIG)
-    load(path, header)
-    heads = medusa_heads.read(path)
+    load_medusa(path, header)
+    heads = read_medusa(path)
     assert len(heads) == 3, "published config.json files name fewer heads than the weights have"
     context = MedusaContext(heads, target)
     tokens = read(target, "Tom has seven green boats and three")
@@ -64,7 +63,7 @@ def test_row_d_is_that_of_head_d_on_the_last_evaluated_token(
 
 
 def test_without_the_state_there_is_nothing_to_say(tmp_path: Path, header: Header, target: Context) -> None:
-    drafter = load(write(tmp_path / "head", FILE, medusa(), None), header).attach(target, 1)
+    drafter = load_medusa(write(tmp_path / "head", FILE, medusa(), None), header).attach(target, 1)
     tokens = read(target, "A chat that the target has read to its end")
     request = draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))
     assert len(drafter.draft([request])[0]) == 2
@@ -78,7 +77,7 @@ def test_without_the_state_there_is_nothing_to_say(tmp_path: Path, header: Heade
 
 def test_a_tree_is_made_of_the_heads_best_guesses(tmp_path: Path, header: Header, target: Context) -> None:
     arrays = medusa()
-    drafter = load(write(tmp_path / "head", FILE, arrays, CONFIG), header).attach(target, 3)
+    drafter = load_medusa(write(tmp_path / "head", FILE, arrays, CONFIG), header).attach(target, 3)
     tokens = read(target, "Name three fruits and two")
     assert target.states is not None
     state = target.states.read(0, -1, len(tokens) - 2, len(tokens) - 1)[0]
@@ -169,7 +168,7 @@ def test_heads_for_another_target_are_refused_with_the_difference(tmp_path: Path
 def test_a_vocabulary_that_is_padded_otherwise_is_no_other(tmp_path: Path, header: Header, target: Context) -> None:
     for size in (4000, 4224):
         path = write(tmp_path / str(size), FILE, medusa(vocabulary=size), None)
-        drafter = load(path, header).attach(target, 1)
+        drafter = load_medusa(path, header).attach(target, 1)
         tokens = read(target, "Some words of a text")
         request = draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=1.5, top_k=0), Noise(1))
         (draft,) = drafter.draft([request])
@@ -190,7 +189,7 @@ def test_missing_and_damaged_tensors_are_named(tmp_path: Path, header: Header) -
     }
     for name, (arrays, text) in wrong.items():
         with pytest.raises((ModelFileError, PairError), match=text):
-            load(write(tmp_path / name, FILE, arrays, CONFIG), header)
+            load_medusa(write(tmp_path / name, FILE, arrays, CONFIG), header)
     path = write(tmp_path / "cut", FILE, whole, CONFIG) / FILE
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ModelFileError, match="truncated"):
@@ -204,7 +203,7 @@ def test_a_pickle_as_published_is_read(tmp_path: Path, header: Header, target: C
     write(tmp_path, "model-00001-of-00001.safetensors", {"model.norm.weight": medusa()["0.0.linear.bias"]}, CONFIG)
     head = heads.find(tmp_path, header)
     assert head.name == "medusa"
-    assert len(medusa_heads.read(tmp_path)) == 2
+    assert len(read_medusa(tmp_path)) == 2
     tokens = read(target, "Some words of a text")
     (draft,) = head.attach(target, 1).draft(
         [draft_request(0, History(tokens), 4, 4, SamplingParams(temperature=0.0), Noise(1))]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import (
     DraftRequest,
     History,
@@ -103,7 +103,7 @@ def test_a_guess_that_has_no_other_beside_it_is_as_sure_as_a_chance_can_be() -> 
 @pytest.mark.parametrize("branches", [1, 3])
 def test_nothing_is_guessed_behind_an_end_token(branches: int) -> None:
     everything = frozenset(range(8))
-    drafter = DraftModel(FakeDraftContext(MODEL), everything, DraftModelSettings(branches))
+    drafter = DraftModel(FakeDraftContext(MODEL), everything, branches)
     assert len(drafter.draft([ask(History([1]), nodes=6)])[0]) == branches
 
 
@@ -113,7 +113,7 @@ def test_a_draft_drawn_for_rejection_does_not_end_because_of_what_was_drawn() ->
 
 
 def test_branches_are_leaves_beside_the_main_chain_in_trial_order() -> None:
-    drafter = DraftModel(FakeDraftContext(MODEL), frozenset(), DraftModelSettings(3))
+    drafter = DraftModel(FakeDraftContext(MODEL), frozenset(), 3)
     (draft,) = drafter.draft([ask(History([1]), nodes=8)])
     assert draft.parents.tolist() == [-1, -1, -1, 0, 0, 0, 3, 3]
     chain = DraftModel(FakeDraftContext(MODEL), frozenset()).draft([ask(History([1]), nodes=3)])[0]
@@ -148,7 +148,7 @@ class Stop(Price):
 @pytest.mark.parametrize("branches", [1, 2])
 def test_the_draft_model_stops_when_the_next_guess_no_longer_pays(branches: int) -> None:
     context, price = FakeDraftContext(MODEL), Stop(2)
-    drafter = DraftModel(context, frozenset(), DraftModelSettings(branches))
+    drafter = DraftModel(context, frozenset(), branches)
     (draft,) = drafter.draft([replace(ask(History([1]), nodes=14), price=price)])
     assert len(draft) == 3 * branches
     assert len(context.passes) == 3, "no pass for a guess nobody wants"
@@ -160,7 +160,7 @@ def test_the_draft_model_stops_when_the_next_guess_no_longer_pays(branches: int)
 @pytest.mark.parametrize("branches", [0, 9])
 def test_branches_outside_are_refused(branches: int) -> None:
     with pytest.raises(UsageError, match=f"branches is {branches}"):
-        DraftModelSettings(branches)
+        DraftModel(FakeDraftContext(MODEL), frozenset(), branches)
 
 
 # -- prompt lookup ---------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def naive_lookup(tokens: list[int], least: int, most: int, limit: int) -> tuple[
     limit=st.integers(1, 6),
 )
 def test_lookup_finds_what_a_plain_search_finds(tokens: list[int], least: int, more: int, limit: int) -> None:
-    drafter = PromptLookup(PromptLookupSettings(least, least + more))
+    drafter = PromptLookup(least, least + more)
     (draft,) = drafter.draft([ask(History(tokens), nodes=limit)])
     expected, matched = naive_lookup(tokens, least, least + more, limit)
     assert draft.tokens.tolist() == expected
@@ -195,7 +195,7 @@ def test_lookup_finds_what_a_plain_search_finds(tokens: list[int], least: int, m
 
 
 def test_lookup_follows_a_history_that_grows_and_is_edited() -> None:
-    drafter, history = PromptLookup(PromptLookupSettings(1, 3)), History([1, 2, 3, 1])
+    drafter, history = PromptLookup(1, 3), History([1, 2, 3, 1])
     assert drafter.draft([ask(history, nodes=2)])[0].tokens.tolist() == [2, 3]
     history.append([2])
     assert drafter.draft([ask(history, nodes=2)])[0].tokens.tolist() == [3, 1]
@@ -207,7 +207,7 @@ def test_lookup_follows_a_history_that_grows_and_is_edited() -> None:
 @pytest.mark.parametrize(("least", "most"), [(0, 3), (3, 2), (1, 33)])
 def test_ngrams_outside_are_refused(least: int, most: int) -> None:
     with pytest.raises(UsageError, match=f"min_ngram is {least} and max_ngram {most}"):
-        PromptLookupSettings(least, most)
+        PromptLookup(least, most)
 
 
 # -- the cascade -----------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.drafters.heads import loading as heads
-from localspec.drafters.heads import mlp_speculator
-from localspec.drafters.heads.mlp_speculator import MlpContext, SpeculatorShape, load
+from localspec.drafters.heads.final_state import MlpContext, SpeculatorShape, load_mlp, read_mlp
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
@@ -30,7 +29,7 @@ def test_a_step_reads_the_state_so_far_and_the_last_token(
     folder = write(tmp_path / "head", FILE, arrays, config)
     head, shape = heads.find(folder, header), SpeculatorShape.of(folder)
     assert head.name == "mlp"
-    context = MlpContext(shape, mlp_speculator.read(folder, shape), target)
+    context = MlpContext(shape, read_mlp(folder, shape), target)
     tokens = target.model.tokenize("Tom has seven green boats and three", special=False, add_bos=True)
     target.decode([Feed(0, tokens[:-1], len(tokens) - 4)])
     assert target.states is not None
@@ -71,15 +70,15 @@ def test_what_is_missing_or_wrong_is_named(tmp_path: Path, header: Header) -> No
         (("n_predict", 0), ("n_predict", "3"), ("inner_dim", -1), ("emb_dim", None), ("vocab_size", True))
     ):
         with pytest.raises(ModelFileError, match=rf"{key} is {value!r} in config\.json of .*; a number is needed"):
-            load(write(tmp_path / f"c{number}", FILE, arrays, config | {key: value}), header)
+            load_mlp(write(tmp_path / f"c{number}", FILE, arrays, config | {key: value}), header)
     for name in arrays:
         path = write(tmp_path / name, FILE, {other: array for other, array in arrays.items() if other != name}, config)
         with pytest.raises(ModelFileError, match=rf"lacks the tensor {name}\."):
-            load(path, header)
+            load_mlp(path, header)
     with pytest.raises(ModelFileError, match=r"proj\.1\.weight is \[32, 32\]; \[48, 48\] is needed|is \[4096, 32\]"):
-        load(write(tmp_path / "inner", FILE, arrays, config | {"inner_dim": 48}), header)
+        load_mlp(write(tmp_path / "inner", FILE, arrays, config | {"inner_dim": 48}), header)
     with pytest.raises(ModelFileError, match=r"lacks the tensor speculator\.emb\.1\.weight"):
-        load(write(tmp_path / "untied", FILE, arrays, config | {"tie_weights": False}), header)
+        load_mlp(write(tmp_path / "untied", FILE, arrays, config | {"tie_weights": False}), header)
     alone = write(tmp_path / "alone", FILE, arrays, None)
     with pytest.raises(ModelFileError, match=r"emb_dim is None in config\.json"):
         heads.find(alone / FILE, header)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.drafters.heads.block import BlockDrafter
-from localspec.drafters.heads.pard import MOST_LEVELS, ParallelContext, load, mask_token
-from localspec.drafters.models.draft_model import DraftModelSettings
+from localspec.drafters.heads.blocks import MOST_LEVELS, ParallelContext, load_pard, mask_token
+from localspec.drafters.heads.head import BlockDrafter
 from localspec.engine.interfaces import DraftRequest, History
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, read_header
@@ -32,7 +31,7 @@ SAMPLING = SamplingParams(temperature=0.9)
 
 
 def drafter(context: MaskedContext, branches: int = 1, end_tokens: frozenset[int] = frozenset()) -> BlockDrafter:
-    return BlockDrafter(ParallelContext(context, MASK), end_tokens, DraftModelSettings(branches), "pard")
+    return BlockDrafter(ParallelContext(context, MASK), end_tokens, branches, "pard")
 
 
 def masked(n_ctx: int = 256) -> MaskedContext:
@@ -199,19 +198,19 @@ def test_several_slots_get_the_texts_of_one(tiny_target: Path) -> None:
 
 def test_what_is_no_pard_model_is_refused(tiny_draft: Path, tiny_target: Path) -> None:
     with pytest.raises(PairError, match=r"tiny-draft-q8_0\.gguf is a draft model, not a PARD draft model"):
-        load(tiny_draft, read_header(tiny_target))
+        load_pard(tiny_draft, read_header(tiny_target))
 
 
 def test_one_for_another_vocabulary_is_refused_with_the_difference(tmp_path: Path) -> None:
     other = read_header(write(tmp_path / "other.gguf", gguf_bytes()))
     with pytest.raises(PairError, match="tokenizers are of different kinds"):
-        load(FILE, other)
+        load_pard(FILE, other)
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path, tiny_target: Path) -> None:
     short = write(tmp_path / "short.gguf", FILE.read_bytes()[:-1000])
     with pytest.raises(ModelFileError, match="truncated"):
-        load(short, read_header(tiny_target))
+        load_pard(short, read_header(tiny_target))
 
 
 def made(path: Path, **changes: Any) -> Header:
@@ -274,7 +273,7 @@ def test_a_file_of_the_published_layout_drafts_in_one_pass(tmp_path: Path) -> No
     path = write(tmp_path / "PARD-Qwen3-0.6B-F32.gguf", gguf_bytes(metadata, [*tiny_tensors(), *norms]))
     config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "pard_token": 9, "vocab_size": 260}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    head = load(path, read_header(path))
+    head = load_pard(path, read_header(path))
     assert mask_token(read_header(path)) == 9
     with Model.load(path) as model:
         target = Context(model, ContextSettings(n_ctx=64, threads=1))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.search.prompt_lookup import Prediction, PromptLookup
+from localspec.drafters.search import Prediction, PromptLookup
 from localspec.engine.interfaces import DraftRequest, History, Request
 from localspec.engine.loop import Loop
 from localspec.planning.fixed import FixedPlan

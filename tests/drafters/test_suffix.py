@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.drafters.search.suffix import SuffixDecoding
+from localspec.drafters.search import SuffixDecoding
 from localspec.engine.interfaces import Draft, DraftRequest, History, Outcome, Verdict
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.drafters.test_contract import FixedCorpus

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, Drafter, Request
 from localspec.engine.loop import Loop
 from localspec.planning.fixed import FixedPlan
@@ -21,7 +21,7 @@ from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, HashModel, an
 def drafters(known: Sequence[int]) -> dict[str, list[Drafter]]:
     def model(branches: int) -> DraftModel:
         context = FakeDraftContext(HashModel(10).like(0.8))
-        return DraftModel(context, VOCABULARY.end_tokens, DraftModelSettings(branches))
+        return DraftModel(context, VOCABULARY.end_tokens, branches)
 
     return {
         "none": [],

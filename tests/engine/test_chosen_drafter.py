@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.drafters.models.draft_model import DraftModel
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Drafter, Plan, Request
 from localspec.engine.loop import Loop
 from localspec.errors import UsageError
@@ -27,7 +27,7 @@ PLANS = ["adaptive", "forced", "forced nodes", "fixed"]
 
 def loop_with(plan: str, streams: bool = False) -> Loop:
     draft = DraftModel(FakeDraftContext(MODEL.like(0.8)), VOCABULARY.end_tokens)
-    found: list[Drafter] = [PromptLookup(PromptLookupSettings(1, 3)), draft]
+    found: list[Drafter] = [PromptLookup(1, 3), draft]
     forced = {"forced": Forced(drafting=True), "forced nodes": Forced(nodes=3)}.get(plan, Forced())
     adaptive: Plan = AdaptivePlan(found, None, Knowledge(PassCosts(FREE_WIDTHS)), forced=forced)
     chosen = FixedPlan(found, 4, None) if plan == "fixed" else adaptive

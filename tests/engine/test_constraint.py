@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.forced import GrammarForced
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search import GrammarForced, PromptLookup
 from localspec.engine.constraint import legal, masked
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History, Request
 from localspec.engine.loop import Loop
@@ -109,14 +108,14 @@ def plain(request: Request) -> Any:
 
 def drafters_of(name: str, known: Sequence[int]) -> list[Drafter]:
     def model(branches: int) -> Drafter:
-        return DraftModel(FakeDraftContext(MODEL.like(0.5)), VOCABULARY.end_tokens, DraftModelSettings(branches))
+        return DraftModel(FakeDraftContext(MODEL.like(0.5)), VOCABULARY.end_tokens, branches)
 
     def guessing(fork: float) -> Drafter:
         return FakeDrafter(parrot([3, 1, 4, 1, 5, *known], 0.7, np.random.default_rng(3), SIZE, fork))
 
     makers: dict[str, Any] = {
         "grammar": GrammarForced,
-        "lookup": lambda: PromptLookup(PromptLookupSettings(1, 3)),
+        "lookup": lambda: PromptLookup(1, 3),
         "draft": lambda: model(1),
         "branches": lambda: model(3),
         "chains": lambda: guessing(0.0),

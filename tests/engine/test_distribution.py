@@ -14,10 +14,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, Drafter, Request, Verdict
-from localspec.engine.loop import Loop
-from localspec.engine.verify import verify
+from localspec.engine.loop import Loop, verify
 from localspec.native import kernels
 from localspec.planning.fixed import FixedPlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
@@ -62,7 +61,7 @@ def misfit(drafter: Drafter | None, rule: Rule) -> float:
 
 def draft_model(branches: int = 1) -> DraftModel:
     context = FakeDraftContext(MODEL.like(0.7))
-    return DraftModel(context, frozenset(), DraftModelSettings(branches))
+    return DraftModel(context, frozenset(), branches)
 
 
 def guesses() -> FakeDrafter:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Draft, Request, Verdict
-from localspec.engine.loop import Loop
+from localspec.engine.loop import Loop, verify
 from localspec.engine.slot import FinishReason
-from localspec.engine.verify import verify
 from localspec.errors import KernelError
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Float32Array, LogitRows, Rule, SamplingParams, Tokens

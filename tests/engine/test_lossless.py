@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Verdict
 from localspec.engine.loop import Loop
 from localspec.native import kernels
@@ -40,11 +40,11 @@ Maker = Callable[[Known], list[Drafter]]
 
 
 def draft_model(known: Known, branches: int = 1) -> list[Drafter]:
-    return [DraftModel(FakeDraftContext(DRAFT_MODEL), VOCABULARY.end_tokens, DraftModelSettings(branches))]
+    return [DraftModel(FakeDraftContext(DRAFT_MODEL), VOCABULARY.end_tokens, branches)]
 
 
 def lookup(known: Known) -> list[Drafter]:
-    return [PromptLookup(PromptLookupSettings(1, 3))]
+    return [PromptLookup(1, 3)]
 
 
 def both(known: Known) -> list[Drafter]:

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.engine import loop as loop_module
 from localspec.engine.interfaces import Request
-from localspec.engine.loop import ALONE_SECONDS, FIRST_PIECE, LEAST_ALONE, LEAST_PIECE, PASSES_BETWEEN, Loop, Reading
+from localspec.engine.loop import ALONE_SECONDS, FIRST_PIECE, LEAST_ALONE, LEAST_PIECE, PASSES_BETWEEN, Loop, PieceSize
 from localspec.engine.slot import FinishReason
 from localspec.planning.fixed import FixedPlan
 from localspec.types import Feed, LogitRows, Tokens
@@ -105,14 +105,14 @@ def test_no_passes_are_spared_for_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_slow_model_reads_its_weights_seldom_while_it_is_alone() -> None:
     """A pass of a second, most of it for the weights: pieces of a second would have few tokens each."""
-    reading = Reading(GRID)
+    reading = PieceSize(GRID)
     reading.read(32, 0.9 + 32 * 0.05)
     assert reading.piece(False) == LEAST_ALONE
-    reading.passed(1.0)
+    reading.passes.append(1.0)
     reading.read(LEAST_ALONE, 0.9 + LEAST_ALONE * 0.05)
     assert 200 < reading.piece(False) <= 320
     assert reading.piece(True) < 80
-    assert Reading(16).piece(False) == 16
+    assert PieceSize(16).piece(False) == 16
 
 
 def test_a_prompt_that_is_cut_keeps_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +183,9 @@ def test_without_the_proof_for_prompts_the_grid_stays_where_answers_are_exact(
 
 
 def test_a_stall_makes_the_next_piece_half_as_long_and_no_less() -> None:
-    reading = Reading(GRID)
+    reading = PieceSize(GRID)
     assert reading.piece(True) == reading.piece(False) == FIRST_PIECE
-    reading.passed(0.1)
+    reading.passes.append(0.1)
     reading.read(32, 0.032)
     assert reading.piece(True) == 400
     reading.read(400, 100.0)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Draft
-from localspec.engine.verify import verify
+from localspec.engine.loop import verify
 from localspec.llama.cache.constant_width import ConstantWidth
 from localspec.llama.library import lib, taps
 from localspec.llama.library.settings import ContextSettings

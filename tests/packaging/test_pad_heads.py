@@ -27,7 +27,7 @@ def test_medusa_heads(tmp_path: Path) -> None:
     state = np.random.default_rng(1).standard_normal((1, 512)).astype(np.float32)
     state[0, 256:] = 0.0
     state[0, -1] = 2.0  # where such a target has its constant
-    for one, other in zip(read(SHIPPED["medusa"]), read(large), strict=True):
+    for one, other in zip(read_medusa(SHIPPED["medusa"]), read_medusa(large), strict=True):
         expected, found = one.scores(state[:, :256].copy(), 1)[0], other.scores(state, 1)[0]
         np.testing.assert_allclose(found[:4096], expected, atol=1e-2 * float(np.abs(expected).max()))
         assert found[4096:].max() < -100.0

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.planning.acceptance import CONVINCING_STREAK, Usual
-from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE, Budget, Credit, Looks, credit
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE, Budget, Credit, Looks
 
 PRICES = [1.0, 1.1, 1.2, 1.3]
 """Seconds by nodes; a plain pass takes 1 s."""
 passes = st.lists(st.tuples(st.integers(1, 8), st.floats(0.0, 3.0)), max_size=60)
 """Per pass: tokens it brings, and 1 + the share of what is left that it loses, at most all of it."""
+
+
+def credit(tokens: int) -> float:
+    """Most plain passes of debt in an answer of so many tokens: the k-th credit comes after CONVINCING_STREAK * 2^(k-1)
+    tokens more."""
+    return math.floor(math.log2(1.0 + tokens / CONVINCING_STREAK))
 
 
 def hears(budget: Budget, right: int) -> None:

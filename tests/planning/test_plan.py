@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel, DraftModelSettings
-from localspec.drafters.search.prompt_lookup import PromptLookup, PromptLookupSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Undrafted
 from localspec.engine.loop import Loop
 from localspec.engine.stats import RequestStats
@@ -300,8 +300,8 @@ FREE_WIDTHS = {100: {width: 0.01 * (1 + 0.01 * width) for width in range(1, 9)}}
 
 def drafters(branches: int = 1) -> list[Drafter]:
     context = FakeDraftContext(MODEL.like(0.8))
-    model = DraftModel(context, VOCABULARY.end_tokens, DraftModelSettings(branches))
-    return [PromptLookup(PromptLookupSettings(1, 3)), model]
+    model = DraftModel(context, VOCABULARY.end_tokens, branches)
+    return [PromptLookup(1, 3), model]
 
 
 def loop_with(target: FakeTarget, found: list[Drafter], **more: Any) -> Loop:
@@ -415,7 +415,7 @@ def test_every_pass_without_a_draft_has_its_reason() -> None:
     loop = loop_with(FakeTarget(MODEL, 24), drafters()[:1])
     stats = answer(loop, replace(request_of(1), ignore_end=True)).stats
     assert stats.undrafted.total() == stats.passes - stats.draft_passes - 1, "of the last pass none may be drafted"
-    assert stats.undrafted_reason in {why.said(stats.row_cost) for why in Undrafted}
+    assert stats.undrafted_reason in {why.value.format(row=stats.row_cost) for why in Undrafted}
     dear = RequestStats(undrafted=Counter({Undrafted.PRICE: 2, Undrafted.NOTHING: 1}), row_cost=0.894)
     assert dear.undrafted_reason == "a row costs 0.89 of a plain pass here"
 

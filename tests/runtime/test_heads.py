@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _module() -> Iterator[None]:
     """The method's module is this one while these tests run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "localspec.drafters.heads.mlp_speculator", nearest_head)
+        patch.setattr("localspec.drafters.heads.final_state.load_mlp", nearest_head.load)
         yield
 
 
@@ -205,7 +204,7 @@ def test_one_that_fails_while_it_forgets_is_dropped_alone(tiny_target: Path, mon
     files = [SHIPPED[method] for method in ("eagle3", "medusa")]
     with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
         engine.configure(drafter="auto", max_draft_tokens=3)
-        monkeypatch.setattr("localspec.drafters.heads.eagle3.Eagle3Context._compute", fail)
+        monkeypatch.setattr("localspec.drafters.heads.eagle.Eagle3Context._compute", fail)
         engine.forget()
         assert engine.dropped == {"eagle3": "a pass failed."}
         assert engine.loaded.trained == ("medusa",)

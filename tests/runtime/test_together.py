@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from localspec import Engine, SamplingParams
-from localspec.engine.loop import Reading
+from localspec.engine.loop import PieceSize
 from localspec.engine.slot import FinishReason
 from localspec.llama.cache.context import Context
 from localspec.runtime.generation import Generation
@@ -169,11 +169,11 @@ def test_a_text_is_the_same_however_its_prompt_is_cut(engine: Engine, monkeypatc
     expected = [ask(engine, size, seed).text() for seed, size in enumerate((1500, 40))]
     random, sizes = np.random.default_rng(5), list[int]()
 
-    def any_size(self: Reading, beside: bool) -> int:
+    def any_size(self: PieceSize, beside: bool) -> int:
         sizes.append(int(random.integers(1, 200)))
         return sizes[-1]
 
-    monkeypatch.setattr(Reading, "piece", any_size)
+    monkeypatch.setattr(PieceSize, "piece", any_size)
     clear(engine)
     beside, long = ask(engine, 40, 1), ask(engine, 1500, 0)
     assert [long.text(), beside.text()] == expected

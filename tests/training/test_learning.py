@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.cut import Part, Weights, read_shape
+from localspec.drafters.cut import VocabPart, Weights, read_shape
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf import Header
 from localspec.training.answers import LONGEST, TOP, TeacherAnswer
@@ -58,7 +58,7 @@ def steps(training: Training, count: int) -> None:
         training.run(SECONDS, told)
 
 
-def test_an_answer_is_read_in_tokens_of_the_part(header: Header, part: Part) -> None:
+def test_an_answer_is_read_in_tokens_of_the_part(header: Header, part: VocabPart) -> None:
     outside = next(token for token in range(300, 4096) if part.places[token] < 0 and header.token_types[token] == 1)
     inside = int(part.ids[400])
     tokens = np.array([inside, outside, inside, outside, inside], dtype=np.int32)
@@ -76,7 +76,7 @@ def test_an_answer_is_read_in_tokens_of_the_part(header: Header, part: Part) -> 
     assert (found.ids[:, 1] == place).all()
 
 
-def test_a_long_answer_keeps_its_end(part: Part) -> None:
+def test_a_long_answer_keeps_its_end(part: VocabPart) -> None:
     tokens = part.ids[np.arange(1000) % 500].astype(np.int32)
     ids, chances = np.zeros((990, TOP), dtype=np.int32), np.zeros((990, TOP), dtype=np.float16)
     found = example(TeacherAnswer(tokens, 10, ids, chances), part)
@@ -86,13 +86,13 @@ def test_a_long_answer_keeps_its_end(part: Part) -> None:
     assert len(found.ids) == LONGEST - 1
 
 
-def test_tokens_weigh_what_answers_use_them(part: Part) -> None:
+def test_tokens_weigh_what_answers_use_them(part: VocabPart) -> None:
     found = weight_of(answers(part, 2), 4096)
     assert found[part.ids[307]] > 1.0
     assert found.sum() == pytest.approx(2 * (20 + 10), rel=1e-3)
 
 
-def test_it_learns_and_guesses_what_it_learned(header: Header, part: Part, tmp_path: Path) -> None:
+def test_it_learns_and_guesses_what_it_learned(header: Header, part: VocabPart, tmp_path: Path) -> None:
     model, found = model_of(header, part), answers(part)
     examples = [one for answer in found if (one := example(answer, part)) is not None]
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_it_learns_and_guesses_what_it_learned(header: Header, part: Part, tmp_p
     assert len(training.progress.losses) == 2
 
 
-def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(header: Header, part: Part, tmp_path: Path) -> None:
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(header: Header, part: VocabPart, tmp_path: Path) -> None:
     examples = [one for answer in answers(part) if (one := example(answer, part)) is not None]
     learned = []
     for name, cuts in (("whole", (12,)), ("cut", (5, 4, 3))):
@@ -122,7 +122,7 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(header: Header, pa
     assert math.isclose(learned[0][1], learned[1][1], rel_tol=0.02), "the learning rate follows the clock"
 
 
-def test_a_damaged_checkpoint_is_one_sentence(header: Header, part: Part, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_one_sentence(header: Header, part: VocabPart, tmp_path: Path) -> None:
     examples = [one for answer in answers(part) if (one := example(answer, part)) is not None]
     file = tmp_path / "checkpoint.pt"
     steps(Training(model_of(header, part), examples, file, SECONDS), 1)
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_one_sentence(header: Header, part: Part, tmp_pa
         Training(other, examples, file, SECONDS)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_one_sentence(header: Header, part: Part, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_one_sentence(header: Header, part: VocabPart, tmp_path: Path) -> None:
     examples = [one for answer in answers(part) if (one := example(answer, part)) is not None]
     training = Training(model_of(header, part), examples, tmp_path / "nowhere" / "checkpoint.pt", SECONDS)
     with pytest.raises(LocalspecError, match=r"checkpoint\.pt cannot be written: "):

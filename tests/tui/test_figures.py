@@ -14,7 +14,7 @@ def answer(drafts: list[tuple[str, int, int]], plain: float = 0.0, exact: bool =
     """drafts: (drafter, drafted, accepted) of each pass."""
     stats = RequestStats(draft_seconds=0.1, verify_seconds=0.3, host_seconds=0.1, plain_seconds=plain, exact=exact)
     for drafter, drafted, accepted in drafts:
-        stats.add_pass([drafter] * drafted, [drafter] * accepted, accepted + 1)
+        stats.add_pass(drafter, drafted, accepted, accepted + 1)
     return stats
 
 

@@ -1,9 +1,13 @@
-"""EAGLE-1 and EAGLE-2 heads (Li et al. 2024, arXiv 2401.15077, 2406.16858): one decoder layer over pairs of the
-target's final state and the token after it, read through the target's own output matrix.
+"""EAGLE heads: one decoder layer that guesses on from what its target saw.
 
-The two share their heads and differ in the tree (`draft_model`). Files are as published (yuhuili/EAGLE-*): config.json
-of a one-layer llama, and `embed_tokens`, `fc` and `layers.0` as safetensors or a pickle of torch's. llama.cpp does not
-know these heads; they are computed here, with matrices in 8 bits.
+EAGLE-1 and EAGLE-2 (Li et al. 2024, arXiv 2401.15077, 2406.16858) share their heads and differ in the tree
+(`draft_model`). The layer reads pairs of the target's final state and the token after it, and the target's own output
+matrix reads the guess. Files are as published (yuhuili/EAGLE-*): config.json of a one-layer llama, and `embed_tokens`,
+`fc` and `layers.0` as safetensors or a pickle of torch's. llama.cpp does not know these heads; they are computed here,
+with matrices in 8 bits.
+
+EAGLE-3 (Li et al. 2025, arXiv 2503.01840) reads what three layers of its target saw. Files are GGUF of llama.cpp's
+architecture `eagle3`, as its own conversion writes them.
 """
 
 from __future__ import annotations
@@ -18,19 +22,32 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.drafters.heads import head_cache
-from localspec.drafters.heads.head import Head, check_sizes, output_matrix
-from localspec.drafters.heads.head_cache import HeadCache, HeadRow
+from localspec.drafters.heads.head import (
+    Head,
+    beside,
+    check_held,
+    check_sizes,
+    guessed_ids,
+    output_matrix,
+    read_head,
+    tapped_layers,
+)
+from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, HeadModel, HeadPasses, HeadRow, own_cache
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
-from localspec.llama.library.settings import FINAL, Tap
-from localspec.models.facts.heads import Tensors, check_forgets, config_of
+from localspec.llama.library import lib
+from localspec.llama.library.settings import FINAL, NEXTN, Tap
+from localspec.llama.model import Model
+from localspec.models.facts import pairing
+from localspec.models.facts.checkpoint import Tensors, config_of
+from localspec.models.facts.heads import check_forgets
 from localspec.native import kernels
 from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array
 
 _PREFIX = "layers.0."
-_BEFORE, _BEHIND = f"{_PREFIX}input_layernorm.weight", f"{_PREFIX}post_attention_layernorm.weight"
+_BEFORE, _AFTER = f"{_PREFIX}input_layernorm.weight", f"{_PREFIX}post_attention_layernorm.weight"
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _LINEAR_TENSORS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
            "mlp.up_proj", "mlp.down_proj")  # fmt: skip
@@ -38,7 +55,7 @@ _LINEAR_TENSORS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "
 
 @dataclass(frozen=True, slots=True)
 class EagleShape:
-    """What config.json says."""
+    """The facts of config.json."""
 
     hidden: int
     heads: int
@@ -51,10 +68,7 @@ class EagleShape:
 
     @staticmethod
     def of(path: Path) -> EagleShape:
-        """
-        Raises:
-            ModelFileError: config.json is missing, or says what no such head has.
-        """
+        """Raises ModelFileError: config.json is missing, or says what no such head has."""
         config = config_of(path)
 
         def number(key: str, default: int | None = None) -> int:
@@ -85,7 +99,7 @@ class EagleShape:
         hidden, queries, keys = self.hidden, self.heads * self.head_size, self.kv_heads * self.head_size
         tensors.need("embed_tokens.weight", self.vocabulary, hidden)
         tensors.need("fc.weight", hidden, 2 * hidden)
-        tensors.need(_BEHIND, hidden)
+        tensors.need(_AFTER, hidden)
         inner = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries))
         outer = ((self.feed_forward, hidden), (self.feed_forward, hidden), (hidden, self.feed_forward))
         for name, shape in zip(_LINEAR_TENSORS, (*inner, *outer), strict=True):
@@ -127,7 +141,7 @@ class EagleLayer:
         self._embeddings = tensors.matrix("embed_tokens.weight")
         self._before = tensors.array(_BEFORE) if _BEFORE in found else None
         """Published heads have no norm before attention; some trained since do."""
-        self._behind = tensors.array(_BEHIND)
+        self._after = tensors.array(_AFTER)
         half = shape.head_size // 2
         self._rates = shape.rope_base ** (-np.arange(half, dtype=np.float32) / half)
 
@@ -139,15 +153,8 @@ class EagleLayer:
         scale = np.sqrt(np.mean(np.square(rows), axis=1, keepdims=True) + np.float32(self.shape.epsilon))
         return np.asarray(rows / scale * weight, dtype=np.float32)
 
-    def _turned(self, rows: Float32Array, positions: Float32Array) -> Float32Array:
-        """Rotary positions, on pairs (i, i + half)."""
-        angles = positions[:, None, None] * self._rates
-        cos, sin = np.cos(angles), np.sin(angles)
-        left, right = np.split(rows, 2, axis=2)
-        return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
-
     def enter(self, rows: Sequence[HeadRow], threads: int) -> tuple[Float32Array, Float32Array]:
-        """What goes into the layer, and the same as its attention reads it; float32[n, hidden] each."""
+        """The input of the layer, and the same as its attention reads it; float32[n, hidden] each."""
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         pairs = np.concatenate([self._embeddings.rows(tokens), np.stack([row.state for row in rows])], axis=1)
         x = self._linear("fc", pairs, threads)
@@ -158,7 +165,12 @@ class EagleLayer:
     ) -> Float32Array:
         """Queries, keys or values, float32[n, heads, head size], of what attention reads."""
         found = self._linear(f"{_PREFIX}self_attn.{name}_proj", h, threads).reshape(len(h), -1, self.shape.head_size)
-        return found if name == "v" else self._turned(found, positions)
+        if name == "v":
+            return found
+        angles = positions[:, None, None] * self._rates  # rotary positions, on pairs (i, i + half)
+        cos, sin = np.cos(angles), np.sin(angles)
+        left, right = np.split(found, 2, axis=2)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=2).astype(np.float32)
 
     def attend(self, query: Float32Array, keys: Float32Array, values: Float32Array) -> Float32Array:
         """float32[heads * head size] of one row over float32[n, kv heads, head size]."""
@@ -172,7 +184,7 @@ class EagleLayer:
     def leave(self, x: Float32Array, mixed: Float32Array, threads: int) -> Float32Array:
         """float32[n, hidden] states after the layer."""
         x = x + self._linear(f"{_PREFIX}self_attn.o_proj", mixed, threads)
-        h = self._norm(x, self._behind)
+        h = self._norm(x, self._after)
         gate, up = (self._linear(f"{_PREFIX}mlp.{name}_proj", h, threads) for name in ("gate", "up"))
         inner = gate / (1.0 + np.exp(-np.clip(gate, -80.0, 80.0))) * up
         return x + self._linear(f"{_PREFIX}mlp.down_proj", inner, threads)
@@ -227,3 +239,87 @@ class EagleContext(HeadCache):
 
     def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
         pass  # a guess finds its cells by its path
+
+
+class Eagle3Context(HeadCache):
+    """An encoder fuses what layers of the target saw, and one decoder layer evaluates histories and what is guessed
+    after them. Sequences are llama.cpp's: the trunk carries all of a slot's, a guess the one of its path."""
+
+    def __init__(self, model: Model, target: Context, layers: Sequence[int]) -> None:
+        """Beside a target that has a tap of `layers`, whose inputs the head was trained on, in this order; the
+        target's number of layers stands for what follows the last. Both models must stay open."""
+        self._api = lib.api()
+        last = int(self._api.llama_model_n_layer(target.model.handle))
+        super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
+        params = own_cache(model, target, MOST_PASS_ROWS, MOST_PASS_ROWS, self.n_paths)
+        width = int(self._api.llama_model_n_embd(model.handle))
+        self._passes = HeadPasses(model, params, MOST_PASS_ROWS, self._n_slots * self.n_paths, width)
+
+    def close(self) -> None:
+        self._passes.handle.close()
+
+    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+        """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
+        passes, count, states = self._passes, len(rows), np.stack([row.state for row in rows])
+        if rows[0].sequence is None:
+            first = self._api.llama_memory_seq_pos_max(passes.memory, 0) + 1  # means nothing, but is checked
+            batch = passes.batch(list(range(first, first + count)), [(0, 1)] * count, True, states=states)
+            passes.handle.call(self._api.llama_encode, batch)
+            states = passes.states(count).copy()
+        positions, tokens, ways = [row.position for row in rows], [row.token for row in rows], self.n_paths
+        ids = [(row.slot * ways, ways) if row.sequence is None else (row.slot * ways + row.sequence, 1) for row in rows]
+        passes.decode(passes.batch(positions, ids, asked, tokens=tokens, states=states))
+        return (passes.states(count), passes.logits(count)) if asked else None
+
+    def _remove(self, slot: int, start: int) -> None:
+        self._passes.remove(-1 if self._n_slots == 1 else slot, start)
+
+    def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
+        first = slot * self.n_paths
+        self._api.llama_memory_seq_cp(self._passes.memory, first + source, first + sequence, start, stop)
+
+
+_EAGLE3_TENSORS = (
+    "attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up",
+    "ffn_down",
+)  # fmt: skip
+"""Tensors of its layer, without which llama.cpp refuses the file."""
+
+
+def load_eagle3(path: Path, target: Header) -> Head:
+    header = read_head(path, ("eagle3",), "an EAGLE-3 head")
+    check_forgets(target)
+    pairing.check(target, header)
+    layers, count = tapped_layers(header, target, three=True)
+    _check_tensors(header, target)
+    return Head(
+        "eagle3",
+        path,
+        Tap(tuple(sorted({layer for layer in layers if layer < count})), nextn=count in layers),
+        lambda target: beside(path, HeadModel, target),
+        lambda model, target: Eagle3Context(model, target, layers),
+    )
+
+
+def _check_tensors(header: Header, target: Header) -> None:
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    if header.n_layers != 1:
+        raise ModelFileError(
+            f"{header.path.name} is corrupt: an EAGLE-3 head has one layer, this has {header.n_layers}."
+        )
+    key, value = (header.number(f"attention.{part}_length") for part in ("key", "value"))
+    if key != value:
+        raise ModelFileError(f"{header.path.name} is corrupt: keys have {key} numbers, and values {value}.")
+    norms = ("fc", "output_norm", *(["enc.output_norm"] if header.flag("eagle3.norm_before_fc") else []))
+    check_held(header, (f"{name}.weight" for name in (*norms, *(f"blk.0.{part}" for part in _EAGLE3_TENSORS))))
+    hidden, wide = header.number("embedding_length"), target.number("embedding_length")
+    size, turned = key or hidden // max(1, header.number("attention.head_count")), header.number("rope.dimension_count")
+    if turned > size or turned % 2:
+        raise ModelFileError(f"{header.path.name} is corrupt: it turns {turned} of {size} numbers of a key.")
+    for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
+        if name not in tensors and hidden != wide:
+            raise PairError(
+                f"{header.path.name} cannot draft for {target.path.name}: it brings no {role}, and hidden size is"
+                f" {wide} in the target and {hidden} in the head."
+            )
+    guessed_ids(header, tensors, target)

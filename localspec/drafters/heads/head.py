@@ -1,15 +1,16 @@
 """A trained head: a file that guesses from the hidden states of the one target it was trained for.
 
-Each method's module has `load(path, target) -> Head`; `loading` finds the module of a file. It reads headers only, and
-compares them with those of the model whose text is emitted. It raises a ModelFileError where a file is damaged or lacks
-something, and a PairError where it is no such head, or made for another model: the message names the first fact that
-differs. What llama.cpp would end the process over is refused there.
+Each method has a function `(path, target) -> Head` (`methods.ROWS`); `loading` finds the one for a file. It reads
+headers only, and compares them with those of the model whose text is emitted. It raises a ModelFileError where a file
+is damaged or lacks something, and a PairError where it is no such head, or made for another model: the message names
+the first fact that differs. What llama.cpp would end the process over is refused there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -17,66 +18,51 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.models.draft_model import BestFirst, DraftModel, DraftModelSettings
+from localspec.drafters.models.draft_model import DraftModel
+from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor, read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
+from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.quantize import TensorRows
-from localspec.llama.library.settings import FINAL, SHOWS_LAYERS, SHOWS_NEXTN, Tap
+from localspec.llama.library.settings import SHOWS_LAYERS, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts.heads import draft_kind, is_checkpoint, nextn_layers
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
-from localspec.types import Float32Array, LogitRows, Tokens
+from localspec.types import Feed, LogitRows, Tokens
 
 
+@dataclass(eq=False)
 class Head:
     """One file that guesses for one target."""
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        tap: Tap,
-        weights: Callable[[Context], Any],
-        context: Callable[[Any, Context], Any],
-        kind: type[DraftModel] = BestFirst,
-    ) -> None:
-        """
-        Args:
-            name: the method: one of `methods.HEADS`; the drafter's name everywhere.
-            path: file or folder of the head; the target's file if that contains the head.
-            tap: states of the target that the head reads, by position. Ask for their span by name
-                (`States.span(slot, tokens, FINAL)`): the target's context may keep more, for another head.
-            weights: loads, when a drafter is first made, what all its drafters share; None = nothing.
-            context: makes a drafter's `DraftContext`, as `kind` needs it, of the weights and the target.
-            kind: of its drafters.
-        """
-        self.name, self.path, self.tap = name, path, tap
-        self._load, self._context, self._kind = weights, context, kind
-        self._weights: Any = None
-        self._drafters: WeakSet[DraftModel] = WeakSet()
+    name: str
+    """The method: one of `methods.HEADS`; the drafter's name everywhere."""
+    path: Path
+    """File or folder of the head; the target's file if that contains the head."""
+    tap: Tap
+    """States of the target that the head reads, by position. Ask for their span by name (`States.span(slot, tokens,
+    FINAL)`): the target's context may keep more, for another head."""
+    load: Callable[[Context], Any]
+    """Loads, when a drafter is first made, what all its drafters share; None = nothing."""
+    context: Callable[[Any, Context], Any]
+    """Makes a drafter's `DraftContext`, as `kind` needs it, of the weights and the target."""
+    kind: type[DraftModel] = DraftModel
+    """Of its drafters."""
+    _weights: Any = None
+    _drafters: WeakSet[DraftModel] = field(default_factory=WeakSet)
 
     def attach(self, target: Context, branches: int) -> DraftModel:
-        """Makes a drafter with a cache of its own. The weights stay loaded until `close`.
-
-        May be called again, when settings change: the drafter made before is closed after the new one was made, so
-        a drafter's own `close` frees nothing that another one uses.
-
-        Args:
-            target: made with (at least) `tap`; its settings tell threads, slots and length.
-            branches: guesses per position; 1 drafts a chain.
-
-        Raises:
-            ModelFileError: the file is damaged.
-            ModelError: llama.cpp refuses it, or there is no memory.
-        """
+        """Makes a drafter with a cache of its own, beside a target made with (at least) `tap`. The weights stay loaded
+        until `close`. May be called again, when settings change: the drafter made before is closed after the new one
+        was made, so a drafter's own `close` frees nothing that another one uses. Raises ModelFileError: the file is
+        damaged; ModelError: llama.cpp refuses it, or there is no memory."""
         if self._weights is None:
-            self._weights = self._load(target)
-        context = self._context(self._weights, target)
-        settings = DraftModelSettings(branches)
-        drafter = self._kind(context, target.model.end_tokens, settings, self.name, context.close)
+            self._weights = self.load(target)
+        context = self.context(self._weights, target)
+        drafter = self.kind(context, target.model.end_tokens, branches, self.name, context.close)
         self._drafters.add(drafter)
         return drafter
 
@@ -99,12 +85,8 @@ def beside(path: Path, kind: type[Model], target: Context, kernels: Kernels = "r
 
 
 def read_head(path: Path, methods: Collection[str], noun: str) -> Header:
-    """The header of a GGUF file that holds a head of these methods, which people call `noun`.
-
-    Raises:
-        ModelFileError: it is in the form in which models are published for Python.
-        PairError: it is something else.
-    """
+    """The header of a GGUF file that holds a head of these methods, which people call `noun`. Raises ModelFileError: it
+    is in the form in which models are published for Python; PairError: it is something else."""
     if is_checkpoint(path):
         raise ModelFileError(
             f"{path.name} is {noun} as published for Python; localspec reads it as GGUF.",
@@ -118,11 +100,8 @@ def read_head(path: Path, methods: Collection[str], noun: str) -> Header:
 
 
 def check_equal(path: Path, target: Header, facts: Iterable[tuple[str, object, object]]) -> None:
-    """Compares a head with its target by (fact, of the target, of the head).
-
-    Raises:
-        PairError: names the first fact that differs.
-    """
+    """Compares a head with its target by (fact, of the target, of the head). Raises PairError: names the first fact
+    that differs."""
     for fact, ours, theirs in facts:
         if ours != theirs:
             raise PairError(
@@ -132,34 +111,35 @@ def check_equal(path: Path, target: Header, facts: Iterable[tuple[str, object, o
 
 def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> None:
     """Compares the sizes of states and tokens of a head's matrices with its target's."""
-    width, tokens = (
-        target.number("embedding_length_out") or target.number("embedding_length"),
-        target.count(_TOKENS_KEY),
-    )
-    check_equal(path, target, [("hidden size", width, hidden)])
+    tokens = target.count(_TOKENS_KEY)
+    wide = target.number("embedding_length_out") or target.number("embedding_length")
+    check_equal(path, target, [("hidden size", wide, hidden)])
     if abs(tokens - vocabulary) > MOST_SIZE_DIFFERENCE:  # families pad differently
         check_equal(path, target, [("vocabulary", tokens, vocabulary)])
 
 
 def check_held(header: Header, names: Iterable[str]) -> None:
-    """
-    Raises:
-        ModelFileError: it lacks a tensor.
-    """
+    """Raises ModelFileError: it lacks a tensor."""
     held = {tensor.name for tensor in header.tensors}
     for name in names:
         if name not in held:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.")
 
 
+def check_keys(header: Header, key: object, value: object, turned: object) -> None:
+    """Numbers over which llama.cpp ends the process: those of a key, of a value, and of a key that rotary positions
+    turn."""
+    name = header.path.name
+    if key != value or not key:
+        raise ModelFileError(f"{name} is corrupt: keys have {key} numbers, and values {value}.")
+    if not isinstance(key, int) or not isinstance(turned, int) or not 0 < turned <= key or turned % 2:
+        raise ModelFileError(f"{name} is corrupt: it turns {turned} of {key} numbers of a key.")
+
+
 def tapped_layers(header: Header, target: Header, three: bool = False) -> tuple[tuple[int, ...], int]:
     """The target's layers whose inputs a head reads, and how many it has, those of multi-token prediction not counted.
-    A head that reads `three` may also read what follows the last.
-
-    Raises:
-        ModelFileError: it does not name them.
-        PairError: the target has too few, or this llama.cpp does not show them.
-    """
+    A head that reads `three` may also read what follows the last. Raises ModelFileError: it does not name them;
+    PairError: the target has too few, or this llama.cpp does not show them."""
     layers, count = header.array(f"{header.architecture}.target_layers"), target.n_layers - nextn_layers(target)
     sound = all(isinstance(layer, int) and layer >= 0 for layer in layers)
     if not layers or not sound or (three and len(layers) != 3):
@@ -183,37 +163,29 @@ def tapped_layers(header: Header, target: Header, three: bool = False) -> tuple[
 _TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
-def check_rows(header: Header, tensors: Mapping[str, Tensor], target: Header) -> None:
-    """Refuses embeddings of too few tokens, and a head that guesses through the target's output matrix of another
-    size."""
+def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -> npt.NDArray[np.int64] | None:
+    """int64[n]: the tokens that the head can guess, in the order of its output matrix; None = all, in their own order.
+    Raises ModelFileError: there are embeddings of too few tokens; or the list has no output matrix of its size, or
+    names a token twice; PairError: it guesses through the target's output matrix of another size, or names a token that
+    the target does not have."""
     tokens, targets = header.count(_TOKENS_KEY), target.count(_TOKENS_KEY)
-    own = tensors.get("token_embd.weight")
+    own, ids, output = (tensors.get(name) for name in ("token_embd.weight", "d2t", "output.weight"))
     rows = tokens if own is None else (*own.shape, 1)[1]
     if rows < tokens:
         raise ModelFileError(f"{header.path.name} is corrupt: it has embeddings of {rows} tokens, and {tokens} tokens.")
-    if not tensors.keys() & {"output.weight", "d2t"} and tokens != targets:
-        raise PairError(
-            f"{header.path.name} cannot draft for {target.path.name}: it brings no output matrix, and there are"
-            f" {targets} tokens in the target and {tokens} in the head."
-        )
-
-
-def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -> npt.NDArray[np.int64] | None:
-    """int64[n]: the tokens that the head can guess, in the order of its output matrix; None = all, in their own order.
-
-    Raises:
-        ModelFileError: the list has no output matrix of its size, or names a token twice.
-        PairError: it names a token that the target does not have.
-    """
-    ids, output = tensors.get("d2t"), tensors.get("output.weight")
     if ids is None:
+        if output is None and tokens != targets:
+            raise PairError(
+                f"{header.path.name} cannot draft for {target.path.name}: it brings no output matrix, and there are"
+                f" {targets} tokens in the target and {tokens} in the head."
+            )
         return None
     if ids.type != "I64" or output is None or output.shape[-1:] != ids.shape:
         raise ModelFileError(
             f"{header.path} is corrupt: d2t is {ids.type}{list(ids.shape)}, which no output matrix fits."
         )
     found = np.frombuffer(header.read(ids.offset, ids.size), dtype="<i8").astype(np.int64)
-    size = min(target.count(_TOKENS_KEY), header.count(_TOKENS_KEY))
+    size = min(tokens, targets)
     if len(found) and (found.min() < 0 or found.max() >= size):
         wrong = int(found[(found < 0) | (found >= size)][0])
         raise PairError(f"{header.path.name} guesses token {wrong}; {target.path.name} has 0 to {size - 1}.")
@@ -223,71 +195,92 @@ def guessed_ids(header: Header, tensors: Mapping[str, Tensor], target: Header) -
 
 
 def output_matrix(header: Header) -> Int8Matrix:
-    """The output matrix of the model in a file, in 8 bits; the embeddings if one matrix serves as both.
-
-    Raises:
-        ModelFileError: it has neither, or in a number format that ggml does not unpack.
-    """
-    held = [(part, tensor) for part in read_parts(header.path) for tensor in part.tensors]
-    for name in ("output.weight", "token_embd.weight"):
-        for part, tensor in held:
-            if tensor.name == name:
-                matrix = TensorRows(part, tensor)
-                return Int8Matrix.in_parts((matrix.rows, matrix.columns), partial(_part, matrix))
-    raise ModelFileError(f"{header.path} has no output matrix.")
+    """The output matrix of the model in a file, in 8 bits; the embeddings if one matrix serves as both. Raises
+    ModelFileError: it has neither, or in a number format that ggml does not unpack."""
+    held = {tensor.name: (part, tensor) for part in read_parts(header.path) for tensor in part.tensors}
+    found = held.get("output.weight", held.get("token_embd.weight"))
+    if found is None:
+        raise ModelFileError(f"{header.path} has no output matrix.")
+    rows = TensorRows(*found)
+    return Int8Matrix.in_parts((rows.rows, rows.columns), lambda start, stop: rows.read(slice(start, stop)))
 
 
-def _part(matrix: TensorRows, start: int, stop: int) -> Float32Array:
-    return matrix.read(slice(start, stop))
+# -- heads that guess a whole draft in one pass --------------------------------------------------------------------
 
 
-# -- final states --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class DraftBlock:
+    """The result of one pass for the tokens after a history; valid until the next pass."""
 
-TAP = Tap(final="decoded")
+    tokens: Tokens
+    """int32[n], the history."""
+    rows: Any
+    """float32[rows, n], logits of the head's vocabulary or the states of DFlash2; of PARD the LogitRows by level."""
 
 
-class FinalState:
-    """What contexts have in common that guess from the target's last final state alone (Medusa, MLP speculators).
+class OnePassContext(ABC):
+    """A `DraftContext` whose rows, whichever paths they follow, come from one pass after each history.
 
-    They have no cache: the state of the last evaluated token is there or it is not (right after a prompt, whose states
-    were not asked for, it is not), so there is nothing to read and nothing to forget.
-    """
+    A *level* is the number of tokens guessed before: level 0 follows the history."""
 
-    def __init__(self, target: Context) -> None:
-        """`target`: made with `TAP` at least."""
-        assert target.states is not None
-        self.n_ctx, self.n_vocab = target.n_ctx, target.n_vocab
-        self.n_paths = target.max_leaves
-        """Most paths of a slot (`draft_model.TreeContext`); here more paths cost nothing."""
-        self._states, self._threads = target.states, target.threads
-        self._nothing = np.full((1, self.n_vocab), -np.inf, dtype=np.float32)
+    def __init__(self, context: Any, n_paths: int) -> None:
+        """`context` runs the head, for at most `n_paths` paths of a slot that go different ways."""
+        self._context: Any = context
+        self.n_ctx, self.n_vocab, self.n_paths = context.n_ctx, context.n_vocab, n_paths
+        self._ends: Mapping[int, int] = {}
+        self._blocks: dict[int, DraftBlock] = {}
+
+    def begin(self, ends: Mapping[int, int] | None = None) -> None:
+        """A draft begins: the next feed of each slot is its history. `ends`: by slot, the length that history and draft
+        may reach together."""
+        self._ends = ends or {}
+        self._blocks.clear()
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The row after the last token of every feed; all -inf where the head has nothing to say."""
+        if new := [feed for feed in feeds if self._level(feed) is None]:
+            self._blocks = self._compute(feeds, new)
+        rows = [None if (level := self._level(feed)) is None else self._row(feed, level) for feed in feeds]
+        nothing = np.full((1, self.n_vocab if None in rows else 0), -np.inf, dtype=np.float32)
+        return [LogitRows.from_matrix(nothing) if one is None else one for one in rows]
+
+    def _level(self, feed: Feed) -> int | None:
+        """Tokens guessed so far; None where there is no block of the feed's history."""
+        block = self._blocks.get(feed.slot)
+        if block is None or common_prefix(block.tokens, feed.tokens) < len(block.tokens):
+            return None
+        return len(feed.tokens) - len(block.tokens)
+
+    @abstractmethod
+    def _compute(self, feeds: Sequence[Feed], new: Sequence[Feed]) -> dict[int, DraftBlock]:
+        """One pass for `feeds`, of which `new` have no block yet."""
+
+    @abstractmethod
+    def _row(self, feed: Feed, level: int) -> LogitRows | None:
+        """The row of a level of the slot's block; None = the block says nothing of it."""
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """There is nothing to read."""
-        return len(tokens) - 1
+        self._blocks.clear()
+        done: int = self._context.prefill_chunk(slot, tokens, prompt_length)
+        return done
 
-    reusable = prefill_chunk
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        cached: int = self._context.reusable(slot, tokens, prompt_length)
+        return cached
 
     def close(self) -> None:
-        """There is nothing to free."""
+        self._blocks.clear()
 
-    def _last(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
-        """How many of the tokens the target has evaluated, at most all but the last, and float32[n_embd], the final
-        state of the last of those; None where it is not held, or is no number.
-        """
-        start, stop = self._states.span(slot, tokens, FINAL)
-        stop = min(stop, len(tokens) - 1)
-        if stop <= start:
-            return None
-        state = self._states.read(slot, FINAL, stop - 1, stop)[0]
-        return (stop, state) if np.isfinite(state).all() else None
 
-    def _row(self, scores: Float32Array | None) -> LogitRows:
-        """A head's scores as a row of the target's vocabulary; None = nothing to guess."""
-        if scores is None:
-            return LogitRows.from_matrix(self._nothing)
-        if len(scores) == self.n_vocab and scores.flags.c_contiguous:
-            return LogitRows.from_matrix(scores[None])
-        row = self._nothing.copy()
-        row[0, : len(scores)] = scores[: self.n_vocab]
-        return LogitRows.from_matrix(row)
+class BlockDrafter(DraftModel):
+    """Draws chains and trees from the rows that one pass computes."""
+
+    one_pass = True
+    """The plan takes the first level to cost all and the others nothing (`planning.passes`)."""
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        if isinstance(self._context, OnePassContext):  # None once it is closed
+            levels = [min(one.max_depth, -(-one.max_nodes // self.branches)) for one in requests]
+            ends = {one.slot: len(one.history) + level for one, level in zip(requests, levels, strict=True)}
+            self._context.begin(ends)
+        return super().draft(requests)

@@ -1,4 +1,4 @@
-"""What heads need that guess step by step from states of their target: a llama_context of their own, and a cache.
+"""A llama_context and a cache for heads that guess step by step from states of their target.
 
 Cell p of the cache pairs the target's state at position p with the token at p + 1, and its row says what comes at
 p + 2. After the last state that the target has given (the *trunk*) the head's own state takes the place of the
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -38,14 +39,33 @@ _POSITION_SECTIONS = 4
 """Position numbers of one row for models that rotate keys by sections (M-RoPE). Three are equal, the last is 0."""
 
 
-class HeadBatch:
-    """Owns the arrays that llama.cpp reads; each call of `of` overwrites the rows of the call before."""
+class HeadPasses:
+    """A head's llama_context beside its target's, the arrays that it reads, and what a pass leaves."""
 
-    def __init__(self, capacity: int, sequences: int, sections: bool = False) -> None:
-        """At most `capacity` rows, sequence ids below `sequences`. `sections`: whether the model turns keys by
-        sections, so that rows of states need four position numbers each."""
-        self.capacity = capacity
-        self._sections = sections
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        capacity: int,
+        sequences: int,
+        width: int,
+        *,
+        sections: bool = False,
+        states: Literal["all", "outputs", "none"] = "outputs",
+        what: str = "a context for {name}",
+    ) -> None:
+        """For passes of at most `capacity` rows and sequence ids below `sequences`, of a model that stays open as long
+        as this is used. `params`: a llama_context_params. `width`: numbers of one of the head's own states. `sections`:
+        whether the model turns keys by sections, so that rows of states need four position numbers each. `states`: of
+        which rows llama.cpp returns them. `what`: what it is, as an error names it. Raises ModelError: llama.cpp
+        refuses it, or there is no memory."""
+        self._api, extension = lib.api(), lib.extension()
+        self.width, self._vocabulary, self._sections = width, model.n_vocab, sections
+        self.handle = Handle(model, params, what.format(name=model.path.name))
+        self.memory = self.handle.memory
+        if states != "none":
+            extension.llama_set_embeddings_nextn(self.handle.pointer, True, states == "outputs")
+        self._states_address: Callable[[int | None], Any] = extension.llama_get_embeddings_nextn
         self._token = np.zeros(capacity, dtype=np.int32)
         self._position = np.zeros(capacity * _POSITION_SECTIONS, dtype=np.int32)
         self._id_count = np.ones(capacity, dtype=np.int32)
@@ -53,13 +73,13 @@ class HeadBatch:
         self._output = np.zeros(capacity, dtype=np.int8)
         self._ids = np.arange(sequences, dtype=np.int32)
         self._states = np.zeros(0, dtype=np.float32)
-        self._struct: Any = lib.api().llama_batch(n_tokens=0)
+        self._struct: Any = self._api.llama_batch(n_tokens=0)
         self._kinds = dict(self._struct._fields_)
         arrays = {"pos": self._position, "n_seq_id": self._id_count, "seq_id": self._id_pointer, "logits": self._output}
         for name, array in arrays.items():
             self._point(name, array)
 
-    def of(
+    def batch(
         self,
         positions: Sequence[int] | Tokens,
         ids: Sequence[tuple[int, int]],
@@ -68,9 +88,9 @@ class HeadBatch:
         tokens: Sequence[int] | Tokens | None = None,
         states: Float32Array | None = None,
     ) -> Any:
-        """The llama_batch of one row for each position, with a token, a state (float32[n, width]) or both. `ids`: of
-        each row, its first sequence id and how many follow one another. `output`: whether it is one; for all or each.
-        """
+        """The llama_batch of one row for each position, with a token, a state (float32[n, width]) or both, valid until
+        the next call. `ids`: of each row, its first sequence id and how many follow one another. `output`: whether it
+        is one; for all or each."""
         count = len(positions)
         self._position[:count] = positions
         if self._sections and tokens is None:
@@ -90,40 +110,6 @@ class HeadBatch:
 
     def _point(self, name: str, array: Any) -> None:
         setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
-
-
-class HeadPasses:
-    """A head's llama_context beside its target's, the batch that it reads, and what a pass leaves."""
-
-    def __init__(
-        self,
-        model: Model,
-        params: Any,
-        batch: HeadBatch,
-        width: int,
-        *,
-        states: Literal["all", "outputs", "none"] = "outputs",
-        what: str = "a context for {name}",
-    ) -> None:
-        """
-        Args:
-            model: must stay open as long as this is used.
-            params: a llama_context_params.
-            batch: for its passes.
-            width: numbers of one of the head's own states.
-            states: of which rows llama.cpp returns them.
-            what: what it is, as an error names it.
-
-        Raises:
-            ModelError: llama.cpp refuses it, or there is no memory.
-        """
-        self._api, extension = lib.api(), lib.extension()
-        self.batch, self.width, self._vocabulary = batch, width, model.n_vocab
-        self.handle = Handle(model, params, what.format(name=model.path.name))
-        self.memory = self.handle.memory
-        if states != "none":
-            extension.llama_set_embeddings_nextn(self.handle.pointer, True, states == "outputs")
-        self._states_address: Callable[[int | None], Any] = extension.llama_get_embeddings_nextn
 
     def decode(self, batch: Any) -> None:
         self.handle.call(self._api.llama_decode, batch)
@@ -159,15 +145,12 @@ def own_cache(model: Model, target: Context, room: int, rows: int, paths: int = 
 MOST_PASS_ROWS = 64
 """Most rows of a pass: a head computes logits for every row, even if they are not wanted."""
 _CHUNK_TOKENS = 512
-"""Most tokens that one `prefill_chunk` reads."""
 Path: TypeAlias = tuple[int, ...]
 """Tokens guessed after the trunk."""
 
 
 @dataclass(slots=True)
 class HeadGuess:
-    """The row and the state of the head after one path."""
-
     sequence: int
     """Sequence of the cells from the first one to that of this guess."""
     state: Float32Array
@@ -183,23 +166,96 @@ class Trunk:
     """A slot's cells that were computed from the target's states."""
 
     tokens: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[stop + 1], tokens of the cells from position 0 on and one more; empty if there are no cells."""
+    """int32[stop + ahead], what the cells were computed from; empty if there are no cells."""
     start: int = 0
     """The first cell's position; above 0 if the target's states began there."""
+    stop: int = 0
     guesses: dict[Path, HeadGuess] = field(default_factory=dict)
     """{path: guess after it}; () stands for the last cell of the trunk."""
     sequences: int = 1
-    """Number of sequences that the trunk and the guesses use."""
 
-    @property
-    def stop(self) -> int:
-        return max(0, len(self.tokens) - 1)
+
+class TrunkCache(ABC):
+    """Cells that are computed from what a tap of the target says, in passes; a method says how."""
+
+    ahead = 0
+    """Tokens after its own that a cell is computed from. With one the last cell is left for the pass that guesses,
+    which asks what it says."""
+    pass_rows = MOST_PASS_ROWS
+    """Most rows of a pass that only fills the cache."""
+
+    def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
+        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
+        tokens it may guess among."""
+        assert target.states is not None
+        self.n_ctx, self.n_vocab = target.n_ctx, min(n_vocab, target.n_vocab)
+        self.n_paths = target.max_leaves
+        """Most paths of a slot that go different ways."""
+        self._tapped, self._n_slots = Tapped(target.states, tapped), target.settings.n_slots
+        self._trunks = [Trunk() for _ in range(self._n_slots)]
+
+    @abstractmethod
+    def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        """A pass over cells [start, stop) of the trunk, asking nothing of them."""
+
+    @abstractmethod
+    def _remove(self, slot: int, start: int) -> None:
+        """Drops the slot's cells from a position on, of all sequences."""
+
+    def close(self) -> None:  # noqa: B027
+        """Frees the cache. A second call does nothing."""
+
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
+        """Makes up to 512 of the cells that are missing; how many tokens count as cached then (see `reusable`)."""
+        start, stop = self._sync(slot, tokens)
+        begin = max(self._trunks[slot].stop, start)
+        self._read(slot, tokens, begin, min(stop - self.ahead, begin + _CHUNK_TOKENS))
+        return self.reusable(slot, tokens)
+
+    def reusable(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
+        """Tokens less those that must be read: one for each cell to compute, at least the last one."""
+        start, stop = self._tapped.span(slot, tokens)
+        return len(tokens) - max(1, stop - max(self._kept(slot, tokens, start, stop), start))
+
+    def _kept(self, slot: int, tokens: Tokens, start: int, stop: int) -> int:
+        """Where the cells end that can stay: those of the same tokens, if the new ones follow them without a gap."""
+        trunk = self._trunks[slot]
+        kept = min(max(0, common_prefix(trunk.tokens, tokens) - self.ahead), stop)
+        return kept if trunk.start <= start <= kept and trunk.start < kept else 0
+
+    def _sync(self, slot: int, tokens: Tokens) -> tuple[int, int]:
+        """Drops what does not serve `tokens`, guesses included unless they follow the whole trunk; the span of the
+        target's states."""
+        start, stop = self._tapped.span(slot, tokens)
+        kept, trunk = self._kept(slot, tokens, start, stop), self._trunks[slot]
+        if not kept or kept < trunk.stop or (trunk.guesses and kept < stop):
+            self._remove(slot, kept)
+            self._trunks[slot] = (
+                Trunk(trunk.tokens[: kept + self.ahead], trunk.start, kept) if kept else Trunk(start=start)
+            )
+        return start, stop
+
+    def _read(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        for begin in range(start, stop, self.pass_rows):
+            end = min(begin + self.pass_rows, stop)
+            self._fill(slot, tokens, begin, end)
+            trunk = self._trunks[slot]
+            trunk.tokens, trunk.stop = tokens[: end + self.ahead].copy(), end
+
+    @contextmanager
+    def _passing(self, slots: Iterable[int]) -> Iterator[None]:
+        """A pass that fails leaves these slots without cells."""
+        try:
+            yield
+        except BaseException:
+            for slot in slots:
+                self._remove(slot, 0)
+                self._trunks[slot] = Trunk()
+            raise
 
 
 @dataclass(slots=True)
 class HeadRow:
-    """One cell to compute."""
-
     slot: int
     token: int
     position: int
@@ -211,19 +267,10 @@ class HeadRow:
     """Path after which the row guesses; None = the row's logits are not wanted."""
 
 
-class HeadCache(ABC):
-    """A `drafters.draft_model.TreeContext`; a method says how cells are computed."""
+class HeadCache(TrunkCache):
+    """A `DraftContext` with paths; a method says how cells are computed."""
 
-    def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
-        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
-        tokens it may guess among."""
-        assert target.states is not None
-        self.n_ctx = target.n_ctx
-        self.n_vocab = min(n_vocab, target.n_vocab)
-        self.n_paths = target.max_leaves
-        """Most paths of a slot that go different ways."""
-        self._tapped, self._n_slots = Tapped(target.states, tapped), target.settings.n_slots
-        self._trunks = [Trunk() for _ in range(self._n_slots)]
+    ahead = 1
 
     @abstractmethod
     def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
@@ -232,27 +279,22 @@ class HeadCache(ABC):
         until the next pass; None if not `asked` for."""
 
     @abstractmethod
-    def _remove(self, slot: int, start: int) -> None:
-        """Drops the slot's cells from a position on, of all sequences."""
-
-    @abstractmethod
     def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
         """The cells [start, stop) of the sequence `source` belong to another one, too."""
 
-    def close(self) -> None:  # noqa: B027
-        """Frees the cache. A second call does nothing."""
-
-    # -- the DraftContext protocol ------------------------------------------------------------------------------
-
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The row after the last token of every feed, in the target's vocabulary: -inf for what the head cannot say,
-        and for all where the target has given no states. Feeds of one slot begin with the same history.
-        """
+        and for all where the target has given no states. Feeds of one slot begin with the same history."""
         common: dict[int, Tokens] = {}
         for feed in feeds:
             shorter = common.setdefault(feed.slot, feed.tokens)
             common[feed.slot] = shorter[: common_prefix(shorter, feed.tokens)]
-        stops = {slot: self._grow(slot, tokens) for slot, tokens in common.items()}
+        stops: dict[int, int] = {}  # where each trunk will end; 0 = there are no states
+        for slot, tokens in common.items():
+            start, stop = self._sync(slot, tokens)
+            if start < stop:  # what is more than a pass takes is read at once
+                self._read(slot, tokens, max(self._trunks[slot].stop, start), stop - MOST_PASS_ROWS // self._n_slots)
+            stops[slot] = stop if start < stop else 0
         self._finish_trunks({slot: common[slot][: stop + 1] for slot, stop in stops.items() if stop})
         paths = [(feed.slot, tuple(feed.tokens[stops[feed.slot] + 1 :].tolist())) for feed in feeds]
         for slot, stop in stops.items():
@@ -264,52 +306,8 @@ class HeadCache(ABC):
         said = [self._trunks[slot].guesses.get(path) for slot, path in paths]
         return [LogitRows.from_matrix((nothing if one is None else one.row)[None, :]) for one in said]
 
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """Reads up to 512 tokens, the last left out; how many count as cached then (see `reusable`)."""
-        start, stop = self._tapped.span(slot, tokens)
-        self._sync(slot, tokens, start, stop)
-        begin = max(self._trunks[slot].stop, start)
-        self._read(slot, tokens, begin, min(stop - 1, begin + _CHUNK_TOKENS))
-        return self.reusable(slot, tokens, prompt_length)
-
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """Tokens less those that must be read: one for each cell to compute, at least the last one."""
-        start, stop = self._tapped.span(slot, tokens)
-        kept = self._kept(self._trunks[slot], tokens, start, stop)
-        return len(tokens) - max(1, stop - max(kept, start))
-
-    # -- the trunk ----------------------------------------------------------------------------------------------
-
-    def _kept(self, trunk: Trunk, tokens: Tokens, start: int, stop: int) -> int:
-        """Where the cells end that can stay: those of the same tokens, if the new ones follow them."""
-        shared = max(0, common_prefix(trunk.tokens, tokens) - 1)
-        kept = min(shared, stop)
-        return kept if trunk.start <= start <= kept and trunk.start < kept else 0
-
-    def _sync(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
-        """Drops what does not serve `tokens`, guesses included unless they follow the whole trunk."""
-        trunk = self._trunks[slot]
-        kept = self._kept(trunk, tokens, start, stop)
-        if kept == trunk.stop == stop:
-            return
-        self._remove(slot, kept)
-        self._trunks[slot] = Trunk(trunk.tokens[: kept + 1], trunk.start) if kept else Trunk(start=start)
-
-    def _read(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
-        """Cells [start, stop) of the trunk, asking nothing of them."""
-        for begin in range(start, stop, MOST_PASS_ROWS):
-            end = min(begin + MOST_PASS_ROWS, stop)
-            self._run(self._trunk_rows(slot, tokens, begin, end))
-            self._trunks[slot].tokens = tokens[: end + 1].copy()
-
-    def _grow(self, slot: int, tokens: Tokens) -> int:
-        """Where the trunk under `tokens` will end; reads what is more than a pass takes. 0 = there are no states."""
-        start, stop = self._tapped.span(slot, tokens)
-        self._sync(slot, tokens, start, stop)
-        if start == stop:
-            return 0
-        self._read(slot, tokens, max(self._trunks[slot].stop, start), stop - MOST_PASS_ROWS // self._n_slots)
-        return stop
+    def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        self._run(self._trunk_rows(slot, tokens, start, stop))
 
     def _finish_trunks(self, ends: Mapping[int, Tokens]) -> None:
         """One pass over what is still missing of trunks that end with these tokens (by slot), up to what they say."""
@@ -327,7 +325,8 @@ class HeadCache(ABC):
         if rows:
             self._run(rows)
             for slot in {row.slot for row in rows}:
-                self._trunks[slot].tokens = ends[slot].copy()
+                trunk = self._trunks[slot]
+                trunk.tokens, trunk.stop = ends[slot].copy(), len(ends[slot]) - 1
 
     def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
         states = self._tapped.read(slot, start, stop)
@@ -335,8 +334,6 @@ class HeadCache(ABC):
             HeadRow(slot, int(tokens[position + 1]), position, None, states[position - start], None)
             for position in range(start, stop)
         ]
-
-    # -- guesses ------------------------------------------------------------------------------------------------
 
     def _next_guesses(self, paths: Sequence[tuple[int, Path]]) -> list[HeadRow]:
         """One row for every path (with its slot) that is not guessed to its end yet: the first that is missing."""
@@ -346,7 +343,7 @@ class HeadCache(ABC):
             known = next(length for length in range(len(path), -1, -1) if path[:length] in guesses)
             new = path[: known + 1]
             if known < len(path) and len(rows) < MOST_PASS_ROWS and (slot, new) not in rows:
-                rows[slot, new] = self._behind(slot, new)
+                rows[slot, new] = self._after(slot, new)
         return list(rows.values())
 
     def _make_room(self, slot: int, paths: set[Path]) -> None:
@@ -361,7 +358,7 @@ class HeadCache(ABC):
         self._remove(slot, trunk.stop)
         trunk.guesses, trunk.sequences = {(): root}, 1
 
-    def _behind(self, slot: int, path: Path) -> HeadRow:
+    def _after(self, slot: int, path: Path) -> HeadRow:
         """The row of a path whose last token is new."""
         trunk = self._trunks[slot]
         position = trunk.stop + len(path) - 1
@@ -376,13 +373,8 @@ class HeadCache(ABC):
 
     def _run(self, rows: Sequence[HeadRow]) -> None:
         """A pass; keeps what it says after every row whose path is asked for."""
-        try:
+        with self._passing({row.slot for row in rows}):
             found = self._compute(rows, any(row.path is not None for row in rows))
-        except BaseException:
-            for slot in {row.slot for row in rows}:
-                self._remove(slot, 0)
-                self._trunks[slot] = Trunk()
-            raise
         if found is None:
             return
         states, logits = found

@@ -27,8 +27,7 @@ _LOG = logging.getLogger("localspec")
 
 
 def kind_of(path: Path) -> DraftKind:
-    """What a file or folder is as a drafter."""
-    return formats.checkpoint_kind(path) if formats.is_checkpoint(path) else formats.draft_kind(read_header(path))
+    return checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else formats.draft_kind(read_header(path))
 
 
 def is_head(path: Path) -> bool:
@@ -48,8 +47,8 @@ def apart(draft: Path | None, heads: Sequence[Path]) -> tuple[Path | None, tuple
 
 def find(path: Path, target: Header) -> Head:
     """The head in a file, read by its method's module from headers alone."""
-    head = _load(_method(path), path, target)
-    meant = formats.trained_for(path)
+    head: Head = code_of(_method(path))(path, target)
+    meant = checkpoint.trained_for(path) if checkpoint.is_checkpoint(path) else formats.trained_for(read_header(path))
     if meant and meant != (found := file_sha256(target.path)):
         _LOG.warning(
             "%s was trained for another file (sha256 %s...) than %s (%s...): it may be right less often.",
@@ -60,11 +59,7 @@ def find(path: Path, target: Header) -> Head:
 
 def find_all(settings: EngineSettings, target: Header) -> list[Head]:
     """The heads that settings name, and multi-token prediction where the target's own file has it and it may guess.
-
-    Raises:
-        UsageError: two of one method, or the drafter's is missing.
-        PairError, ModelFileError: as `find`.
-    """
+    Raises UsageError: two of one method, or the drafter's is missing; PairError, ModelFileError: as `find`."""
     found: dict[str, Head] = {}
     for path in settings.heads:
         head = find(path, target)
@@ -74,7 +69,7 @@ def find_all(settings: EngineSettings, target: Header) -> list[Head]:
         found[head.name] = head
     if OF_ITS_OWN not in found and may_predict(settings.drafter) and nextn_layers(target):
         try:
-            found[OF_ITS_OWN] = _load(OF_ITS_OWN, target.path, target)
+            found[OF_ITS_OWN] = code_of(OF_ITS_OWN)(target.path, target)
         except LocalspecError as error:
             if settings.drafter == OF_ITS_OWN:
                 raise
@@ -108,29 +103,24 @@ def missing(method: str) -> UsageError:
 
 
 def is_asked_for(head: Head, settings: EngineSettings) -> bool:
-    """False for one that merely came with the target's own file: whatever fails with it, answers go on without it."""
+    """False for one that merely came with the target's own file: if it fails, answers go on without it."""
     return head.path in settings.heads or head.name == settings.drafter
 
 
 def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | None:
-    """The drafter of a head; None if it cannot be made and came with the target's own file, unasked.
-
-    Raises:
-        LocalspecError: a head that was asked for cannot be loaded.
-    """
+    """The drafter of a head; None if it cannot be made and came with the target's own file, unasked. Raises
+    LocalspecError: a head that was asked for cannot be loaded."""
     try:
-        try:
-            return head.attach(target, settings.branches)
-        except MemoryError:
-            raise ModelError(
-                f"There is no memory for {head.path.name}, which drafts as {head.name}.",
-                "A shorter context needs less memory.",
-            ) from None
+        return head.attach(target, settings.branches)
+    except MemoryError:
+        fault = f"There is no memory for {head.path.name}, which drafts as {head.name}."
+        failed: LocalspecError = ModelError(fault, "A shorter context needs less memory.")
     except LocalspecError as error:
-        if is_asked_for(head, settings):
-            raise
-        _LOG.warning("%s Answers go on without %s.", error, head.name)
-        return None
+        failed = error
+    if is_asked_for(head, settings):
+        raise failed
+    _LOG.warning("%s Answers go on without %s.", failed, head.name)
+    return None
 
 
 def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:
@@ -155,14 +145,14 @@ def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int])
 
 
 def identity(head: Head) -> list[Any]:
-    """What makes it another head, for what is remembered of it: method, and size and time of change of its files."""
+    """Facts that tell a head from others, for what is remembered of it: method, and size and time of change of its
+    files."""
     path = head.path
     files = formats.weights_of(path) if path.is_dir() else [path]
     return [head.name, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files)]
 
 
 def shapes(target: Header, paths: Sequence[Path]) -> tuple[HeadShape, ...]:
-    """What heads in these files take of memory beside a target."""
     return tuple(head_shape(path, kind_of(path).method, target) for path in paths)
 
 
@@ -180,8 +170,3 @@ def _method(path: Path) -> str:
         raise UsageError(f"{path.name} is a whole model, not a head.", "Give it with --draft.")
     formats.check_supported(path, kind)
     return kind.method
-
-
-def _load(method: str, path: Path, target: Header) -> Head:
-    head: Head = code_of(method)(path, target)
-    return head

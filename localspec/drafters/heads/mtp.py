@@ -1,7 +1,8 @@
-"""Multi-token prediction (MTP, NextN): layers that were trained with the target to guess on from its own states.
+"""Layers that guess on from the target's own last states: multi-token prediction, and assistants of Gemma 4.
 
-They lie in the target's own file, in a companion of it (`mtp-*.gguf`: these layers, the embeddings and the output), or
-in another copy of the whole model. Hidden states, architecture and tokens must be the target's.
+Multi-token prediction (MTP, NextN): layers that were trained with the target. They lie in the target's own file, in a
+companion of it (`mtp-*.gguf`: these layers, the embeddings and the output), or in another copy of the whole model.
+Hidden states, architecture and tokens must be the target's.
 
 Row t of a layer's cache reads token t together with the state after token t - 1 and guesses what follows token t. Where
 the target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
@@ -9,6 +10,12 @@ its row t - 1. Cells that were computed from guessed states give way to true one
 
 A model may bring several layers (*heads*), one for each depth of the guess: then every head reads what the target
 knows, and the one of depth i reads what was guessed so far anew, as llama.cpp does (common/speculative.cpp).
+
+An assistant has a few layers that read the target's cache and write none. A pass takes a token together with the state
+that led to it: after the target's last pass its state, after a guess the assistant's own. All guesses of a draft stand
+at the position of the first, as the assistant was trained (llama.cpp, common/speculative.cpp). So nothing of a draft
+needs to be taken back. Files are GGUF of llama.cpp's architecture `gemma4-assistant`, as its own conversion writes them
+(google/gemma-4-*-it-assistant).
 """
 
 from __future__ import annotations
@@ -21,15 +28,14 @@ from typing import Any
 import numpy as np
 
 from localspec import paths
-from localspec.drafters.heads.head import Head, beside, check_equal
-from localspec.drafters.heads.head_cache import HeadBatch, HeadPasses
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, read_head
+from localspec.drafters.heads.head_cache import HeadPasses
 from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import States
+from localspec.llama.cache.states import States, Tapped
 from localspec.llama.library import lib
-from localspec.llama.library.batch import Cells
+from localspec.llama.library.batch import Cells, common_prefix
 from localspec.llama.library.handle import context_parameters, most_rows
 from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
@@ -51,7 +57,7 @@ _STATES_OF_OUTPUTS = frozenset({"mimo2", "qwen3next", "step35"})
 
 
 def runs(architecture: str, heads: int) -> bool:
-    """Whether llama.cpp runs so many MTP layers of a model; told to run others, it ends the process."""
+    """Whether llama.cpp runs so many MTP layers of a model; asked to run others, it ends the process."""
     return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
 
 
@@ -68,7 +74,6 @@ class _Slot:
     """{position: float32[n_embd], the MTP layer's own state after it}."""
 
     def cut(self, length: int) -> None:
-        """Forgets cells from position `length` on."""
         self.cells.length = min(self.cells.length, length)
         self.sure = min(self.sure, length)
         self.own = {position: state for position, state in self.own.items() if position < length}
@@ -89,7 +94,6 @@ class _Rows:
     restart: bool = False
     """Whether the slot's cache starts anew with these rows."""
     logits: bool = True
-    """Whether the last row's guess is wanted."""
 
 
 class MtpContext:
@@ -97,11 +101,8 @@ class MtpContext:
 
     def __init__(self, model: Model, target: Context) -> None:
         """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
-
-        Raises:
-            UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
-                cannot run the layers.
-        """
+        Raises UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
+        cannot run the layers."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("MTP layers need a target that keeps the states they start from.")
         self._states: States = target.states
@@ -119,14 +120,13 @@ class MtpContext:
         self._passes = HeadPasses(
             model,
             params,
-            HeadBatch(self._grid, self.settings.n_slots),
+            self._grid,
+            self.settings.n_slots,
             int(self._api.llama_model_n_embd_out(model.handle)),
             states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
             what="a context of {name}'s MTP layers",
         )
         self._slots = [_Slot(Cells(self.n_ctx + 64, 0, "all")) for _ in range(self.settings.n_slots)]
-
-    # -- what a DraftModel asks ---------------------------------------------------------------------------------
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """The guess after the last token of every feed, in one pass as a rule; all -inf where the target's states do
@@ -141,8 +141,7 @@ class MtpContext:
             head = min(step.head for step in able.values())
             now = [(step, index) for index, step in able.items() if step.head == head]
             now.sort(key=lambda pair: pair[0].slot)
-            self._run([step for step, _ in now])
-            for row, (step, index) in zip(self._last_rows([step for step, _ in now]), now, strict=True):
+            for row, (step, index) in zip(self._run([step for step, _ in now]), now, strict=True):
                 if step.stop == len(step.tokens):
                     rows[index] = _row(self._api.llama_get_logits_ith(self._passes.handle.pointer, row), self.n_vocab)
                     del left[index]
@@ -162,8 +161,6 @@ class MtpContext:
         """Number of leading tokens that need no reading any more; all but the last if there is nothing to read."""
         step = self._next(slot, tokens)
         return len(tokens) - 1 if step is None else step.start
-
-    # -- what comes next ----------------------------------------------------------------------------------------
 
     def _next(self, slot: int, tokens: Tokens) -> _Rows | None:
         """The next rows towards a guess after `tokens`; None = there is nothing to compute them from."""
@@ -197,20 +194,20 @@ class MtpContext:
             return None
         return _Rows(slot, tokens, begin, min(stop, begin + self._grid // self.settings.n_slots), restart=restart)
 
-    # -- passes -------------------------------------------------------------------------------------------------
-
-    def _run(self, steps: Sequence[_Rows]) -> None:
-        """One pass over all steps, which are in order of slots and of one head; true rows one pass for each head."""
+    def _run(self, steps: Sequence[_Rows]) -> list[int]:
+        """One pass over all steps, which are in order of slots and of one head; true rows one for each head. Returns
+        the index of each step's last row."""
+        passes = self._passes
         for step in steps:
             held = self._slots[step.slot]
             held.cut(step.start if step.true else step.stop - 1)
             if step.restart:
                 held.cells.put(0, step.tokens[: step.start])
                 held.first = held.sure = step.start
-        ends = self._last_rows(steps)
+        ends = [int(end) - 1 for end in np.cumsum([step.stop - step.start for step in steps])]
         wanted = np.zeros(ends[-1] + 1, dtype=np.bool_)
         wanted[ends] = [step.logits for step in steps]
-        batch = self._passes.batch.of(
+        batch = passes.batch(
             np.concatenate([np.arange(step.start, step.stop) for step in steps]),
             [(step.slot, 1) for step in steps for _ in range(step.start, step.stop)],
             wanted,
@@ -219,51 +216,37 @@ class MtpContext:
         )
         true = any(step.true for step in steps)
         for head in (*range(self.heads - 1, 0, -1), 0) if true else (steps[0].head,):
-            self._pass(steps, batch, head)
-        self._remember(steps)
-
-    def _pass(self, steps: Sequence[_Rows], batch: Any, head: int) -> None:
-        passes = self._passes
-        for step in steps:
-            passes.remove(step.slot, 0 if step.restart else step.start)
-        if self.heads > 1:
-            self._extension.llama_set_nextn_layer_offset(passes.handle.pointer, head)
-        try:
-            passes.decode(batch)
-        except (Cancelled, DecodeError):
             for step in steps:
-                self._slots[step.slot].cut(0)
-                passes.remove(step.slot, 0)
-            raise
-
-    def _states_before(self, step: _Rows) -> Float32Array:
-        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
-        if not step.true:
-            own = self._slots[step.slot].own
-            return np.stack([own[position - 1] for position in range(step.start, step.stop)])
-        first = max(step.start, 1)
-        found = self._states.read(step.slot, NEXTN, first - 1, step.stop - 1)
-        return found if step.start else np.concatenate([np.zeros((1, self._passes.width), dtype=np.float32), found])
-
-    @staticmethod
-    def _last_rows(steps: Sequence[_Rows]) -> list[int]:
-        """For each step, index of its last row in the batch."""
-        ends = np.cumsum([step.stop - step.start for step in steps])
-        return [int(end) - 1 for end in ends]
-
-    def _remember(self, steps: Sequence[_Rows]) -> None:
-        for row, step in zip(self._last_rows(steps), steps, strict=True):
+                passes.remove(step.slot, 0 if step.restart else step.start)
+            if self.heads > 1:
+                self._extension.llama_set_nextn_layer_offset(passes.handle.pointer, head)
+            try:
+                passes.decode(batch)
+            except (Cancelled, DecodeError):
+                for step in steps:
+                    self._slots[step.slot].cut(0)
+                    passes.remove(step.slot, 0)
+                raise
+        for row, step in zip(ends, steps, strict=True):
             held = self._slots[step.slot]
             held.cells.put(step.start, step.tokens[step.start : step.stop])
             if step.true:
                 held.sure = step.stop
                 held.own.clear()
             if step.logits:
-                state = self._extension.llama_get_embeddings_nextn_ith(self._passes.handle.pointer, row)
-                held.own[step.stop - 1] = _row(state, self._passes.width).copy()
+                state = self._extension.llama_get_embeddings_nextn_ith(passes.handle.pointer, row)
+                held.own[step.stop - 1] = _row(state, passes.width).copy()
+        return ends
+
+    def _states_before(self, step: _Rows) -> Float32Array:
+        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
+        if not step.true:
+            own = self._slots[step.slot].own
+            return np.stack([own[position - 1] for position in range(step.start, step.stop)])
+        found = self._states.read(step.slot, NEXTN, max(step.start, 1) - 1, step.stop - 1)
+        return found if step.start else np.concatenate([np.zeros((1, self._passes.width), dtype=np.float32), found])
 
     def close(self) -> None:
-        """Frees the cache; a second call does nothing."""
         self._passes.handle.close()
 
 
@@ -277,7 +260,7 @@ def _row(pointer: Any, count: int) -> Float32Array:
 _NEEDED_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 """Tensors of every MTP layer, without which llama.cpp ends the process or says nothing of use."""
 _WITHOUT_EXPERTS = frozenset({"mimo2", "qwen35"})
-"""Architectures whose MTP layers have no experts, whatever the others of the model have."""
+"""Architectures whose MTP layers have no experts, even if other layers of the model do."""
 _MAYBE_EXPERTS = frozenset({"hy_v3", "step35"})
 """Architectures whose MTP layers may or may not have experts; MTP layers of all others have experts."""
 _FUSED_EXPERTS = frozenset({"cohere2moe", "deepseek2", "hy_v3", "qwen35moe", "qwen3next"})
@@ -297,46 +280,36 @@ def load(path: Path, target: Header) -> Head:
     heads = nextn_layers(header)
     if not heads:
         raise PairError(f"{path.name} has no multi-token-prediction layers (MTP, NextN).")
-    check_equal(path, target, _facts(target, header))
+    facts = ["architecture", "hidden size", "size of a state"]
+    facts += ["size of a key", "size of a value", "turned numbers of a key", "vocabulary"]
+    check_equal(path, target, zip(facts, _shape(target), _shape(header), strict=True))
     if not runs(header.architecture, heads) or header.architecture not in SHOWS_NEXTN:
         raise PairError(
             f"llama.cpp cannot draft with {heads} multi-token-prediction layers of the architecture"
             f" {header.architecture}, which {path.name} has."
         )
     check_forgets(target)
-    _check_shape(header, header.number("block_count") - heads)
-    _check_tensors(header, heads)
+    _check_layers(header, heads)
     if not own:
         pairing.check(target, header)
 
-    def uses_target(target: Context) -> bool:
-        return own and target.model.has_nextn
+    def weights(target: Context) -> Model | None:
+        if own and target.model.has_nextn:
+            return None  # the target's own
+        return beside(path, Model, target, target.model.kernels, nextn=True)
 
-    return Head(
-        "mtp",
-        path,
-        Tap(nextn=True),
-        lambda target: None if uses_target(target) else beside(path, Model, target, target.model.kernels, nextn=True),
-        lambda model, target: MtpContext(model or target.model, target),
-        DraftModel,
-    )
+    return Head("mtp", path, Tap(nextn=True), weights, lambda model, target: MtpContext(model or target.model, target))
 
 
-def _facts(target: Header, head: Header) -> Iterator[tuple[str, object, object]]:
-    """(fact, of the target, of the head), all of which must be equal."""
-    yield "architecture", target.architecture, head.architecture
-    for fact, key in (("hidden size", "embedding_length"), ("size of a state", "embedding_length_out")):
-        yield fact, target.number(key), head.number(key)
-    facts = ("size of a key", "size of a value", "turned numbers of a key")
-    yield from zip(facts, _sizes(target), _sizes(head), strict=True)
-    tokens = "tokenizer.ggml.tokens"
-    yield "vocabulary", f"{target.count(tokens)} tokens", f"{head.count(tokens)} tokens"
+def _shape(header: Header) -> tuple[object, ...]:
+    """Facts that must be equal in a target and in its head."""
+    sizes = (header.number(key) for key in ("embedding_length", "embedding_length_out"))
+    return header.architecture, *sizes, *_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
 
 
 def _sizes(header: Header) -> tuple[int, int, int]:
     """Numbers in a key, in a value, and those of a key that tell its position; what is not stated as llama.cpp takes
-    it to be.
-    """
+    it to be."""
 
     def stated(key: str, usual: int) -> int:
         return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual
@@ -347,34 +320,28 @@ def _sizes(header: Header) -> tuple[int, int, int]:
     return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
 
 
-def _check_shape(header: Header, first: int) -> None:
-    """Refuses what llama.cpp ends the process over though all tensors are there. `first`: number of an MTP layer."""
-    name, architecture = header.path.name, header.architecture
+def _check_layers(header: Header, heads: int) -> None:
+    """Refuses what llama.cpp ends the process over, though all tensors may be there."""
+    name, architecture, last = header.path.name, header.architecture, header.number("block_count")
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
     key, value, turned = _sizes(header)
     if architecture in _WHOLE_ROTATION and not key == value == turned:
         raise PairError(f"{refused} keys have {key} numbers, of which {turned} are turned, and values {value}.")
-    if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > first:
+    if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > last - heads:
         raise PairError(f"{refused} they have no experts.")
-    if architecture != "deepseek2":
-        return
-    for fact in ("attention.key_length_mla", "attention.value_length_mla", "attention.q_lora_rank"):
-        if header.number(fact) <= 0:
-            raise PairError(f"{refused} their attention is not compressed ({fact}).")
-    if header.real("attention.temperature_scale"):
-        raise PairError(f"{refused} their attention has a temperature.")
-
-
-def _check_tensors(header: Header, heads: int) -> None:
+    if architecture == "deepseek2":
+        for fact in ("attention.key_length_mla", "attention.value_length_mla", "attention.q_lora_rank"):
+            if header.number(fact) <= 0:
+                raise PairError(f"{refused} their attention is not compressed ({fact}).")
+        if header.real("attention.temperature_scale"):
+            raise PairError(f"{refused} their attention has a temperature.")
     names = {tensor.name for part in read_parts(header.path) for tensor in part.tensors}
-    last = header.number("block_count")
     for layer in range(last - heads, last):
         start = f"blk.{layer}."
         held = {name.removeprefix(start).removesuffix(".weight") for name in names if name.startswith(start)}
-        missing = [name for name in _needed(header.architecture, held) if name not in held]
-        if missing:
+        if missing := [name for name in _needed(architecture, held) if name not in held]:
             raise ModelFileError(f"{header.path} lacks the tensor {start}{missing[0]}.weight of its MTP layer.")
-        if "output.weight" not in names and header.architecture == "step35" and _OUTPUT_TENSOR not in held:
+        if "output.weight" not in names and architecture == "step35" and _OUTPUT_TENSOR not in held:
             raise ModelFileError(f"{header.path} lacks the tensor output.weight.")
     if "token_embd.weight" not in names:
         raise ModelFileError(f"{header.path} lacks the tensor token_embd.weight.")
@@ -395,3 +362,137 @@ def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
     shared = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp") if gates else ("ffn_up_shexp", "ffn_down_shexp")
     if any(name in held for name in shared):
         yield from shared
+
+
+class AssistantContext:
+    """A `DraftContext` over the target's own cache."""
+
+    def __init__(self, model: Model, target: Context) -> None:
+        """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
+        used. Raises UsageError: the target does not keep the states that an assistant starts from
+        (`Tap(nextn=True)`)."""
+        if target.states is None or not target.states.tap.nextn:
+            raise UsageError("An assistant needs a target that keeps the states it starts from.")
+        self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
+        self._target, self._tapped = target, Tapped(target.states, (NEXTN,))
+        api, n_slots = lib.api(), target.settings.n_slots
+        params = context_parameters(model, target.settings, target.threads, NO_TAP)
+        params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
+        params.ctx_other = target.handle.pointer
+        width = int(api.llama_model_n_embd_out(model.handle))
+        try:
+            self._passes = HeadPasses(model, params, n_slots, n_slots, width)
+        finally:
+            for slot in range(n_slots):
+                target.forget(slot)
+        self._own: list[dict[int, tuple[Tokens, Float32Array]]] = [{} for _ in range(n_slots)]
+        """For each slot, {length: (tokens of a path, the assistant's own state after the path)}."""
+
+    def close(self) -> None:
+        self._passes.handle.close()
+
+    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        """The row after the last token of every feed, each of another slot; all -inf where its states are not there."""
+        starts = [self._start(feed.slot, feed.tokens) for feed in feeds]
+        rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
+        ready = [(index, feeds[index], *start) for index, start in enumerate(starts) if start is not None]
+        if ready:
+            ready.sort(key=lambda one: one[1].slot)
+            batch = self._passes.batch(
+                [position for _, _, position, _ in ready],
+                [(feed.slot, 1) for _, feed, _, _ in ready],
+                True,
+                tokens=[int(feed.tokens[-1]) for _, feed, _, _ in ready],
+                states=np.stack([state for _, _, _, state in ready]),
+            )
+            self._passes.decode(batch)
+            logits, states = self._passes.logits(len(ready)), self._passes.states(len(ready))
+            for (index, feed, _, _), said, state in zip(ready, logits, states, strict=True):
+                self._own[feed.slot][len(feed.tokens)] = (feed.tokens.copy(), state.copy())
+                rows[index] = said[: self.n_vocab]
+        return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
+
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+        """There is nothing to read: the cache is the target's."""
+        return len(tokens) - 1
+
+    reusable = prefill_chunk
+
+    def _start(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
+        """The position of the pass and the state before the last token; None where that is not there."""
+        start, known = self._tapped.span(slot, tokens)
+        if start == known:
+            return None
+        if known == len(tokens) - 1:
+            if self._target.held(slot)[0].size > known:
+                self._target.forget(slot, known)  # rejected guesses, which the pass would see
+            self._own[slot].clear()
+            return known, self._tapped.read(slot, known - 1, known)[0]
+        path, state = self._own[slot].get(len(tokens) - 1, (tokens, None))
+        if state is None or common_prefix(path, tokens) < len(path):
+            return None
+        return known, state
+
+
+_TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
+_ASSISTANT_TENSORS = (
+    "attn_norm", "attn_q", "attn_q_norm", "attn_output", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up",
+    "ffn_down", "post_ffw_norm", "layer_output_scale",
+)  # fmt: skip
+"""Tensors of each layer, without which llama.cpp refuses the file."""
+
+
+def load_assistant(path: Path, target: Header) -> Head:
+    header = read_head(path, ("assistant",), "an assistant")
+    wanted = _TARGET_ARCHITECTURES.get(header.architecture)
+    if wanted is None or target.architecture != wanted or target.architecture not in SHOWS_NEXTN:
+        raise PairError(
+            f"{path.name} ({header.architecture}) cannot draft for {target.path.name} ({target.architecture})."
+        )
+    names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _ASSISTANT_TENSORS]
+    everywhere = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
+    check_held(header, (f"{name}.weight" for name in (*everywhere, *names)))
+    _check_assistant(header)
+    check_equal(path, target, _assistant_facts(target, header))
+    pairing.check(target, header)
+    tap = Tap(nextn=True)
+    return Head("assistant", path, tap, lambda target: beside(path, Model, target, nextn=True), AssistantContext)
+
+
+def _check_assistant(header: Header) -> None:
+    """Numbers over which llama.cpp ends the process."""
+    name, layers, windows = header.path.name, header.n_layers, _windows(header)
+    if header.number("nextn_predict_layers") != layers:
+        raise ModelFileError(f"{name} is corrupt: {header.number('nextn_predict_layers')} of {layers} layers predict.")
+    if len(windows) != layers or not any(windows):
+        raise ModelFileError(f"{name} is corrupt: it does not say which of its layers have a sliding window.")
+    if header.number("attention.sliding_window") < 1:
+        raise ModelFileError(f"{name} is corrupt: its sliding window has no tokens.")
+    if header.number("embedding_length_out") == header.number("embedding_length"):
+        raise ModelFileError(f"{name} is corrupt: it does not say how large a state of its target is.")
+    for suffix in ("", "_swa"):
+        key, value = (header.number(f"attention.{part}_length{suffix}") for part in ("key", "value"))
+        check_keys(header, key, value, header.number(f"rope.dimension_count{suffix}") or key)
+
+
+def _assistant_facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
+    """(fact, of the target, of the head), all of which must be equal: a state, and the cache that both read."""
+    yield "hidden size", str(target.number("embedding_length")), str(head.number("embedding_length_out"))
+    yield "sliding windows of the last two layers", str(_windows(target)[-2:]), str([True, False])
+    for suffix in ("", "_swa"):
+        key = f"attention.key_length{suffix}"
+        yield f"size of a key ({key})", str(target.number(key)), str(head.number(key))
+    for layer, window in enumerate(_windows(head)):
+        ours = _per_layer(target, target.n_layers - (2 if window else 1))
+        yield f"keys of a token (layer {layer} of the head)", str(ours), str(_per_layer(head, layer))
+
+
+def _windows(header: Header) -> list[bool]:
+    """For each layer, whether it has a sliding window; empty if the file does not list layers."""
+    return [value is True for value in header.array(f"{header.architecture}.attention.sliding_window_pattern")]
+
+
+def _per_layer(header: Header, layer: int) -> int:
+    """Keys and values that the heads of a layer share; 0 where the file does not say."""
+    found = header.numbers("attention.head_count_kv")
+    return found[0] if len(found) == 1 else found[layer] if 0 <= layer < len(found) else 0

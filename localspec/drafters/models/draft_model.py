@@ -18,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
+from localspec.drafters.setup import check_branches
 from localspec.engine.constraint import keep
 from localspec.engine.interfaces import (
     EMPTY_DRAFT,
@@ -34,7 +35,9 @@ from localspec.types import Feed, Float32Array, LogitRows, Purpose, SparseProbs,
 
 
 class DraftContext(Protocol):
-    """What is asked of the draft model's cache (`llama.context.Context` with `grid_prefill=False`)."""
+    """The draft model's cache, as far as it is asked (`llama.context.Context` with `grid_prefill=False`). Where trees
+    grow it has `n_paths`, too, the most paths of a slot that go different ways: then several feeds of one slot may
+    begin with the same history."""
 
     n_ctx: int
     n_vocab: int
@@ -52,22 +55,12 @@ class DraftContext(Protocol):
 _MOST_READ_ALONG = 16
 """Most tokens that are read in the pass of the first guess. More tokens are read in chunks, one before each pass of the
 target, so that neither a cancel nor another slot waits for a whole prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftModelSettings:
-    """Settings of the draft model."""
-
-    branches: int = 1
-    """Guesses per position: 1 drafts a chain; 2 or more add the next best ones as leaves beside it (a tree)."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.branches <= 8:
-            raise UsageError(f"branches is {self.branches}; it must be between 1 and 8.")
+_LEAST_REACH = 0.02
+"""Least probability of reaching a guess at which the draft goes on after it."""
 
 
 @dataclass(slots=True)
-class _Growing:
+class _Chain:
     """A draft while it is drawn: a main chain, with leaves beside it when `branches` > 1."""
 
     request: DraftRequest
@@ -79,13 +72,24 @@ class _Growing:
     probs: list[SparseProbs] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     last_node: int = -1
-    certain: list[float] = field(default_factory=list)
+    main: list[float] = field(default_factory=list)
     """Confidences of the main chain."""
     done: bool = False
 
-    @property
-    def depth(self) -> int:
-        return self.length - len(self.request.history)
+
+@dataclass(slots=True, eq=False)
+class _Guess:
+    """A guessed token; or the last token of the history, which is the parent of the first guesses and has no parent."""
+
+    path: Tokens
+    """int32[n]: the history and all guesses up to this one."""
+    parent: _Guess | None = None
+    depth: int = 0
+    reach: float = 1.0
+    """Probability that this guess and all guesses before it are right."""
+    confidence: float = 1.0
+    followed: bool = False
+    """Whether the draft goes on after this guess, which takes a path in the context."""
 
 
 class DraftModel:
@@ -99,23 +103,25 @@ class DraftModel:
         self,
         context: DraftContext,
         end_tokens: frozenset[int],
-        settings: DraftModelSettings | None = None,
+        branches: int = 1,
         name: str = NAME,
         release: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
-            context: the draft model's cache.
+            context: the draft model's cache. One with `n_paths` above 1 lets trees grow; others get chains.
             end_tokens: after one of these nothing is guessed (the answer is over).
-            settings: None = the defaults.
+            branches: guesses per position. 1 draws a chain. 2 or more draw a tree, and that many guesses are followed
+                in a pass; or a chain with leaves beside it where the context has one path, and for rules that a choice
+                among drawn tokens would bend (`needs_probs`).
             name: the drafter's: of the method, for a head.
             release: frees a cache that was made for this drafter alone; None = the caller frees it.
         """
-        self.name = name
+        check_branches(branches)
+        self.name, self.branches = name, branches
         self._context: DraftContext | None = context
-        self._end_tokens = end_tokens
-        self.settings = settings or DraftModelSettings()
-        self._release = release
+        self._n_paths, self._n_ctx = getattr(context, "n_paths", 1), context.n_ctx
+        self._end_tokens, self._release = end_tokens, release
 
     def missing(self, slot: int, history: History) -> int:
         if self._context is None:
@@ -123,83 +129,9 @@ class DraftModel:
         return len(history) - self._context.reusable(slot, history.tokens, len(history))
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        drafts = [self._start(request) for request in requests]
-        while growing := [draft for draft in drafts if not draft.done]:  # one decode of all slots
-            feeds = [Feed(draft.request.slot, draft.path[: draft.length], draft.length) for draft in growing]
-            for draft, rows in zip(growing, self._decode(feeds), strict=True):
-                self._extend(draft, rows)
-        return [self._finish(draft) for draft in drafts]
-
-    def _start(self, request: DraftRequest) -> _Growing:
-        tokens = request.history.tokens
-        path = np.empty(len(tokens) + max(request.max_depth, 0), dtype=np.int32)
-        path[: len(tokens)] = tokens
-        growing = _Growing(request, path, len(tokens))
-        if self._context is None or self._full(growing):
-            growing.done = True
-        else:  # the draft model's vocabulary may lack the target's last ids
-            growing.done = bool((tokens >= self._context.n_vocab).any()) or self._reads(request)
-        return growing
-
-    def _reads(self, request: DraftRequest) -> bool:
-        """Reads a chunk of what is missing, if that is much; True if some is still missing, so that it cannot guess."""
-        assert self._context is not None
-        tokens = request.history.tokens
-        if self.missing(request.slot, request.history) <= 1 + _MOST_READ_ALONG:
-            return False
-        with _passing():
-            return self._context.prefill_chunk(request.slot, tokens, len(tokens)) < len(tokens) - 1
-
-    def _full(self, draft: _Growing) -> bool:
-        request = draft.request
-        return (
-            self._context is None
-            or len(draft.tokens) >= request.max_nodes
-            or draft.depth >= request.max_depth
-            or draft.length >= self._context.n_ctx
-        )
-
-    def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        assert self._context is not None
-        with _passing():
-            return self._context.decode(feeds)
-
-    def _extend(self, draft: _Growing, rows: LogitRows) -> None:
-        request = draft.request
-        history = draft.path[: draft.length]
-        count = min(self.settings.branches, request.max_nodes - len(draft.tokens))
-        try:
-            rows = masked(request, history, rows)
-            found, shares = kernels.sample(rows, 0, request.asked.sampling, history, request.noise, draft.length, count)
-            shares = np.minimum(shares, HIGHEST_PROBABILITY)
-        except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
-            draft.done = True
-            return
-        parent = draft.last_node
-        draft.last_node = len(draft.tokens)
-        draft.tokens += found.tolist()
-        draft.parents += [parent] * len(found)
-        draft.confidence += shares.tolist()
-        draft.certain.append(float(shares[0]))
-        if request.needs_probs:
-            probs = kernels.distribution(rows, 0, request.asked.sampling, history, request.noise, draft.length)
-            draft.probs += _drawn_from(probs, found)
-        draft.path[draft.length] = found[0]
-        draft.length += 1
-        # A draft that was drawn for *rejection* must not end because of what was drawn.
-        over = not request.needs_probs and int(found[0]) in self._end_tokens
-        draft.done = over or self._full(draft) or not request.price.pays(draft.certain, len(draft.tokens))
-
-    def _finish(self, draft: _Growing) -> Draft:
-        if not draft.tokens:
-            return EMPTY_DRAFT
-        return Draft(
-            np.array(draft.tokens, dtype=np.int32),
-            np.array(draft.parents, dtype=np.int32),
-            tuple(draft.probs) if draft.request.needs_probs else None,
-            np.array(draft.confidence, dtype=np.float32),
-            self.name,
-        )
+        if self.branches == 1 or self._n_paths == 1:
+            return self._chains(requests)
+        return [self._chains([one])[0] if one.needs_probs else self._tree(one) for one in requests]
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         pass  # the next draft feeds what the history has grown by
@@ -210,10 +142,150 @@ class DraftModel:
         if release is not None:
             release()
 
+    def _ready(self, request: DraftRequest) -> bool:
+        """Whether it can guess. Reads a chunk of what is missing, if that is much."""
+        tokens, context = request.history.tokens, self._context
+        if context is None or min(request.max_nodes, request.max_depth) < 1 or len(tokens) >= self._n_ctx:
+            return False
+        if (tokens >= context.n_vocab).any():  # the draft model's vocabulary may lack the target's last ids
+            return False
+        if self.missing(request.slot, request.history) <= 1 + _MOST_READ_ALONG:
+            return True
+        with _passing():
+            return context.prefill_chunk(request.slot, tokens, len(tokens)) >= len(tokens) - 1
+
+    def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
+        assert self._context is not None
+        with _passing():
+            return self._context.decode(feeds)
+
+    # -- chains -----------------------------------------------------------------------------------------------------
+
+    def _chains(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        chains = []
+        for request in requests:
+            tokens = request.history.tokens
+            path = np.empty(len(tokens) + max(request.max_depth, 0), dtype=np.int32)
+            path[: len(tokens)] = tokens
+            chains.append(_Chain(request, path, len(tokens), done=not self._ready(request)))
+        while growing := [chain for chain in chains if not chain.done]:  # one decode of all slots
+            feeds = [Feed(chain.request.slot, chain.path[: chain.length], chain.length) for chain in growing]
+            for chain, rows in zip(growing, self._decode(feeds), strict=True):
+                self._extend(chain, rows)
+        return [
+            Draft(
+                np.array(chain.tokens, dtype=np.int32),
+                np.array(chain.parents, dtype=np.int32),
+                tuple(chain.probs) if chain.request.needs_probs else None,
+                np.array(chain.confidence, dtype=np.float32),
+                self.name,
+            )
+            if chain.tokens
+            else EMPTY_DRAFT
+            for chain in chains
+        ]
+
+    def _extend(self, chain: _Chain, rows: LogitRows) -> None:
+        request, length = chain.request, chain.length
+        history, sampling, noise = chain.path[:length], request.asked.sampling, request.noise
+        count = min(self.branches, request.max_nodes - len(chain.tokens))
+        try:
+            rows = masked(request, history, rows)
+            found, shares = kernels.sample(rows, 0, sampling, history, noise, length, count)
+            shares = np.minimum(shares, HIGHEST_PROBABILITY)
+        except KernelError:  # nothing left to draw: nothing to guess; the target has its own say
+            chain.done = True
+            return
+        parent, chain.last_node = chain.last_node, len(chain.tokens)
+        chain.tokens += found.tolist()
+        chain.parents += [parent] * len(found)
+        chain.confidence += shares.tolist()
+        chain.main.append(float(shares[0]))
+        if request.needs_probs:
+            chain.probs += _drawn_from(kernels.distribution(rows, 0, sampling, history, noise, length), found)
+        chain.path[length] = found[0]
+        chain.length += 1
+        chain.done = (
+            # A draft that was drawn for *rejection* must not end because of what was drawn.
+            (not request.needs_probs and int(found[0]) in self._end_tokens)
+            or len(chain.tokens) >= request.max_nodes
+            or len(chain.main) >= request.max_depth
+            or chain.length >= self._n_ctx
+            or not request.price.pays(chain.main, len(chain.tokens))
+        )
+
+    # -- trees ------------------------------------------------------------------------------------------------------
+
+    def _tree(self, request: DraftRequest) -> Draft:
+        if not self._ready(request):
+            return EMPTY_DRAFT
+        guesses: list[_Guess] = []
+        waiting, ways = [_Guess(request.history.tokens)], 1
+        for _ in range(request.max_depth):
+            rows = self._decode([Feed(request.slot, guess.path, len(guess.path)) for guess in waiting])
+            for guess, said in zip(waiting, rows, strict=True):
+                guess.followed = True
+                guesses += self._after(request, guess, said)
+            waiting, ways = self._worth_following(request, guesses, ways)
+            if not waiting:
+                break
+        best = _best(guesses, request.max_nodes)
+        if not best:
+            return EMPTY_DRAFT
+        numbers = {id(guess): number for number, guess in enumerate(best)}
+        return Draft(
+            np.array([guess.path[-1] for guess in best], dtype=np.int32),
+            np.array([numbers.get(id(guess.parent), -1) for guess in best], dtype=np.int32),
+            None,
+            np.array([guess.confidence for guess in best], dtype=np.float32),
+            self.name,
+        )
+
+    def _after(self, request: DraftRequest, guess: _Guess, rows: LogitRows) -> list[_Guess]:
+        """The best few guesses after one, in trial order."""
+        path, count = guess.path, self.branches
+        try:
+            rows = masked(request, path, rows)
+            found, shares = kernels.sample(rows, 0, request.asked.sampling, path, request.noise, len(path), count)
+        except KernelError:  # nothing left to draw
+            return []
+        chances = _chances(request, len(path), found, shares, count)
+        return [
+            _Guess(np.append(path, token), guess, guess.depth + 1, guess.reach * chance, chance)
+            for token, chance in zip(found, chances, strict=True)
+        ]
+
+    def _worth_following(self, request: DraftRequest, guesses: Sequence[_Guess], ways: int) -> tuple[list[_Guess], int]:
+        """The most promising guesses that were not followed yet, and how many ways the context's paths then go."""
+        best = _best(guesses, request.max_nodes)
+        if not best:
+            return [], ways
+        deepest: _Guess | None = max(best, key=lambda guess: guess.depth)  # the likeliest of these
+        path: list[float] = []
+        while deepest is not None and deepest.parent is not None:
+            path.append(deepest.confidence)
+            deepest = deepest.parent
+        if not request.price.pays(path[::-1], len(best)):
+            return [], ways
+        found: list[_Guess] = []
+        least = _LEAST_REACH
+        if len(best) == request.max_nodes:  # a guess after a less likely one would not be sent
+            least = max(least, best[-1].reach)
+        for guess in best:
+            full = guess.depth >= request.max_depth or len(guess.path) >= self._n_ctx
+            if guess.followed or full or guess.reach <= least or int(guess.path[-1]) in self._end_tokens:
+                continue
+            forks = any(other.followed or other in found for other in guesses if other.parent is guess.parent)
+            if len(found) == self.branches or ways + forks > self._n_paths:
+                break
+            found.append(guess)
+            ways += forks
+        return found, ways
+
 
 @contextmanager
 def _passing() -> Iterator[None]:
-    """Whatever fails in a pass is a `DecodeError`, for which the drafter is dropped and the chat goes on."""
+    """A pass that fails raises a `DecodeError`, for which the drafter is dropped and the chat goes on."""
     try:
         yield
     except (KernelError, UsageError) as error:
@@ -222,8 +294,7 @@ def _passing() -> Iterator[None]:
 
 def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
     """The row after `path`, which begins with the history, with the request's grammar applied; one of nothing but -inf
-    where the answer is over.
-    """
+    where the answer is over."""
     if request.constraint is None:
         return rows
     mask = request.constraint.mask(path[len(request.history) :].tolist())
@@ -236,8 +307,7 @@ def masked(request: DraftRequest, path: Tokens, rows: LogitRows) -> LogitRows:
 def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
     """The distribution each of `drawn` (without replacement) came from: what its earlier siblings left.
 
-    Temperature 0 leaves nothing after the first; the others are then the next most likely, a certain guess each.
-    """
+    Temperature 0 leaves nothing after the first; the others are then the next most likely, a certain guess each."""
     found: list[SparseProbs] = []
     for token in drawn:
         if not len(probs.tokens):
@@ -249,132 +319,10 @@ def _drawn_from(probs: SparseProbs, drawn: Tokens) -> list[SparseProbs]:
     return found
 
 
-_LEAST_REACH = 0.02
-"""Least probability of reaching a guess at which the draft goes on after it."""
-
-
-class TreeContext(DraftContext, Protocol):
-    """A `DraftContext` whose `decode` takes several paths of one slot that begin with the same history."""
-
-    n_paths: int
-    """Most paths of a slot that go different ways."""
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A guessed token; or the last token of the history, which is the parent of the first guesses and has no parent."""
-
-    path: Tokens
-    """int32[n]: the history and all guesses up to this one."""
-    parent: _Node | None = None
-    depth: int = 0
-    reach: float = 1.0
-    """Probability that this guess and all guesses before it are right."""
-    confidence: float = 1.0
-    followed: bool = False
-    """Whether the draft goes on after this guess, which takes a path in the context."""
-
-
-class BestFirst(DraftModel):
-    """A `DraftModel` that draws such trees with `branches` above 1; but chains with leaves beside them for rules that a
-    choice among drawn tokens would bend (`needs_probs`).
-    """
-
-    def __init__(
-        self,
-        context: TreeContext,
-        end_tokens: frozenset[int],
-        settings: DraftModelSettings,
-        name: str,
-        release: Callable[[], None] | None = None,
-    ) -> None:
-        """See `DraftModel`; `branches` is also how many guesses are followed in a pass."""
-        super().__init__(context, end_tokens, settings, name, release)
-        self._n_paths, self._n_ctx = context.n_paths, context.n_ctx
-
-    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        if self.settings.branches == 1 or self._n_paths == 1:
-            return super().draft(requests)
-        return [super(BestFirst, self).draft([one])[0] if one.needs_probs else self._tree(one) for one in requests]
-
-    def _tree(self, request: DraftRequest) -> Draft:
-        if self._start(request).done:
-            return EMPTY_DRAFT
-        guesses: list[_Node] = []
-        waiting, ways = [_Node(request.history.tokens)], 1
-        for _ in range(request.max_depth):
-            rows = self._decode([Feed(request.slot, node.path, len(node.path)) for node in waiting])
-            for node, said in zip(waiting, rows, strict=True):
-                node.followed = True
-                guesses += self._behind(request, node, said)
-            waiting, ways = self._worth_following(request, guesses, ways)
-            if not waiting:
-                break
-        return self._chosen(request, guesses)
-
-    def _behind(self, request: DraftRequest, node: _Node, rows: LogitRows) -> list[_Node]:
-        """The best few guesses after a node, in trial order."""
-        sampling, noise, count = request.asked.sampling, request.noise, self.settings.branches
-        try:
-            rows = masked(request, node.path, rows)
-            found, shares = kernels.sample(rows, 0, sampling, node.path, noise, len(node.path), count)
-        except KernelError:  # nothing left to draw
-            return []
-        chances = _chances(request, len(node.path), found, shares, count)
-        return [
-            _Node(np.append(node.path, token), node, node.depth + 1, node.reach * chance, chance)
-            for token, chance in zip(found, chances, strict=True)
-        ]
-
-    def _worth_following(self, request: DraftRequest, guesses: Sequence[_Node], ways: int) -> tuple[list[_Node], int]:
-        """The most promising guesses that were not followed yet, and how many ways the context's paths then go."""
-        best = _best(guesses, request.max_nodes)
-        if not best or not request.price.pays(_likeliest(best), len(best)):
-            return [], ways
-        found: list[_Node] = []
-        least = _LEAST_REACH
-        if len(best) == request.max_nodes:  # a guess after a less likely node would not be sent
-            least = max(least, best[-1].reach)
-        for node in best:
-            full = node.depth >= request.max_depth or len(node.path) >= self._n_ctx
-            if node.followed or full or node.reach <= least or int(node.path[-1]) in self._end_tokens:
-                continue
-            forks = any(other.followed or other in found for other in guesses if other.parent is node.parent)
-            if len(found) == self.settings.branches or ways + forks > self._n_paths:
-                break
-            found.append(node)
-            ways += forks
-        return found, ways
-
-    def _chosen(self, request: DraftRequest, guesses: Sequence[_Node]) -> Draft:
-        best = _best(guesses, request.max_nodes)
-        if not best:
-            return EMPTY_DRAFT
-        numbers = {id(node): number for number, node in enumerate(best)}
-        return Draft(
-            np.array([node.path[-1] for node in best], dtype=np.int32),
-            np.array([numbers.get(id(node.parent), -1) for node in best], dtype=np.int32),
-            None,
-            np.array([node.confidence for node in best], dtype=np.float32),
-            self.name,
-        )
-
-
-def _best(guesses: Sequence[_Node], count: int) -> list[_Node]:
+def _best(guesses: Sequence[_Guess], count: int) -> list[_Guess]:
     """The likeliest to be reached, which form a tree: none is likelier than its parent, and of equals the first is
-    taken, which is the parent, or the sibling that is tried first.
-    """
-    return sorted(guesses, key=lambda node: -node.reach)[:count]
-
-
-def _likeliest(best: Sequence[_Node]) -> list[float]:
-    """Confidences along the path that goes deepest, the likeliest of those."""
-    node: _Node | None = max(best, key=lambda node: node.depth)
-    path: list[float] = []
-    while node is not None and node.parent is not None:
-        path.append(node.confidence)
-        node = node.parent
-    return path[::-1]
+    taken, which is the parent, or the sibling that is tried first."""
+    return sorted(guesses, key=lambda guess: -guess.reach)[:count]
 
 
 def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float32Array, count: int) -> list[float]:
@@ -382,8 +330,7 @@ def _chances(request: DraftRequest, position: int, tokens: Tokens, shares: Float
 
     Where a draw is noisy, the noise is the target's own (*coupled*): with p a share and g the noise at that place, what
     separates two guesses is T (log p + g), in logits. What is not among the guesses counts as much as the last of them;
-    fewer of them than the `count` asked for are all there are.
-    """
+    fewer of them than the `count` asked for are all there are."""
     temperature = request.asked.sampling.temperature
     if temperature <= 0.0:
         return [min(HIGHEST_PROBABILITY, float(share)) for share in shares]

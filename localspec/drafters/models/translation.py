@@ -1,10 +1,9 @@
-"""A target's history as a draft model with another tokenizer reads it: the same text in its own tokens.
+"""A draft model with another tokenizer, seen from the target's side: histories and rows in the target's tokens.
 
-Text is cut where tokenizers cut it anyway, before the space of a word, and every piece is tokenised by itself. Where
-the cuts are depends on the text before them alone, so a longer history keeps all tokens of the shorter one but those of
-its last, unfinished piece, and what is read is a function of the history.
-
-A draft model with another tokenizer, seen from the target's side: histories and rows in the target's tokens.
+The draft model reads the same text in its own tokens. Text is cut where tokenizers cut it anyway, before the space of a
+word, and every piece is tokenised by itself. Where the cuts are depends on the text before them alone, so a longer
+history keeps all tokens of the shorter one but those of its last, unfinished piece, and what is read is a function of
+the history.
 
 Token-level intersection (TLI: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding
 Algorithms for Heterogeneous Vocabularies"): its logits for tokens that both vocabularies have stand at the target's
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -64,37 +63,26 @@ class Translator:
         self.controls: Mapping[int, int] = shared.controls
         """{control token of the target: the same one of the draft model}; of others the draft model reads the names."""
         self.text = functools.lru_cache(maxsize=_CACHED_PIECES)(functools.partial(target.piece, special=True))
-        """The bytes a token of the target adds."""
         self.encode = functools.lru_cache(maxsize=_CACHED_PIECES)(self._encode)
         """(piece, whether a text starts with it) -> the draft model's tokens for it."""
         self._draft, self._byte_ids = draft, shared.byte_ids
         self._target_adds_space = _adds_space(target)
-        self._behind_line = self._tokens("\n") if _adds_space(draft) else []
+        self._after_line = self._tokens("\n") if _adds_space(draft) else []
 
     def _encode(self, piece: bytes, starts: bool) -> list[int]:
         if starts and self._target_adds_space and piece.startswith(b" "):
             piece = piece[1:]  # put there by the target's tokenizer; the draft's has its own habits
         found: list[int] = []
         for part in _NOT_UTF8.split(piece.decode("utf-8", "surrogateescape")):
-            if _NOT_UTF8.match(part):
-                found += self._bytes(part)
+            if _NOT_UTF8.match(part):  # a byte that has no token is left out
+                raw = part.encode("utf-8", "surrogateescape")
+                found += [self._byte_ids[byte] for byte in raw if byte in self._byte_ids]
             elif part:
-                found += self._tokens(part) if starts and not found else self._inside(part)
+                inside = self._after_line if found or not starts else []
+                tokens = self._tokens("\n" + part) if inside else []
+                # Inside a text: without the space that some tokenizers put before all they read.
+                found += tokens[len(inside) :] if inside and tokens[: len(inside)] == inside else self._tokens(part)
         return found
-
-    def _bytes(self, part: str) -> Iterator[int]:
-        """Tokens for what is no character; a byte that has none is left out."""
-        raw = part.encode("utf-8", "surrogateescape")
-        return (self._byte_ids[byte] for byte in raw if byte in self._byte_ids)
-
-    def _inside(self, part: str) -> list[int]:
-        """Tokens of a text that follows another: without the space some tokenizers put before all they read."""
-        before = self._behind_line
-        if before:
-            found = self._tokens("\n" + part)
-            if found[: len(before)] == before:
-                return found[len(before) :]
-        return self._tokens(part)
 
     def _tokens(self, part: str) -> list[int]:
         found: list[int] = self._draft.tokenize(part, special=False, add_bos=False).tolist()
@@ -125,15 +113,12 @@ class Translation:
         the next call, and how many of the n are left for the next calls."""
         same = common_prefix(self._history, history)
         part = history[: same + _TOKENS_A_CALL]
-        if same < len(part) or same < len(self._history):
-            self._follow(part, same)
-        return self._buffer[: self._length], len(history) - len(part)
-
-    def _follow(self, history: Tokens, same: int) -> None:
+        if same == len(part) == len(self._history):
+            return self._buffer[: self._length], len(history) - len(part)
         translator, states = self._translator, self._states
         del states[same + 1 :]
         count, piece, starts = states[same]
-        for token in history[same:].tolist():
+        for token in part[same:].tolist():
             control = translator.controls.get(token)
             if len(states) == 1 and token == translator.dropped:
                 pass
@@ -146,8 +131,9 @@ class Translation:
                     count = self._put(count, translator.encode(one, starts))
                     starts = False
             states.append((count, piece, starts))
-        self._history = history.copy()
+        self._history = part.copy()
         self._length = self._put(count, translator.encode(piece, starts))
+        return self._buffer[: self._length], len(history) - len(part)
 
     def _put(self, start: int, tokens: list[int]) -> int:
         """Writes tokens from a place on; returns where they end."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.drafters.cut import Part, Weights, choose, cut_layers, export, read_shape
+from localspec.drafters.cut import VocabPart, Weights, choose, cut_layers, export, read_shape
 from localspec.gguf import Header, read_header
 from localspec.models.facts.pairing import TRAINED_FOR
 
@@ -21,13 +21,13 @@ def header(tiny_target: Path) -> Header:
 
 
 @pytest.fixture(scope="session")
-def part(header: Header) -> Part:
+def part(header: Header) -> VocabPart:
     weight = np.random.default_rng(3).random(len(header.tokens)).astype(np.float32)
     return choose(header, weight, SIZE)
 
 
 @pytest.fixture(scope="session")
-def cut(header: Header, part: Part, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cut(header: Header, part: VocabPart, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, weights = tmp_path_factory.mktemp("cut") / "cut.gguf", Weights(header)
     layers = [weights.layer(number) for number in cut_layers(read_shape(header).layers, 2)]
     assert weights.slower is None

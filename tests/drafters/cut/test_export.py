@@ -8,7 +8,7 @@ import pytest
 
 from localspec import Engine
 from localspec.drafters import cut as exporting
-from localspec.drafters.cut import Part, export
+from localspec.drafters.cut import VocabPart, export
 from localspec.errors import LocalspecError
 from localspec.gguf import Header, read_header
 from localspec.models.facts.pairing import match
@@ -61,7 +61,7 @@ def test_texts_are_equal_with_it(tiny_target: Path, cut: Path, temperature: floa
             assert theirs.stats.drafted > 0
 
 
-def test_a_full_disk_is_one_sentence(header: Header, part: Part, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence(header: Header, part: VocabPart, tmp_path: Path) -> None:
     with pytest.raises(LocalspecError, match=r"draft\.gguf cannot be written: "):
         export(tmp_path / "nowhere" / "draft.gguf", header, part, [], {}, "x", {})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.drafters.cut import Part, choose
+from localspec.drafters.cut import VocabPart, choose
 from localspec.errors import ModelError
 from localspec.gguf import Header, read_header
 from localspec.llama.model import Model
@@ -21,7 +21,7 @@ TEXTS = (
 )
 
 
-def test_its_merges_write_what_the_target_writes(header: Header, part: Part, cut: Path, tiny_target: Path) -> None:
+def test_its_merges_write_what_the_target_writes(header: Header, part: VocabPart, cut: Path, tiny_target: Path) -> None:
     """Each text in tokens of the target that are in the part, and in tokens of llama.cpp's own reading of the file."""
     with Model.load(tiny_target) as target, Model.load(cut) as draft:
         assert draft.n_vocab == len(part.ids) < target.n_vocab
@@ -39,7 +39,9 @@ def test_its_merges_write_what_the_target_writes(header: Header, part: Part, cut
         assert same > 3
 
 
-def test_every_token_is_written_by_pieces_of_the_part(header: Header, part: Part, cut: Path, tiny_target: Path) -> None:
+def test_every_token_is_written_by_pieces_of_the_part(
+    header: Header, part: VocabPart, cut: Path, tiny_target: Path
+) -> None:
     with Model.load(tiny_target) as target, Model.load(cut) as draft:
         normal = [token for token, kind in enumerate(header.token_types) if kind == 1]
         for token in normal[:: len(normal) // 300]:

@@ -1,1 +1,0 @@
-"""Drafters that search text: no weights, no passes of their own."""
