@@ -11,7 +11,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences, Session
 from localspec.tui.widgets.chat_tabs import OpenTabs
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from localspec.tui.widgets.hints import Unsaved
 from tests.chat.test_arrears import no_room
 from tests.tui.conftest import MakeApp, front, say, until
@@ -38,12 +38,12 @@ async def test_a_full_disk_is_said_in_a_line_that_stays_and_quitting_asks(make_a
             await until(pilot, lambda: line.display and "cannot be written" in str(line.content))
             assert len(front(app).path[-1].content) > 100_000, "the chat goes on"
             await pilot.press("ctrl+q")
-            await until(pilot, lambda: isinstance(app.screen, Choice))
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
             await pilot.press("ctrl+q", "enter")
             await until(pilot, lambda: app.screen is app.chat_screen)
             assert line.display
             await pilot.press("ctrl+q")
-            await until(pilot, lambda: isinstance(app.screen, Choice) and app.screen.query(OptionList))
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog) and app.screen.query(OptionList))
             await pilot.press("down", "enter")
             await until(pilot, lambda: app._exit)
 

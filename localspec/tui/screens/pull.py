@@ -8,7 +8,6 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,11 +20,10 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Footer, Input, Static
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
-from localspec.models.hub.download import Part
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Plan
 from localspec.models.installed.adopt import Kept, adopt, find_kept
@@ -34,8 +32,8 @@ from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
 from localspec.tui.screens.settings import Tick
-from localspec.tui.text.plots import amount, bar, duration
-from localspec.tui.widgets.dialogs import Dialog, Errands, Tell, call_while_running
+from localspec.tui.widgets.dialogs import Dialog, Errands, ItemList, Tell, call_while_running
+from localspec.tui.widgets.meter import amount, bar, duration
 from localspec.tui.widgets.registry import bind
 
 if TYPE_CHECKING:
@@ -56,28 +54,26 @@ class FindModelScreen(Dialog[str | None]):
 
     def __init__(self, make_hub: Callable[[], Hub]) -> None:
         super().__init__()
-        self._make_hub = make_hub
-        self._names: list[str] = []
-        self._errands = Errands(self)
+        self._make_hub, self._errands = make_hub, Errands(self)
+        self._found: ItemList[Listed | Found] = ItemList(id="found")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Search on the hub", classes="question", markup=False)
             yield Input(placeholder="words, such as: qwen3 8b", id="words")
-            yield OptionList(id="found")
+            yield self._found
             yield Static(HELP, id="note", markup=False)
             yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one("#found").display = False
+        self._found.display = False
         self.query_one("#words").focus()
 
     def key_down(self) -> None:
         """From the words to what was found, which need not be complete yet."""
-        entries = self.query_one("#found", OptionList)
-        if entries.display and self.focused is not entries:
-            entries.focus()
-            entries.highlighted = 0
+        if self._found.display and self.focused is not self._found:
+            self._found.focus()
+            self._found.highlighted = 0
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -85,42 +81,52 @@ class FindModelScreen(Dialog[str | None]):
         if not words:
             self.say("Give a word first: a part of the model's name.", bad=True)
             return
-        self.say("Asking the hub ...")
-        self._errands.begin(partial(self._search, words), "The search", lambda error: self.say(str(error), True))
 
-    def _search(self, words: Sequence[str], tell: Tell) -> None:
-        catalog = Catalog.load()
-        listed: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
-        pairs = [one for one in listed if all(word.lower() in one.name.lower() for word in words)]
-        tell(self._show, pairs, [], "Asking the hub ...")
-        found = self._make_hub().search(words, _LIMIT)
-        nothing = "" if pairs or found else "Nothing was found. "
-        tell(self._show, pairs, found, nothing + HELP)
+        def search(tell: Tell) -> None:
+            catalog = Catalog.load()
+            listed: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
+            pairs = [one for one in listed if all(word.lower() in one.name.lower() for word in words)]
+            tell(self._show, pairs, [], "Asking the hub ...")
+            found = self._make_hub().search(words, _LIMIT)
+            tell(self._show, pairs, found, "Nothing was found. " * (not pairs and not found) + HELP)
+
+        self.say("Asking the hub ...")
+        self._errands.begin(search, "The search", lambda error: self.say(str(error), True))
 
     def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
-        self._names = [pair.name for pair in pairs] + [one.repository for one in found]
-        entries = self.query_one("#found", OptionList)
-        entries.clear_options()
-        for one in pairs:
-            what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
-            entries.add_option(Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}"))
-        for repository in found:
-            gated = "  gated: its terms must be accepted on the hub" if repository.gated else ""
-            facts = (f"  {repository.downloads:,} downloads{gated}", "$text-muted")
-            entries.add_option(Content.assemble((one_line(repository.repository), "bold"), facts))
-        entries.display = bool(self._names)
+        self._found.show([*pairs, *found], _found_line)
+        self._found.display = bool(self._found.items)
+        self._found.highlighted = 0 if found else None
         self.say(note)
         if found:
-            entries.focus()
-            entries.highlighted = 0
+            self._found.focus()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._names[event.option_index])
+    def on_option_list_option_selected(self) -> None:
+        if (one := self._found.item) is not None:
+            self.dismiss(one.name if isinstance(one, PairEntry | ModelEntry) else one.repository)
+
+
+def _found_line(one: Listed | Found) -> Content:
+    if isinstance(one, PairEntry | ModelEntry):
+        what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
+        return Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}")
+    gated = "  gated: its terms must be accepted on the hub" if one.gated else ""
+    facts = (f"  {one.downloads:,} downloads{gated}", "$text-muted")
+    return Content.assemble((one_line(one.repository), "bold"), facts)
 
 
 def plan_page(plan: Plan, hub: Hub) -> Content:
     """The plan for people: files, whether they fit each other, memory and disk. Looks at files; a few milliseconds."""
-    lines = [line for part in plan.parts for line in _part_lines(part, hub)]
+    lines = list[Content]()
+    for part in plan.parts:
+        have = part.choice.size - part.missing(hub)
+        here = f", {amount(have)} of it here already" if have else ""
+        commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
+        licence = f", licence {part.licence}" if part.licence else ""
+        gated = ", gated: its terms must be accepted on the hub" if part.listing and part.listing.gated else ""
+        quant = part.choice.quant or part.header.quantisation
+        lines.append(_line(part.role, f"{part.name}  {amount(part.choice.size)}{here}", "bold"))
+        lines.append(_line("", f"{part.header.architecture}, {quant}{commit}{licence}{gated}"))
     if plan.match is not None:
         lines.append(_line("pair", plan.match.verdict, "$success" if plan.match.fits else "$error"))
         lines += [_line("", f"note: {warning}") for warning in plan.match.warnings]
@@ -132,19 +138,6 @@ def plan_page(plan: Plan, hub: Hub) -> Content:
     todo = f"{amount(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load, all of it is here"
     lines.append(_line("disk", f"{todo}, {amount(plan.free_bytes)} free in {plan.folder}"))
     return Content("\n").join(lines)
-
-
-def _part_lines(part: Part, hub: Hub) -> list[Content]:
-    have = part.choice.size - part.missing(hub)
-    here = f", {amount(have)} of it here already" if have else ""
-    commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
-    licence = f", licence {part.licence}" if part.licence else ""
-    gated = ", gated: its terms must be accepted on the hub" if part.listing is not None and part.listing.gated else ""
-    quant = part.choice.quant or part.header.quantisation
-    return [
-        _line(part.role, f"{part.name}  {amount(part.choice.size)}{here}", "bold"),
-        _line("", f"{part.header.architecture}, {quant}{commit}{licence}{gated}"),
-    ]
 
 
 def _line(label: str, text: str, style: str = "") -> Content:
@@ -160,7 +153,6 @@ class Transfers:
     """How far a pull is: told by any thread, read by the screen. What is shown never goes back while bytes come."""
 
     def __init__(self, missing_bytes: int = 0) -> None:
-        """`missing_bytes`: that must come, in all."""
         self.missing_bytes = missing_bytes
         self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
         self._start: dict[str, int] = {}
@@ -183,7 +175,12 @@ class Transfers:
         with self._lock:
             files = dict(self._files)
             come = sum(most - self._start[file] for file, most in self._most.items())
-        rate = self._rate(monotonic() if now is None else now, come)
+        now = monotonic() if now is None else now
+        self._samples.append((now, come))
+        while now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
+            self._samples.popleft()
+        (first, before), (last, after) = self._samples[0], self._samples[-1]
+        rate = (after - before) / (last - first) if last - first > 0.2 else 0.0
         cells = max(8, min(40, width - _SPEED_CELLS))
         doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
         lines = [
@@ -205,13 +202,6 @@ class Transfers:
                 )
             )
         return Content("\n").join(lines)
-
-    def _rate(self, now: float, come: int) -> float:
-        self._samples.append((now, come))
-        while self._samples and now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
-            self._samples.popleft()
-        (first, before), (last, after) = self._samples[0], self._samples[-1]
-        return (after - before) / (last - first) if last - first > 0.2 else 0.0
 
 
 _NO_DRAFT = "-"  # what is typed for a draft where none is wanted
@@ -245,7 +235,6 @@ class PullScreen(Dialog[str | None]):
         self._errands = Errands(self)
         self._stop = threading.Event()
         self._busy = False
-        self._transfers = Transfers()
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -285,29 +274,28 @@ class PullScreen(Dialog[str | None]):
         if not name:
             self.say("Give a name first: a pair of the list, user/repo[:quant], or an address.", bad=True)
             return
+
+        def work(tell: Tell) -> None:
+            from localspec.drafters.heads.loading import out_of_reach
+            from localspec.models.hub.pull import check_disk, make_plan, wishes
+
+            hub, alone, refusal = self._make_hub(), draft == _NO_DRAFT, ""
+            wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
+            catalog = None if alone else Catalog.load()
+            plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
+            page = plan_page(plan, hub)
+            try:
+                check_disk(plan)
+            except LocalspecError as error:
+                refusal = str(error)
+            tell(self._planned, hub, plan, page, refusal)
+
         self._plan, self._busy = None, True
         self.refresh_bindings()
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        self._errands.begin(partial(self._make_plan, name, draft), "The plan", self._failed)
-
-    def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
-        from localspec.drafters.heads.loading import out_of_reach
-        from localspec.models.hub.pull import check_disk, make_plan, wishes
-
-        hub = self._make_hub()
-        alone = draft == _NO_DRAFT
-        wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
-        catalog = None if alone else Catalog.load()
-        plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
-        page = plan_page(plan, hub)
-        refusal = ""
-        try:
-            check_disk(plan)
-        except LocalspecError as error:
-            refusal = str(error)
-        tell(self._planned, hub, plan, page, refusal)
+        self._errands.begin(work, "The plan", self._failed)
 
     def _planned(self, hub: Hub, plan: Plan, page: Content, refusal: str) -> None:
         self._hub, self._plan, self._busy = hub, None if refusal else plan, False
@@ -320,30 +308,31 @@ class PullScreen(Dialog[str | None]):
         self.refresh_bindings()
 
     def action_load(self) -> None:
-        if self._plan is None or self._hub is None or self._busy:
+        plan, hub = self._plan, self._hub
+        if plan is None or hub is None or self._busy:
             return
+        transfers = Transfers(sum(part.missing(hub) for part in plan.parts))  # less than planned after a stop
+
+        def work(tell: Tell) -> None:
+            from localspec.drafters.heads.loading import find
+            from localspec.models.hub.pull import install
+
+            tell(installed, install(plan, hub, self._store, transfers, self._stop, find))
+
+        def installed(entries: Sequence[Entry]) -> None:
+            self._end()
+            asked = self.query_one("#name", Input).value.strip()
+            self.dismiss(asked if "://" not in asked else entries[0].name)
+
+        def draw() -> None:
+            width = self.query_one("#plan-scroll").size.width
+            self.query_one("#plan", Static).update(transfers.lines(width))
+
         self._busy = True
         self.refresh_bindings()
-        missing = sum(part.missing(self._hub) for part in self._plan.parts)  # less than planned after a stop
-        self._transfers = Transfers(missing)
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
-        self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._draw)
-        self._errands.begin(partial(self._install, self._plan, self._hub), "The pull", self._failed)
-
-    def _install(self, plan: Plan, hub: Hub, tell: Tell) -> None:
-        from localspec.drafters.heads.loading import find
-        from localspec.models.hub.pull import install
-
-        tell(self._installed, install(plan, hub, self._store, self._transfers, self._stop, find))
-
-    def _draw(self) -> None:
-        width = self.query_one("#plan-scroll").size.width
-        self.query_one("#plan", Static).update(self._transfers.lines(width))
-
-    def _installed(self, entries: Sequence[Entry]) -> None:
-        self._end()
-        asked = self.query_one("#name", Input).value.strip()
-        self.dismiss(asked if "://" not in asked else entries[0].name)
+        self._timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
+        self._errands.begin(work, "The pull", self._failed)
 
     def _failed(self, error: LocalspecError) -> None:
         self._end()
@@ -363,7 +352,6 @@ class PullScreen(Dialog[str | None]):
             self._timer = None
 
     def action_close(self) -> None:
-        """Stops what is being loaded; closes otherwise."""
         if self._busy and self._timer is not None:
             self._stop.set()
             self.say("Stopping ...")
@@ -459,13 +447,13 @@ class ImportScreen(Dialog[str | None]):
         self._store = store
         self._stop = threading.Event()
         self._busy = False
-        self._found: list[Kept] = []  # models that other programs keep, as they are listed
+        self._found = ItemList[Kept](id="found")  # models that other programs keep
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Import a GGUF file of this machine", classes="question", markup=False)
             yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
-            yield OptionList(id="found")
+            yield self._found
             yield Input(placeholder="name (else the file's)", id="name")
             yield Tick("It is a draft model", id="draft")
             yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
@@ -476,25 +464,18 @@ class ImportScreen(Dialog[str | None]):
         self.query_one("#file").focus()
         self._find()
 
-    @work(thread=True, exclusive=True, group="find")
-    def _find(self) -> None:
-        found = [one for one in find_kept(self._store) if not one.installed]
-        call_while_running(self, self._offer, found)
+    @work(exclusive=True, group="find")
+    async def _find(self) -> None:
+        kept = [one for one in await asyncio.to_thread(find_kept, self._store) if not one.installed]
+        self._found.show(kept, lambda one: Content(pictured(f"{one.name}  {amount(one.bytes)}  {one.program}")))
+        self._found.display = bool(kept)
 
-    def _offer(self, found: list[Kept]) -> None:
-        self._found = found
-        options = self.query_one(OptionList)
-        options.add_options([pictured(f"{one.name}  {amount(one.bytes)}  {one.program}") for one in found])
-        options.display = bool(found)
-        options.highlighted = 0 if found else None
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        one = self._found[event.option_index]
-        self.query_one("#file", Input).value = str(one.path)
-        self.query_one("#name", Input).value = one.name
-        self.query_one("#draft", Tick).value = one.is_head
-        self.query_one("#file").focus()
+    def on_option_list_option_selected(self) -> None:
+        if (one := self._found.item) is not None:
+            self.query_one("#file", Input).value = str(one.path)
+            self.query_one("#name", Input).value = one.name
+            self.query_one("#draft", Tick).value = one.is_head
+            self.query_one("#file").focus()
 
     def on_unmount(self) -> None:
         self._stop.set()
@@ -516,26 +497,22 @@ class ImportScreen(Dialog[str | None]):
 
     @work(thread=True, exclusive=True, group="import")
     def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:
+        def progress(file: str, done: int, size: int) -> None:
+            if self._stop.is_set():
+                raise Cancelled("The import was stopped; nothing was changed.")
+            text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
+            call_while_running(self, self.say, text)
+
         try:
-            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
+            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=progress)
         except (LocalspecError, OSError) as error:
+            self._busy = False
             text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
-            call_while_running(self, self._failed, text)
+            call_while_running(self, self.say, text, True)
         else:
             call_while_running(self, self.dismiss, entry.name)
 
-    def _progress(self, file: str, done: int, size: int) -> None:
-        if self._stop.is_set():
-            raise Cancelled("The import was stopped; nothing was changed.")
-        text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
-        call_while_running(self, self.say, text)
-
-    def _failed(self, text: str) -> None:
-        self._busy = False
-        self.say(text, bad=True)
-
     def action_close(self) -> None:
-        """Stops what is being read; closes otherwise."""
         if self._busy:
             self._stop.set()
         else:

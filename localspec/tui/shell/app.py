@@ -1,5 +1,5 @@
-"""The terminal chat: what all screens share, the way between them, and the net below them: an error that nobody
-expected is said in a line and logged, and the chat goes on."""
+"""The app around the screens: themes, the way between them, warnings; an unexpected error is logged and said, and the
+chat goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -93,15 +93,14 @@ def write(error: BaseException) -> bool:
     """Adds an error with its traceback to the log; False = it cannot be written."""
     path = log_file()
     text = f"{datetime.now():%Y-%m-%d %H:%M:%S}\n{''.join(traceback.format_exception(error))}\n"
-    try:
+    with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _LARGEST:
             path.replace(path.with_suffix(".old.log"))
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
             file.write(text)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 @contextmanager
@@ -144,7 +143,6 @@ class ChatApp(App[int]):
     ]
 
     def __init__(self, session: Session, notices: Iterable[str] = ()) -> None:
-        """`notices`: shown at the start."""
         super().__init__()
         self.session = session
         self._notices = tuple(notices)
@@ -156,8 +154,6 @@ class ChatApp(App[int]):
         self._error_times = deque[float](maxlen=_MOST)
         self._said_errors: dict[tuple[object, ...], float] = {}  # when each was said last, by its kind and place
         self.ended_by = ""  # the sentence of the error that ended the chat
-
-    # ---- life
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
@@ -207,17 +203,26 @@ class ChatApp(App[int]):
         return Terminal
 
     def on_mount(self) -> None:
+        liked, archive = self.session.preferences, self.session.archive
+
+        def remember(theme: Theme) -> None:
+            if liked.theme != theme.name:
+                liked.theme = theme.name
+                with errors_said(self):
+                    liked.save()
+
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
-        liked = self.session.preferences.theme
-        self.theme = liked if liked in self.available_themes else DARK.name
-        self.theme_changed_signal.subscribe(self, self._remember_theme)
-        archive = self.session.archive
+        self.theme = liked.theme if liked.theme in self.available_themes else DARK.name
+        self.theme_changed_signal.subscribe(self, remember)
         archive.on_notice = self.warn
         for text in (*self._notices, archive.notice, self.session.fault):
             if text:
                 say(self, text, problem=True)
-        self._take_keys()
+        with errors_said(self):
+            if keys := registry.read_keys():
+                self.set_keymap(keys)
+                self._check_keys(keys)
         if not self.is_headless:
             sys.setswitchinterval(_SWITCH_SECONDS)
             self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
@@ -241,9 +246,8 @@ class ChatApp(App[int]):
         if again:
             await self.action_quit()
             return
-        pane = self.pane
-        if pane is not None and pane.answer is not None:
-            pane.stop()
+        if self.pane is not None and self.pane.answer is not None:
+            self.pane.stop()
         say(self, "Ctrl+C again leaves.")
 
     def _leave(self) -> None:
@@ -260,8 +264,6 @@ class ChatApp(App[int]):
     @property
     def pane(self) -> ChatPane | None:
         return self.chat_screen.pane
-
-    # ---- models and answers
 
     def on_posted(self, event: Posted) -> None:
         told, session = event.told, self.session
@@ -284,21 +286,22 @@ class ChatApp(App[int]):
     @work(thread=True, exclusive=True, group="import")
     def _import_screens(self) -> None:
         """So that the first opening of a screen keeps no key waiting."""
+
+        def settle() -> None:
+            """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
+            from localspec.runtime import memory
+
+            if not self.is_headless:
+                if not gc.get_freeze_count():
+                    memory.settle()
+                gc.set_threshold(*_GARBAGE)
+
         for row in SCREENS:
             load(row.home)
-        call_soon(self, self._settle_memory)
-
-    def _settle_memory(self) -> None:
-        """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
-        from localspec.runtime import memory
-
-        if not self.is_headless:
-            if not gc.get_freeze_count():
-                memory.settle()
-            gc.set_threshold(*_GARBAGE)
+        call_soon(self, settle)
 
     def on_chat_pane_long_answered(self, event: ChatPane.LongAnswered) -> None:
-        """Nobody need look for it: the terminal is told."""
+        """The user may look elsewhere: the terminal signals the end."""
         if self._driver is not None:
             self._driver.write(sign(self.session.preferences.answer_end, self.app_focus, event.title))
 
@@ -317,8 +320,6 @@ class ChatApp(App[int]):
         if self._quiet is not None and self.screen is self.chat_screen and not answering:
             self._quiet.pause()
             gc.collect()
-
-    # ---- what is called from elsewhere
 
     def warn(self, text: str) -> None:
         """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
@@ -340,21 +341,6 @@ class ChatApp(App[int]):
         for row in SCREENS:
             yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.chat_screen.open, row.name))
         yield from self.chat_screen.palette()
-
-    # ---- looks and keys
-
-    def _remember_theme(self, theme: Any) -> None:
-        liked = self.session.preferences
-        if liked.theme != theme.name:
-            liked.theme = theme.name
-            with errors_said(self):
-                liked.save()
-
-    def _take_keys(self) -> None:
-        with errors_said(self):
-            if keys := registry.read_keys():
-                self.set_keymap(keys)
-                self._check_keys(keys)
 
     @work(thread=True, group="keys")
     def _check_keys(self, keys: dict[str, str]) -> None:

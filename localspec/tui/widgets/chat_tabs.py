@@ -73,25 +73,20 @@ class ChatTabs(TabbedContent):
         super().__init__(id="chats")
         self._session = session
         self._panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
-        self._settled = False  # the tabs of last time are there, so that what is open may be written down
+        self.settled = False  # the tabs of last time are there; until then what is open is not written down
         self._claim: Claim | None = None  # on the file of open tabs; None = it is another window's, or there is none
 
     def claim(self, archive: Archive) -> bool:
         """Takes the file of open tabs for this window; False = another window has it, and this one leaves it alone."""
-        self.unsettle()
+        self.settled = False
         file = _file(archive)
-        if file is None or self._claim is not None:
-            return True
-        place = file.with_suffix(".window")
-        try:
-            self._claim = None if is_held(place) else Claim(place)
-        except OSError:
-            return True  # a folder that cannot be written has no tabs to overwrite
-        return self._claim is not None
-
-    def unsettle(self) -> None:
-        """What is open changes as a whole: it is not written down before `bring_back` is done."""
-        self._settled = False
+        if file is not None and self._claim is None:
+            place = file.with_suffix(".window")
+            with suppress(OSError):  # a folder that cannot be written has no tabs to overwrite
+                if is_held(place):
+                    return False
+                self._claim = Claim(place)
+        return True
 
     def on_unmount(self) -> None:
         if self._claim is not None:
@@ -126,9 +121,9 @@ class ChatTabs(TabbedContent):
                 before = None
             elif all(pane.chat_id != chat.id for pane in self._panes):
                 await self.add(ChatPane(self._session, chat, asleep=True), before if before in self._panes else None)
-        self._settled = True
+        self.settled = True
         self.remember()
 
     def remember(self) -> None:
-        if self._settled and self._claim is not None and self.front is not None:
+        if self.settled and self._claim is not None and self.front is not None:
             OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self._session.archive)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,7 +27,7 @@ from localspec.tui.widgets.registry import bind, commands
 _FOLD_CHARACTERS = 2_000  # a paste of so many characters is folded even if it is one line
 
 
-class Prompt(NamedTuple):
+class WrittenPrompt(NamedTuple):
     """What was written, ready to be sent."""
 
     text: str
@@ -37,7 +38,7 @@ class Prompt(NamedTuple):
         return "\n\n".join(part for part in (self.text, *(item.content for item in self.attachments)) if part)
 
 
-def joined(prompts: Sequence[Prompt], rest: str) -> str:
+def joined(prompts: Sequence[WrittenPrompt], rest: str) -> str:
     return "\n\n".join(text for text in (*(prompt.whole for prompt in prompts), rest) if text)
 
 
@@ -54,12 +55,9 @@ class Composer(TextArea):
         bind("write.complete", "tab", "complete", "Complete", "Take the suggestion"),
     ]
 
+    @dataclass
     class Submitted(TextualMessage):
-        """The text is to be sent."""
-
-        def __init__(self, prompt: Prompt) -> None:
-            super().__init__()
-            self.prompt = prompt
+        prompt: WrittenPrompt
 
     class Moved(TextualMessage):
         """Text or cursor changed: suggestions may differ."""
@@ -83,8 +81,6 @@ class Composer(TextArea):
         self.take_queued: Callable[[], bool] | None = None
         """Asked by Up in an empty input: the last queued prompt comes back; False = there is none."""
 
-    # ---- sending
-
     def action_send(self) -> None:
         if not self._enter_sends:
             self.insert("\n")
@@ -103,26 +99,22 @@ class Composer(TextArea):
         if self.cursor_at_end_of_line and self.document.get_line(self.cursor_location[0]).endswith("\\"):
             self.action_delete_left()
             self.insert("\n")
-            return
-        if text.strip():
+        elif text.strip():
             attachments = tuple(attached for mark, attached in self._folded.items() if mark in text)
             for mark in self._folded:
                 text = text.replace(mark, "")
-            self.post_message(self.Submitted(Prompt(text.strip("\n"), attachments)))
+            self.post_message(self.Submitted(WrittenPrompt(text.strip("\n"), attachments)))
 
     def put(self, text: str) -> None:
         self.load_text(text)
         self.move_cursor(self.document.end)
         self._place = -1
 
-    def take(self) -> str:
-        """Empties the input and returns what it said."""
-        text = self.text
+    def take(self) -> None:
         self.put("")
         self._folded.clear()
-        return text
 
-    def restore(self, prompts: Sequence[Prompt]) -> None:
+    def restore(self, prompts: Sequence[WrittenPrompt]) -> None:
         """Puts prompts before what is written, with blank lines between; their attachments are folded again."""
         if prompts:
             parts = [
@@ -137,8 +129,6 @@ class Composer(TextArea):
         for mark, attached in self._folded.items():
             text = text.replace(mark, attached.content)
         return text
-
-    # ---- pastes
 
     def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]
         event.prevent_default()  # TextArea's own handler, which Textual calls as well
@@ -174,8 +164,6 @@ class Composer(TextArea):
         else:
             super().action_delete_left()
 
-    # ---- earlier prompts
-
     def action_older(self) -> None:
         if self._steered("up") or (not self.text and self.take_queued is not None and self.take_queued()):
             return
@@ -187,21 +175,16 @@ class Composer(TextArea):
         self._go_to(self._place + 1)
 
     def action_newer(self) -> None:
-        if self._steered("down"):
-            return
-        if self._place < 0 or not self.cursor_at_last_line:
-            self.action_cursor_down()
-            return
-        self._go_to(self._place - 1)
+        if not self._steered("down"):
+            if self._place < 0 or not self.cursor_at_last_line:
+                self.action_cursor_down()
+            else:
+                self._go_to(self._place - 1)
 
     def _go_to(self, place: int) -> None:
-        if place >= len(self._older):
-            return
-        self.load_text(self._older[place] if place >= 0 else self._own)
-        self.move_cursor(self.document.end)
-        self._place = place
-
-    # ---- completion
+        if place < len(self._older):
+            self.put(self._older[place] if place >= 0 else self._own)
+            self._place = place
 
     def action_complete(self) -> None:
         if not self._steered("accept"):
@@ -219,20 +202,11 @@ class Composer(TextArea):
 
     def word_before_cursor(self) -> str:
         row, column = self.cursor_location
-        words = self.document.get_line(row)[:column].split(" ")
-        return words[-1] if words else ""
+        return self.document.get_line(row)[:column].split(" ")[-1]
 
     def replace_word(self, text: str) -> None:
         row, column = self.cursor_location
         self.replace(text, (row, column - len(self.word_before_cursor())), (row, column))
-
-
-class Suggested(NamedTuple):
-    """What may stand there instead of the word before the cursor."""
-
-    text: str
-    doc: str = ""
-    more: bool = False  # something is expected after it: no space, the list stays (folders)
 
 
 _MOST_SUGGESTIONS = 8
@@ -249,7 +223,8 @@ class Suggestions(OptionList, can_focus=False):
         super().__init__(compact=True)
         self.display = False
         self._composer = composer
-        self._offered: list[Suggested] = []
+        self._offered: list[tuple[str, str]] = []
+        """(what may stand there instead of the word before the cursor, what it is)."""
         self._files: list[str] | None = None
         self._models: list[str] | None = None
         self._closed_for = ""
@@ -261,7 +236,7 @@ class Suggestions(OptionList, can_focus=False):
             return
         self._closed_for = ""
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
-            self._offer([Suggested(f"/{row.name}", row.doc) for row in commands() if row.name.startswith(word[1:])])
+            self._offer([(f"/{row.name}", row.doc) for row in commands() if row.name.startswith(word[1:])])
         elif composer.text == f"{_MODEL}{word}":
             if word and self._models is not None:
                 self._offer_models(self._models, word)
@@ -280,31 +255,26 @@ class Suggestions(OptionList, can_focus=False):
         self._closed_for = self._composer.word_before_cursor()
         self._offer([])
 
-    def _offer(self, found: list[Suggested]) -> None:
+    def _offer(self, found: list[tuple[str, str]]) -> None:
         """Shows the first of these, the first one marked; none = hides."""
         self._offered = found = found[:_MOST_SUGGESTIONS]
-        self.clear_options()
+        width = max((len(text) for text, _ in found), default=0) + 2
+        self.set_options(Option(Content.assemble(text.ljust(width), (doc, "$text-muted"))) for text, doc in found)
         self.display = bool(found)
-        if found:
-            width = max(len(one.text) for one in found) + 2
-            self.add_options(Option(Content.assemble(one.text.ljust(width), (one.doc, "$text-muted"))) for one in found)
-            self.highlighted = 0
+        self.highlighted = 0 if found else None
 
     def _steer(self, key: str) -> bool:
+        """False = the key is not the list's."""
         if not self.display:
             return False
-        if key == "accept":
-            return self._take()
-        self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self._offered)
-        return True
-
-    def _take(self) -> bool:
-        """Puts the marked suggestion in; False = it stands there already, or there is none."""
-        chosen = None if self.highlighted is None else self._offered[self.highlighted]
-        if chosen is None or chosen.text == self._composer.word_before_cursor():
+        if key != "accept":
+            self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self._offered)
+            return True
+        chosen = "" if self.highlighted is None else self._offered[self.highlighted][0]
+        if chosen in ("", self._composer.word_before_cursor()):  # it stands there already
             self._offer([])
             return False
-        self._composer.replace_word(chosen.text + ("" if chosen.more else " "))
+        self._composer.replace_word(chosen if chosen.endswith("/") else chosen + " ")  # in a folder the list goes on
         return True
 
     async def _offer_files(self, word: str) -> None:
@@ -312,8 +282,7 @@ class Suggestions(OptionList, can_focus=False):
             self._files = await asyncio.to_thread(files.files, Path.cwd())
         paths = await asyncio.to_thread(files.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
         if self._composer.word_before_cursor() == word:
-            mentions = [f'@"{path}"' if " " in path else f"@{path}" for path in paths]
-            self._offer([Suggested(mention, more=mention.endswith("/")) for mention in mentions])
+            self._offer([(f'@"{path}"' if " " in path else f"@{path}", "") for path in paths])
 
     async def _load_models(self) -> None:
         """Anew each time the command is typed: models come and go."""
@@ -326,4 +295,4 @@ class Suggestions(OptionList, can_focus=False):
             self._offer_models(self._models, word)
 
     def _offer_models(self, names: list[str], word: str) -> None:
-        self._offer([Suggested(name) for name in names if name.startswith(word)])
+        self._offer([(name, "") for name in names if name.startswith(word)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,10 +23,9 @@ from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
 from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
-from localspec.tui.talk.conversation import Fit
-from localspec.tui.talk.session import Inbox, Posted
-from localspec.tui.widgets.composer import Prompt
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.talk.session import Fit, Inbox, Posted
+from localspec.tui.widgets.composer import WrittenPrompt
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from localspec.tui.widgets.registry import bind
 
 
@@ -165,12 +165,9 @@ class Queue(OptionList):
         bind("queue.remove", "delete", "remove", "Remove", "Remove this queued prompt", show=True),
     ]
 
+    @dataclass
     class Returned(TextualMessage):
-        """A prompt has left the queue and belongs into the input."""
-
-        def __init__(self, prompt: Prompt) -> None:
-            super().__init__()
-            self.prompt = prompt
+        prompt: WrittenPrompt
 
     class Emptied(TextualMessage):
         """The last prompt has left the queue."""
@@ -178,40 +175,35 @@ class Queue(OptionList):
     def __init__(self) -> None:
         super().__init__(compact=True)
         self.display = False
-        self.prompts: list[Prompt] = []  # in the order in which they are sent. Change them by the methods only.
-        self._place: int | None = None
+        self.prompts: list[WrittenPrompt] = []  # in the order in which they are sent. Change them by the methods only.
+        self.place: int | None = None
         """Where the prompt goes that was taken last, once it comes back; None = to the end."""
 
-    def add(self, prompt: Prompt) -> None:
+    def add(self, prompt: WrittenPrompt) -> None:
         """Adds a prompt at the end; one that was taken to be edited goes back to its place."""
-        self.prompts.insert(len(self.prompts) if self._place is None else self._place, prompt)
-        self._place = None
+        self.prompts.insert(len(self.prompts) if self.place is None else self.place, prompt)
+        self.place = None
         self._draw()
 
-    def pop(self, place: int = 0) -> Prompt:
+    def pop(self, place: int = 0) -> WrittenPrompt:
         """Takes out the prompt at a place; the next one by default."""
         prompt = self.prompts.pop(place)
-        if self._place is not None and place < self._place:
-            self._place -= 1
+        if self.place is not None and place < self.place:
+            self.place -= 1
         self._draw()
         return prompt
 
-    def pop_all(self) -> list[Prompt]:
+    def pop_all(self) -> list[WrittenPrompt]:
         prompts, self.prompts = self.prompts, []
-        self._place = None
+        self.place = None
         self._draw()
         return prompts
 
     def take_last(self) -> bool:
-        """Takes the last prompt back into the input; False = there is none."""
         if self.prompts:
             self._take(len(self.prompts) - 1)
             return True
         return False
-
-    def forget_place(self) -> None:
-        """What was taken to be edited does not come back."""
-        self._place = None
 
     def action_take(self) -> None:
         if self.highlighted is not None:
@@ -228,26 +220,24 @@ class Queue(OptionList):
 
     def _take(self, place: int) -> None:
         prompt = self.pop(place)
-        self._place = place
+        self.place = place
         self.post_message(self.Returned(prompt))
 
     def _draw(self) -> None:
-        marked = self.highlighted
+        marked, options = self.highlighted, list[Option]()
         if not self.prompts and self.has_focus:
             self.post_message(self.Emptied())
-        self.set_options(Option(_line(number, prompt)) for number, prompt in enumerate(self.prompts, 1))
+        for number, prompt in enumerate(self.prompts, 1):
+            first, *others = plain_text(prompt.text).split("\n")
+            more = [f"{len(others)} more lines"] * bool(others) + [plain_text(one.name) for one in prompt.attachments]
+            added = f"  + {', '.join(more)}" if more else ""
+            options.append(
+                Option(Content.assemble((f"queued {number}  ", "$text-muted"), first, (added, "$text-muted")))
+            )
+        self.set_options(options)
         self.display = bool(self.prompts)
         if self.prompts:
             self.highlighted = min(marked or 0, len(self.prompts) - 1)
-
-
-def _line(number: int, prompt: Prompt) -> Content:
-    first, *others = plain_text(prompt.text).split("\n")
-    more = [f"{len(others)} more lines"] if others else []
-    more += [plain_text(attached.name) for attached in prompt.attachments]
-    return Content.assemble(
-        (f"queued {number}  ", "$text-muted"), first, (f"  + {', '.join(more)}" if more else "", "$text-muted")
-    )
 
 
 _TRY_SECONDS = 5.0
@@ -295,4 +285,4 @@ async def may_leave(app: App[Any], archive: Archive) -> bool:
     """Saves what would be lost if that can be done by now; else asks whether it may be lost."""
     if await asyncio.to_thread(archive.save_back):
         return True
-    return await app.push_screen_wait(Choice(_QUESTION, _ANSWERS)) == "leave"
+    return await app.push_screen_wait(ChoiceDialog(_QUESTION, _ANSWERS)) == "leave"

@@ -30,10 +30,10 @@ from localspec.remote.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.text.origin_lines import (
     REJECTED,
-    Cell,
+    AnswerPass,
     Line,
+    OriginCell,
     OriginLines,
-    Pass,
     PassReader,
     joined,
     kind_of,
@@ -44,7 +44,6 @@ from localspec.tui.text.origin_lines import (
 )
 
 Mode = Literal["colour", "signs"]
-MODES: tuple[Mode, ...] = ("colour", "signs")
 _SLICE_SECONDS, _SLICE_PASSES, _PAUSE_SECONDS = 0.006, 8, 0.004
 """A long answer is laid out in slices, so that keys are never kept waiting."""
 _GHOST = 0.55  # how far a rejected guess fades into the background
@@ -64,7 +63,7 @@ class OriginView(Widget):
 
     def __init__(
         self,
-        passes: Iterable[Pass] = (),
+        passes: Iterable[AnswerPass] = (),
         mode: Mode = "colour",
         ghosts: bool = False,
         id: str | None = None,  # noqa: A002 - Textual's name for it
@@ -78,12 +77,12 @@ class OriginView(Widget):
         self._lines: list[Line] = []
         self._styles: dict[tuple[object, ...], Style] = {}
 
-    def add(self, passes: Iterable[Pass]) -> None:
+    def add(self, passes: Iterable[AnswerPass]) -> None:
         self.passes += passes
         self._lay_out()
         self.refresh(layout=True)
 
-    def show(self, passes: Iterable[Pass]) -> None:
+    def show(self, passes: Iterable[AnswerPass]) -> None:
         self.passes = list(passes)
         self._layout_of = None
         self.refresh(layout=True)
@@ -134,17 +133,16 @@ class OriginView(Widget):
         if self._laid_out == len(self.passes):
             self.post_message(self.Complete())
 
-    def _style(self, cell: Cell) -> Style:
+    def _style(self, cell: OriginCell) -> Style:
         base = self.visual_style
         background, foreground = base.background or Color(0, 0, 0), base.foreground or Color(255, 255, 255)
         look = (background, foreground, self.app.no_color, self.app.native_ansi_color)
         key = (cell.drafter, cell.depth, cell.ghost, self.mode, look)
-        found = self._styles.get(key)
-        if found is None:
-            found = self._styles[key] = self._make_style(cell, background, foreground)
-        return found
+        if key not in self._styles:
+            self._styles[key] = self._make_style(cell, background, foreground)
+        return self._styles[key]
 
-    def _make_style(self, cell: Cell, background: Color, foreground: Color) -> Style:
+    def _make_style(self, cell: OriginCell, background: Color, foreground: Color) -> Style:
         base = self.rich_style
         if cell.ghost:
             if self.app.native_ansi_color:
@@ -165,13 +163,13 @@ class OriginView(Widget):
 class Shares:
     """How many tokens came from where, counted as they come."""
 
-    def __init__(self, passes: Iterable[Pass] = ()) -> None:
+    def __init__(self, passes: Iterable[AnswerPass] = ()) -> None:
         self.tokens: Counter[str] = Counter()  # by drafter; "" = the target's own
         self.drafters: set[str] = set()  # all that drafted, be it in vain
         self.rejected = 0
         self.add(passes)
 
-    def add(self, passes: Iterable[Pass]) -> None:
+    def add(self, passes: Iterable[AnswerPass]) -> None:
         for one in passes:
             self.tokens.update(token.drafter for token in one.emitted)
             self.drafters.add(one.drafter)
@@ -183,23 +181,18 @@ def legend(shares: Shares, *, mode: Mode = "colour", no_color: bool = False, gho
     total = shares.tokens.total() or 1
     parts: list[Content] = []
     for name in ["", *ordered([*shares.tokens, *shares.drafters])]:
-        kind = kind_of(name)
-        swatch = Content.styled(f" {kind.letter} ", _swatch(name, mode, no_color))
+        kind, style = kind_of(name), ContentStyle()
+        if no_color:
+            style = ContentStyle(underline=kind.underline > 0, underline2=kind.underline == 2, italic=kind.italic)
+        elif kind.colour and mode != "signs":
+            style = ContentStyle(background=Color.parse(kind.colour), foreground=Color.parse("black"))
+        swatch = Content.styled(f" {kind.letter} ", style)
         parts.append(Content.assemble(swatch, f" {kind.name} {shares.tokens[name] / total:.0%}"))
     if ghosts:
         parts.append(Content(f" {REJECTED}  rejected guesses {shares.rejected}"))
     if mode == "signs":
         parts.append(Content("2, 3, ... position in the draft"))
     return Content("  ").join(parts)
-
-
-def _swatch(name: str, mode: Mode, no_color: bool) -> ContentStyle:
-    kind = kind_of(name)
-    if no_color:
-        return ContentStyle(underline=kind.underline > 0, underline2=kind.underline == 2, italic=kind.italic)
-    if not kind.colour or mode == "signs":
-        return ContentStyle()
-    return ContentStyle(background=Color.parse(kind.colour), foreground=Color.parse("black"))
 
 
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
@@ -253,19 +246,23 @@ class OriginText(Vertical):
     @work(thread=True, exclusive=True, group="origins")
     def _read(self, message: StoredMessage) -> None:
         """Reads old passes on a thread: thousands take longer than a frame."""
-        stored, passes, trouble = Replay([], {}), list[Pass](), ""
+        stored, passes, trouble = Replay([], {}), list[AnswerPass](), ""
         try:
             stored = self._session.archive.replay(message.id)
         except LocalspecError as error:
             trouble = str(error)
         if message.state != "streaming":
             passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
-        self.app.call_from_thread(self._show, message, stored, passes, Shares(passes), trouble)
+        shares = Shares(passes)
 
-    def _show(self, message: StoredMessage, stored: Replay, passes: list[Pass], shares: Shares, trouble: str) -> None:
-        if message is not self.message:
-            return  # it has changed meanwhile, and is being read again
-        if message.state == "streaming":
+        def show() -> None:
+            if message is self.message:  # else it has changed meanwhile, and is being read again
+                self._show(stored, passes, shares, trouble)
+
+        self.app.call_from_thread(show)
+
+    def _show(self, stored: Replay, passes: list[AnswerPass], shares: Shares, trouble: str) -> None:
+        if self.message.state == "streaming":
             now = self._session.piece
             reader = PassReader(lambda token: stored.pieces.get(token) or now(token))
             passes = [reader.read(record) for record in joined(stored.passes, self._live)]
@@ -274,8 +271,8 @@ class OriginText(Vertical):
         self._shares = shares
         if passes:
             self._explain()
-        elif message.state != "streaming":
-            self._legend.update(Content(trouble or f"{plain_text(message.content)}\n\n{NOTHING}"))
+        elif self.message.state != "streaming":
+            self._legend.update(Content(trouble or f"{plain_text(self.message.content)}\n\n{NOTHING}"))
 
     def _explain(self) -> None:
         no_color = self.app.no_color

@@ -148,7 +148,7 @@ OWN = (
     CommandRow("system", "[TEXT]", "set this chat's system message, or remove it"),
     CommandRow("again", "", "answer the last message once more", "regenerate"),
     CommandRow("continue", "", "let the last answer go on", "go_on"),
-    CommandRow("compact", "[off]", "let the model go on with a summary of what came before", "compact"),
+    CommandRow("compact", "[off]", "let the model go on with a summary of what came before"),
     CommandRow("edit", "", "edit your last message and send it again", "edit"),
     CommandRow("editor", "[TEXT]", "write the prompt in your own editor"),
     CommandRow("branch", "", "a new chat with the messages up to here; this one is as it was", "branch"),
