@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -311,9 +310,8 @@ async def test_a_list_that_comes_while_the_screen_closes_is_left(
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
         screen = await opened(app, pilot, client, store)
-        worker = screen.run_worker(asyncio.sleep(0))
         await screen.query_one(gone).remove()
-        screen._take(screen.items, worker)
+        screen._show(screen.items)
 
 
 async def test_pairs_with_heads_are_listed(store: Store) -> None:

@@ -13,8 +13,8 @@ from localspec.models.installed.adopt import adopt
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp
+from localspec.tui.widgets.composer import own_model
 from localspec.tui.widgets.dialogs import ChoiceDialog
-from localspec.tui.widgets.hints import own_model
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 

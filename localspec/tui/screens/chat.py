@@ -20,10 +20,9 @@ from localspec.models.installed import installed
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.text.typesetting import code_blocks, code_head
-from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
+from localspec.tui.widgets.chat_tabs import ChatTabs, Unsaved, chats_at_start
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.dialogs import ChoiceDialog, copy, edited, errors_said, say
-from localspec.tui.widgets.hints import Unsaved
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane, tab_label
 from localspec.tui.widgets.registry import CLOSE, COMMANDS, SCREENS, VIEWS, bind, commands, load
@@ -157,8 +156,7 @@ class ChatScreen(Screen[None]):
             await self._tabs.add(pane)
         self._tabs.active = str(pane.id)
         if message_id is not None:
-            path = self.session.archive.choose(message_id)
-            await pane.transcript.show(path)
+            await pane.transcript.show(self.session.archive.choose(message_id))
             self.call_after_refresh(pane.transcript.reveal, message_id)
         else:
             pane.composer.focus()
@@ -197,9 +195,8 @@ class ChatScreen(Screen[None]):
             self._meter.tell(session.facts, session.loading, self.context_use, live, note)
 
     def show_titles(self) -> None:
-        tabs = self._tabs
         for pane in self.panes:
-            tabs.get_tab(pane).label = tab_label(pane.chat)
+            self._tabs.get_tab(pane).label = tab_label(pane.chat)
         if self.pane is not None:
             self.sub_title = self.pane.chat.title
 
@@ -469,8 +466,7 @@ class ChatScreen(Screen[None]):
         if not path:
             say(self, "There is nothing to branch from yet.", problem=True)
             return
-        chat = self.session.archive.branch((self._marked or path[-1]).id)
-        await self.open_chat(chat.id)
+        await self.open_chat(self.session.archive.branch((self._marked or path[-1]).id).id)
         say(self, "This is a new chat with the messages so far; the other one is as it was.")
 
     async def action_undo(self) -> None:

@@ -21,8 +21,8 @@ from localspec.remote.server import key_for, port_here
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Posts, Window, fit, last_turn, question_of, room, summary_question, window
-from localspec.tui.widgets.dialogs import ChoiceDialog, Errands, Line, errors_said, say
-from localspec.tui.widgets.hints import short
+from localspec.tui.widgets.composer import short
+from localspec.tui.widgets.dialogs import ChoiceDialog, Line, errand, errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import OWN
 
@@ -69,7 +69,7 @@ class SlashCommands:
         elif pane.busy:
             say(pane, "An answer or a summary is under way; compact the chat when it has ended.", problem=True)
         else:
-            pane.run_worker(_compact_and_go_on(pane), group="compact")
+            pane.run_worker(_compact(pane), group="compact")
 
     def editor(self, text: str) -> None:
         self._screen.front.composer.put(text)
@@ -141,25 +141,13 @@ class SlashCommands:
 
     def model(self, name: str) -> None:
         """Lets another model answer: a server's that models.toml calls so, one of the server that answers, or one of
-        this machine.
-
-        Without a name the server's models are listed, or where none answers those that models.toml has. Where it has
-        none, the screen of this machine's models opens.
-        """
+        this machine. Without a name the server's models are listed, or where none answers those that models.toml has.
+        Where it has none, the screen of this machine's models opens."""
         screen, answerer, named = self._screen, self._screen.session.answerer, Catalog.load().endpoints
         if name in named:
             screen.run_worker(_take(screen, named[name]), group="server", exclusive=True)
         elif isinstance(answerer, ServedAnswerer):
-            pane = screen.pane
-
-            def listed(names: Sequence[str]) -> None:
-                screen.run_worker(_choose(screen, answerer, name, names, pane), group="server", exclusive=True)
-
-            def failed(error: LocalspecError) -> None:
-                if not isinstance(error, Cancelled):  # another model answers meanwhile
-                    say(screen, str(error), problem=True)
-
-            Errands(screen).begin(lambda tell: tell(listed, answerer.models()), "The list of models", failed)
+            screen.run_worker(_choose(screen, answerer, name), group="server", exclusive=True)
         elif name and knows(name):
             find(name)
             screen.choose(name)
@@ -237,21 +225,24 @@ async def _take(screen: ChatScreen, entry: EndpointEntry) -> None:
             _sign(screen, pane, entry.name)
 
 
-async def _choose(
-    screen: ChatScreen, answerer: ServedAnswerer, name: str, names: Sequence[str], pane: ChatPane | None
-) -> None:
-    if name and name not in names:
-        with errors_said(screen):
+async def _choose(screen: ChatScreen, answerer: ServedAnswerer, name: str) -> None:
+    pane = screen.pane
+    with errors_said(screen):
+        try:
+            names = await errand(answerer.models, "The list of models")
+        except Cancelled:
+            return  # another model answers meanwhile
+        if name and name not in names:
             if not knows(name):
                 raise UsageError(f"{answerer.base} has no model {name!r}.", f"It has: {_listed(names)}.")
             find(name)
             screen.choose(name)
-        return
-    chosen = name or await _pick(screen, f"Models of {answerer.base}", names, answerer.model)
-    if chosen is not None and screen.session.answerer is answerer:
-        answerer.choose(chosen, Posts(screen.app))
-        _sign(screen, pane, chosen)
-        say(screen, f"{chosen} answers from now on.")
+            return
+        chosen = name or await _pick(screen, f"Models of {answerer.base}", names, answerer.model)
+        if chosen is not None and screen.session.answerer is answerer:
+            answerer.choose(chosen, Posts(screen.app))
+            _sign(screen, pane, chosen)
+            say(screen, f"{chosen} answers from now on.")
 
 
 async def _search(screen: ChatScreen) -> None:
@@ -305,43 +296,32 @@ async def set_window(pane: ChatPane, first: int | None, summary: str = "") -> No
     pane.count()
 
 
-async def _compact_and_go_on(pane: ChatPane) -> None:
+async def _compact(pane: ChatPane) -> None:
+    """Lets the model summarise all before the last turn, and sends it that instead from now on; says what it brought,
+    or why nothing is changed."""
+    session, chat, path = pane.session, pane.chat, pane.path
     try:
-        await _compact(pane)
+        if session.facts is None:
+            raise UsageError("A summary needs a model, and none is ready yet.", "Try again once it is loaded.")
+        question = pane.question()
+        found = last_turn(chat, path, question)
+        if found is None:
+            raise UsageError("There is nothing before your last message that could be summarised.")
+        summary = await summarise(pane, found, question) if await pane.agreed() else None
+        if summary is not None:
+            begun = replace(chat, window_first=found.first.id, window_summary=summary)
+            before = (await asyncio.to_thread(fit, session.answerer, question)).tokens
+            after = (await asyncio.to_thread(fit, session.answerer, question_of(begun, path, session.facts))).tokens
+            if before is not None and after is not None and after >= before:
+                raise LocalspecError("The summary is as long as what it would stand for; nothing is changed.")
+            await set_window(pane, found.first.id, summary)
+            tokens = "" if before is None else f": {after:,} tokens instead of {before:,}"
+            say(pane, f"The model goes on with a summary{tokens}. /compact off undoes it.")
     except LocalspecError as error:
         say(pane, str(error), problem=True)
         pane.hand_back()
     else:
         pane.send_next()
-
-
-async def _compact(pane: ChatPane) -> None:
-    """Lets the model summarise all before the last turn, and sends it that instead from now on; says what it brought.
-
-    Raises:
-        UsageError: there is nothing to summarise, or no model yet.
-        LocalspecError: the summary failed; nothing is changed.
-    """
-    session, chat, path = pane.session, pane.chat, pane.path
-    if session.facts is None:
-        raise UsageError("A summary needs a model, and none is ready yet.", "Try again once it is loaded.")
-    question = pane.question()
-    found = last_turn(chat, path, question)
-    if found is None:
-        raise UsageError("There is nothing before your last message that could be summarised.")
-    if not await pane.agreed():
-        return
-    summary = await summarise(pane, found, question)
-    if summary is None:
-        return
-    shorter = question_of(replace(chat, window_first=found.first.id, window_summary=summary), path, session.facts)
-    before = (await asyncio.to_thread(fit, session.answerer, question)).tokens
-    after = (await asyncio.to_thread(fit, session.answerer, shorter)).tokens
-    if before is not None and after is not None and after >= before:
-        raise LocalspecError("The summary is as long as what it would stand for; nothing is changed.")
-    await set_window(pane, found.first.id, summary)
-    tokens = "" if before is None else f": {after:,} tokens instead of {before:,}"
-    say(pane, f"The model goes on with a summary{tokens}. /compact off undoes it.")
 
 
 async def summarise(pane: ChatPane, found: Window, question: Question) -> str | None:

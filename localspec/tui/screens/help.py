@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, ClassVar
@@ -98,21 +99,22 @@ class DoctorScreen(Page):
         self.query_one("#findings").focus()
         self.action_again()
 
-    def action_again(self) -> None:
+    @work(exclusive=True, group="doctor")
+    async def action_again(self) -> None:
         self.query_one("#verdict", Static).update("Examining ...")
-        pane, use = self.chats.pane, self.chats.context_use
+        pane, use, answerer, findings = self.chats.pane, self.chats.context_use, self.session.answerer, list[Finding]()
         chat = None if pane is None else pane.chat_id
-        self._examine(self.session.answerer, self.session.archive.stats, chat, 0 if use is None else use[0])
 
-    @work(thread=True, exclusive=True, group="doctor")
-    def _examine(self, answerer: Answerer, stats_of: Any, chat: int | None, use: int) -> None:
-        findings: list[Finding] = []
+        def look() -> None:
+            answers = self.session.archive.stats(chat)[-_LAST_ANSWERS:] if chat is not None else []
+            for finding in examine(answerer, answers, 0 if use is None else use[0]):
+                findings.append(finding)
+
         try:
-            for finding in examine(answerer, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
-                findings.append(finding)  # noqa: PERF402 - what came before an error is kept
+            await asyncio.to_thread(look)
         except LocalspecError as error:
             findings.append(Finding("doctor", f"could not look further: {error.message}", error.hint))
-        self.app.call_from_thread(self._show, ordered(findings))
+        self._show(ordered(findings))
 
     @property
     def findings(self) -> Sequence[Finding]:

@@ -19,8 +19,8 @@ from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.talk import files
+from localspec.tui.widgets.composer import short
 from localspec.tui.widgets.dialogs import ItemList, Line, errors_said, say
-from localspec.tui.widgets.hints import short
 from localspec.tui.widgets.registry import CLOSE, bind
 
 _MOST_SHOWN = 100

@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Static
-from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
@@ -36,7 +35,7 @@ from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pa
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen, usual_hub
 from localspec.tui.screens.stats import AnswerFigures, decode_seconds
-from localspec.tui.widgets.dialogs import ChoiceDialog, call_while_running, say
+from localspec.tui.widgets.dialogs import ChoiceDialog, say
 from localspec.tui.widgets.meter import amount
 from localspec.tui.widgets.registry import bind
 
@@ -73,9 +72,7 @@ class ModelItem:
 
 def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[ModelItem]:
     """Everything there is, without fit and speed: what is here, what is recommended, then the catalogue by size.
-
-    `first`: names that are recommended, best first.
-    """
+    `first`: names that are recommended, best first."""
     entries = {entry.name: entry for entry in store.entries()}
     items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in FROM_FILES]
     for model in catalog.alone(FROM_FILES):
@@ -249,26 +246,29 @@ class ModelsScreen(Page):
     def on_resize(self) -> None:
         self._show(self.items)
 
-    @work(thread=True, exclusive=True, group="shelf")
-    def action_again(self) -> None:
-        worker = get_current_worker()
-        try:
-            here = pace()
-            items = shelf(Catalog.load(), self._store, recommended_names())
-            speeds = speeds_of(self.session.archive)
-            items = [timed(item, speeds, here) for item in items]
-            call_while_running(self, self._take, items, worker)  # at once; headers take longer
-            memory = places()
-            call_while_running(self, self._take, [judged(item, memory) for item in items], worker)
-        except LocalspecError as error:
-            call_while_running(self, self._say, str(error))
+    @work(exclusive=True, group="shelf")
+    async def action_again(self) -> None:
+        """Shows the list at once, and again when the headers are read, which takes longer."""
 
-    def _take(self, items: list[ModelItem], worker: Worker[None]) -> None:
-        """Shows a list, unless a later one is being read or the screen is being closed, part after part."""
-        if not worker.is_cancelled and self.query(DataTable) and self.query("#detail"):
+        def listed() -> list[ModelItem]:
+            here, items = pace(), shelf(Catalog.load(), self._store, recommended_names())
+            speeds = speeds_of(self.session.archive)
+            return [timed(item, speeds, here) for item in items]
+
+        def planned() -> list[ModelItem]:
+            memory = places()
+            return [judged(item, memory) for item in items]
+
+        try:
+            items = await asyncio.to_thread(listed)
             self._show(items)
+            self._show(await asyncio.to_thread(planned))
+        except LocalspecError as error:
+            self._say(str(error))
 
     def _show(self, items: list[ModelItem]) -> None:
+        if not (self.query(DataTable) and self.query("#detail")):
+            return  # the screen is being closed, part after part
         table = self.query_one(DataTable)
         row = table.cursor_row
         self.items = items

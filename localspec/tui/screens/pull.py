@@ -8,7 +8,6 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
@@ -32,7 +31,7 @@ from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
 from localspec.tui.screens.settings import Tick
-from localspec.tui.widgets.dialogs import Dialog, Errands, ItemList, Tell, call_while_running
+from localspec.tui.widgets.dialogs import Dialog, ItemList, errand
 from localspec.tui.widgets.meter import amount, bar, duration
 from localspec.tui.widgets.registry import bind
 
@@ -54,7 +53,7 @@ class FindModelScreen(Dialog[str | None]):
 
     def __init__(self, make_hub: Callable[[], Hub]) -> None:
         super().__init__()
-        self._make_hub, self._errands = make_hub, Errands(self)
+        self._make_hub = make_hub
         self._found: ItemList[Listed | Found] = ItemList(id="found")
 
     def compose(self) -> ComposeResult:
@@ -77,21 +76,26 @@ class FindModelScreen(Dialog[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        words = event.value.split()
-        if not words:
+        if words := event.value.split():
+            self._search(words)
+        else:
             self.say("Give a word first: a part of the model's name.", bad=True)
-            return
 
-        def search(tell: Tell) -> None:
+    @work(exclusive=True, group="search")
+    async def _search(self, words: Sequence[str]) -> None:
+        def listed() -> list[Listed]:
             catalog = Catalog.load()
-            listed: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
-            pairs = [one for one in listed if all(word.lower() in one.name.lower() for word in words)]
-            tell(self._show, pairs, [], "Asking the hub ...")
-            found = self._make_hub().search(words, _LIMIT)
-            tell(self._show, pairs, found, "Nothing was found. " * (not pairs and not found) + HELP)
+            known: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
+            return [one for one in known if all(word.lower() in one.name.lower() for word in words)]
 
         self.say("Asking the hub ...")
-        self._errands.begin(search, "The search", lambda error: self.say(str(error), True))
+        try:
+            pairs = await errand(listed, "The search")
+            self._show(pairs, [], "Asking the hub ...")
+            found = await errand(lambda: self._make_hub().search(words, _LIMIT), "The search")
+            self._show(pairs, found, "Nothing was found. " * (not pairs and not found) + HELP)
+        except LocalspecError as error:
+            self.say(str(error), bad=True)
 
     def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
         self._found.show([*pairs, *found], _found_line)
@@ -232,7 +236,6 @@ class PullScreen(Dialog[str | None]):
         self._wanted, self._draft = name, draft
         self._hub: Hub | None = None
         self._plan: Plan | None = None
-        self._errands = Errands(self)
         self._stop = threading.Event()
         self._busy = False
         self._timer: Timer | None = None
@@ -269,17 +272,18 @@ class PullScreen(Dialog[str | None]):
     def action_other(self) -> None:
         self.query_one("#name").focus()
 
-    def _begin_plan(self) -> None:
+    @work(exclusive=True, group="plan")
+    async def _begin_plan(self) -> None:
         name, draft = (self.query_one(f"#{part}", Input).value.strip() for part in ("name", "draft"))
         if not name:
             self.say("Give a name first: a pair of the list, user/repo[:quant], or an address.", bad=True)
             return
 
-        def work(tell: Tell) -> None:
+        def planned() -> tuple[Hub, Plan, Content, str]:
             from localspec.drafters.heads.loading import out_of_reach
             from localspec.models.hub.pull import check_disk, make_plan, wishes
 
-            hub, alone, refusal = self._make_hub(), draft == _NO_DRAFT, ""
+            hub, alone = self._make_hub(), draft == _NO_DRAFT
             wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
             catalog = None if alone else Catalog.load()
             plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
@@ -287,18 +291,20 @@ class PullScreen(Dialog[str | None]):
             try:
                 check_disk(plan)
             except LocalspecError as error:
-                refusal = str(error)
-            tell(self._planned, hub, plan, page, refusal)
+                return hub, plan, page, str(error)
+            return hub, plan, page, ""
 
         self._plan, self._busy = None, True
         self.refresh_bindings()
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        self._errands.begin(work, "The plan", self._failed)
-
-    def _planned(self, hub: Hub, plan: Plan, page: Content, refusal: str) -> None:
-        self._hub, self._plan, self._busy = hub, None if refusal else plan, False
+        try:
+            self._hub, plan, page, refusal = await errand(planned, "The plan")
+        except LocalspecError as error:
+            self._failed(error)
+            return
+        self._plan, self._busy = None if refusal else plan, False
         self.query_one("#plan", Static).update(page)
         if refusal:
             self.say(refusal, bad=True)
@@ -307,22 +313,18 @@ class PullScreen(Dialog[str | None]):
             self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
         self.refresh_bindings()
 
-    def action_load(self) -> None:
+    @work(group="load")
+    async def action_load(self) -> None:
         plan, hub = self._plan, self._hub
         if plan is None or hub is None or self._busy:
             return
         transfers = Transfers(sum(part.missing(hub) for part in plan.parts))  # less than planned after a stop
 
-        def work(tell: Tell) -> None:
+        def load() -> Sequence[Entry]:
             from localspec.drafters.heads.loading import find
             from localspec.models.hub.pull import install
 
-            tell(installed, install(plan, hub, self._store, transfers, self._stop, find))
-
-        def installed(entries: Sequence[Entry]) -> None:
-            self._end()
-            asked = self.query_one("#name", Input).value.strip()
-            self.dismiss(asked if "://" not in asked else entries[0].name)
+            return install(plan, hub, self._store, transfers, self._stop, find)
 
         def draw() -> None:
             width = self.query_one("#plan-scroll").size.width
@@ -332,7 +334,14 @@ class PullScreen(Dialog[str | None]):
         self.refresh_bindings()
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
         self._timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
-        self._errands.begin(work, "The pull", self._failed)
+        try:
+            entries = await errand(load, "The pull")
+        except LocalspecError as error:
+            self._failed(error)
+            return
+        self._end()
+        asked = self.query_one("#name", Input).value.strip()
+        self.dismiss(asked if "://" not in asked else entries[0].name)
 
     def _failed(self, error: LocalspecError) -> None:
         self._end()
@@ -375,9 +384,7 @@ def dropped(text: str) -> str:
 
 def completed(text: str, ending: str) -> str | None:
     """The first file with this ending, or folder, whose path begins as typed; None = there is none, or nothing to add.
-
-    Takes a moment in a large folder: call it from a thread.
-    """
+    Takes a moment in a large folder: call it from a thread."""
     start, slash, name = text.rpartition("/")
     if not text or (not slash and text != "~"):
         start, name = "", text
@@ -405,10 +412,8 @@ class _Paths(Suggester):
 
 
 class PathInput(Input):
-    """A line for a path, also as terminals paste a file that is dropped on them.
-
-    Tab takes what is suggested; without a suggestion it goes to the next field.
-    """
+    """A line for a path, also as terminals paste a file that is dropped on them. Tab takes what is suggested; without a
+    suggestion it goes to the next field."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested")
@@ -484,7 +489,8 @@ class ImportScreen(Dialog[str | None]):
         event.stop()
         self.action_take()
 
-    def action_take(self) -> None:
+    @work(group="import")
+    async def action_take(self) -> None:
         path = dropped(self.query_one("#file", Input).value)
         if self._busy or not path:
             return
@@ -492,25 +498,25 @@ class ImportScreen(Dialog[str | None]):
         self._stop.clear()
         role = "draft" if self.query_one("#draft", Tick).value else "target"
         name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
-        self.say("Reading the file ...")
-        self._adopt(typed(path), name, role, copy)
 
-    @work(thread=True, exclusive=True, group="import")
-    def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:
         def progress(file: str, done: int, size: int) -> None:
-            if self._stop.is_set():
+            if self._stop.is_set() or not self.is_running:
                 raise Cancelled("The import was stopped; nothing was changed.")
             text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
-            call_while_running(self, self.say, text)
+            self.app.call_from_thread(self.say, text)
 
+        def work() -> Entry:
+            return adopt(typed(path), self._store, name=name, role=role, copy=copy, progress=progress)
+
+        self.say("Reading the file ...")
         try:
-            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=progress)
-        except (LocalspecError, OSError) as error:
+            self.dismiss((await asyncio.to_thread(work)).name)
+        except LocalspecError as error:
+            self.say(str(error), bad=True)
+        except OSError as error:
+            self.say(f"{typed(path)} cannot be read: {reason(error)}.", bad=True)
+        finally:
             self._busy = False
-            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
-            call_while_running(self, self.say, text, True)
-        else:
-            call_while_running(self, self.dismiss, entry.name)
 
     def action_close(self) -> None:
         if self._busy:

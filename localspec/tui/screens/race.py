@@ -227,8 +227,7 @@ class RaceScreen(Page):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The keys of a race are not offered while its prompt is written."""
-        writing = isinstance(self.focused, Input)
-        return not (writing and action in ("again", "replay", "pace", "prompt"))
+        return not (isinstance(self.focused, Input) and action in ("again", "replay", "pace", "prompt"))
 
     def action_prompt(self) -> None:
         self.query_one("#prompt").focus()

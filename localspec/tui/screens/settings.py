@@ -37,10 +37,8 @@ class Tick(Checkbox):
 
 
 class Pick(Static, can_focus=True):
-    """One word of a few, on one line: what Textual's list that opens takes eight widgets for.
-
-    Right, Enter, Space or a click goes to the next word, Left to the one before; after the last comes the first.
-    """
+    """One word of a few, on one line: what Textual's list that opens takes eight widgets for. Right, Enter, Space or a
+    click goes to the next word, Left to the one before; after the last comes the first."""
 
     ALLOW_SELECT = False
     value = reactive("", init=False)  # the word that is chosen
@@ -63,13 +61,12 @@ class Pick(Static, can_focus=True):
 
 
 _UNSET = "default"
+_WORDS = {None: _UNSET, True: "on", False: "off"}
 
 
 class Row(Static):
-    """A setting: its name, beside it the field that holds its value, and below both what it does.
-
-    Name and text are drawn by the row itself: widgets of their own would take most of the time that a form takes.
-    """
+    """A setting: its name, beside it the field that holds its value, and below both what it does. Name and text are
+    drawn by the row itself: widgets of their own would take most of the time that a form takes."""
 
     def __init__(self, label: str, doc: str, field: Widget) -> None:
         super().__init__(Content.assemble((label, "bold"), "\n", (doc, "$text-muted")), classes="row")
@@ -102,44 +99,35 @@ class Form(Vertical):
         return {name: value for name, (setting, value) in found.items() if value != setting.default}
 
     def show(self, values: Mapping[str, Any]) -> None:
-        for setting, widget in self._fields:
-            value = values.get(setting.name, setting.default)
-            if isinstance(widget, Tick):
-                widget.value = bool(value)
-            elif isinstance(widget, Pick):
-                widget.value = _word(setting, value)
-            elif isinstance(widget, Input):
-                widget.value = setting.show(value)
+        for setting, field in self._fields:
+            field.value = _shown(setting, values.get(setting.name, setting.default))
 
-    def _field(self, setting: Setting, values: Mapping[str, Any]) -> Widget:
-        value = values.get(setting.name, setting.default)
-        name = f"{self._prefix}{setting.name}"
-        if setting.kind is bool and not setting.optional:
-            return Tick(value=bool(value), id=name, compact=True)
+    def _field(self, setting: Setting, values: Mapping[str, Any]) -> Any:
+        shown, name = _shown(setting, values.get(setting.name, setting.default)), f"{self._prefix}{setting.name}"
+        if isinstance(shown, bool):
+            return Tick(value=shown, id=name, compact=True)
         if setting.kind is bool or setting.choices:
-            words = [_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"])
-            return Pick(words, _word(setting, value), id=name)
-        return Input(setting.show(value), placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
+            return Pick([_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"]), shown, id=name)
+        return Input(shown, placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
 
 
-def _read(setting: Setting, widget: Widget) -> Any:
-    if isinstance(widget, Tick):
-        return widget.value
-    if isinstance(widget, Pick):
-        word = widget.value
-        if word == _UNSET:
+def _shown(setting: Setting, value: Any) -> bool | str:
+    """A value as its field holds it."""
+    if setting.kind is bool and not setting.optional:
+        return bool(value)
+    if setting.kind is bool or setting.choices:
+        return _WORDS.get(value, str(value))
+    return setting.show(value)
+
+
+def _read(setting: Setting, field: Any) -> Any:
+    if isinstance(field, Input):
+        return setting.read(field.value)
+    if isinstance(field, Pick):
+        if field.value == _UNSET:
             return None
-        return word == "on" if setting.kind is bool else word
-    assert isinstance(widget, Input)
-    return setting.read(widget.value)
-
-
-def _word(setting: Setting, value: Any) -> str:
-    if value is None:
-        return _UNSET
-    if setting.kind is bool:
-        return "on" if value else "off"
-    return str(value)
+        return field.value == "on" if setting.kind is bool else field.value
+    return field.value
 
 
 _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
-from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import one_line
 from localspec.engine.stats import RequestStats, kept_comparison, number
 from localspec.errors import LocalspecError
@@ -56,7 +56,7 @@ class StatsScreen(Page):
 
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
-            self._show(self._figures, self._positions)
+            self._show()
 
     def action_scope(self) -> None:
         self._all = not self._all or self.chats.pane is None
@@ -65,23 +65,21 @@ class StatsScreen(Page):
     def action_copy(self) -> None:
         copy(self.app, stats_page(self._figures, self._positions, 80).plain, "Statistics")
 
-    def _count(self) -> None:
+    @work(exclusive=True, group="stats")
+    async def _count(self) -> None:
         pane = self.chats.pane
-        self._read(self.session.archive, None if self._all or pane is None else pane.chat_id)
-
-    @work(thread=True, exclusive=True, group="stats")
-    def _read(self, archive: Archive, chat: int | None) -> None:
+        chat = None if self._all or pane is None else pane.chat_id
         try:
-            found = count(archive, chat)
+            self._figures, self._positions = await asyncio.to_thread(count, self.session.archive, chat)
         except LocalspecError as error:
-            self.app.call_from_thread(self.query_one("#page", Static).update, str(error))
+            self.query_one("#page", Static).update(str(error))
         else:
-            self.app.call_from_thread(self._show, *found)
+            self._show()
 
-    def _show(self, figures: AnswerFigures, found: Sequence[tuple[int, int, int]]) -> None:
-        self._figures, self._positions = figures, found
+    def _show(self) -> None:
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
-        self.query_one("#page", Static).update(stats_page(figures, found, max(30, self.size.width - 4)))
+        page = stats_page(self._figures, self._positions, max(30, self.size.width - 4))
+        self.query_one("#page", Static).update(page)
 
 
 def count(archive: Archive, chat: int | None) -> tuple[AnswerFigures, list[tuple[int, int, int]]]:
@@ -94,10 +92,8 @@ def count(archive: Archive, chat: int | None) -> tuple[AnswerFigures, list[tuple
 @dataclass(slots=True)
 class AnswerFigures(RequestStats):
     """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known.
-
     Stored stats (`RequestStats.as_dict()`) may be old, partial or an endpoint's: a number that is missing counts as 0,
-    and what is no number is ignored.
-    """
+    and what is no number is ignored."""
 
     answers: int = 0
     inexact: int = 0  # answers with a pass that was not exact
@@ -174,7 +170,7 @@ def stats_page(figures: AnswerFigures, positions: Sequence[tuple[int, int, int]]
     for part, name in _PARTS:
         seconds = getattr(figures, f"{part}_seconds")
         share = seconds / total if total else 0.0
-        lines.append(_bar_line(f"  {name:15}", share, _bar_cells(width, 42), duration(seconds)))
+        lines.append(_bar_line(f"  {name:15}", share, width - 42, duration(seconds)))
     sections.append(_section("Where the time went", "", lines))
     if len(figures.rates) > 1:
         rows = graph(figures.rates, max(10, min(width - 12, 100)), _GRAPH_ROWS)
@@ -215,7 +211,6 @@ def _summary(figures: AnswerFigures) -> Content:
 def _by_position(figures: AnswerFigures, positions: Sequence[tuple[int, int, int]], width: int) -> Content | None:
     if not figures.draft_passes or not figures.accepted_per_position:
         return None
-    cells = _bar_cells(width, 34)
     if positions:
         title, explained = "Acceptance by position", "of the guesses made at that position of the draft"
         rows = [(depth, got / made if made else 0.0, f"{got:,} of {made:,}") for depth, made, got in positions]
@@ -223,7 +218,8 @@ def _by_position(figures: AnswerFigures, positions: Sequence[tuple[int, int, int
         title, explained = "Drafts accepted at least so deep", "share of all passes with a draft"
         counts = enumerate(figures.accepted_per_position, start=1)
         rows = [(depth, count / figures.draft_passes, f"{count:,} drafts") for depth, count in counts]
-    return _section(title, explained, [_bar_line(f"{depth:>3}", share, cells, said) for depth, share, said in rows])
+    lines = [_bar_line(f"{depth:>3}", share, width - 34, said) for depth, share, said in rows]
+    return _section(title, explained, lines)
 
 
 def _by_drafter(figures: AnswerFigures, width: int) -> Content | None:
@@ -231,21 +227,17 @@ def _by_drafter(figures: AnswerFigures, width: int) -> Content | None:
     if not kinds:
         return None
     label = max(len(kind.name) for kind in kinds.values())
-    cells = _bar_cells(width, 34 + label)
     lines = []
     for name, kind in kinds.items():
         drafted, accepted = figures.drafted_by_drafter[name], figures.accepted_by_drafter[name]
         rate, said = accepted / drafted if drafted else 0.0, f"{accepted:,} of {drafted:,} guesses"
-        lines.append(_bar_line(f"  {kind.name:{label}}", rate, cells, said, kind.colour or "$primary"))
+        lines.append(_bar_line(f"  {kind.name:{label}}", rate, width - 34 - label, said, kind.colour or "$primary"))
     return _section("By drafter", "accepted of drafted", lines)
 
 
-def _bar_line(label: str, share: float, cells: int, said: str, colour: str = "$primary") -> Content:
-    return Content.assemble(f"{label}  ", (bar(share, cells), colour), f" {share:>4.0%}  ", said)
-
-
-def _bar_cells(width: int, beside: int) -> int:
-    return max(6, min(40, width - beside))
+def _bar_line(label: str, share: float, room: int, said: str, colour: str = "$primary") -> Content:
+    """`room`: cells for the bar, of which it takes 6 to 40."""
+    return Content.assemble(f"{label}  ", (bar(share, max(6, min(40, room))), colour), f" {share:>4.0%}  ", said)
 
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of a replay: 1 is as fast as it was
@@ -292,35 +284,31 @@ class StepsScreen(Page):
         yield Static("", id="timing", markup=False)
         yield Static("", id="timeline", markup=False)
 
-    def on_mount(self) -> None:
+    @work(group="steps")
+    async def on_mount(self) -> None:
         message = None if self.chats.pane is None else self.chats.pane.selected
         if message is None or message.role != "assistant":
             self._say("There is no answer to replay: select one in the chat, or ask something first.")
+            return
+
+        def read() -> list[AnswerPass]:
+            replay = self.session.archive.replay(message.id)
+            return read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
+
+        try:
+            self.passes = await asyncio.to_thread(read)
+        except LocalspecError as error:
+            self._say(str(error))
+            return
+        if self.passes:
+            self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
+            self._show()
         else:
-            self._read(self.session.archive, message)
+            self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
     def on_resize(self, event: events.Resize) -> None:
         if self.passes:
             self._show()
-
-    @work(thread=True, exclusive=True, group="steps")
-    def _read(self, archive: Archive, message: StoredMessage) -> None:
-        try:
-            replay = archive.replay(message.id)
-            passes = read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
-        except LocalspecError as error:
-            self.app.call_from_thread(self._say, str(error))
-            return
-        if passes:
-            self.app.call_from_thread(self._take, passes)
-        else:
-            text = "No passes are stored with this answer (it came from an endpoint, or was imported)."
-            self.app.call_from_thread(self._say, text)
-
-    def _take(self, passes: list[AnswerPass]) -> None:
-        self.passes = passes
-        self._speed = watchable(median(one.seconds for one in passes), _READABLE)
-        self._show()
 
     def _say(self, text: str) -> None:
         self.query_one("#headline", Static).update(Content(text))
@@ -352,15 +340,15 @@ class StepsScreen(Page):
             self._show()
 
     def _tick_later(self) -> None:
-        seconds = self.passes[self.index].seconds / SPEEDS[self._speed]
-        self._timer = self.set_timer(max(_SHORTEST_WAIT, min(_LONGEST_WAIT, seconds)), self._tick)
+        def tick() -> None:
+            self._timer = None
+            if self.index < len(self.passes) - 1:
+                self.index += 1
+                self._tick_later()
+            self._show()
 
-    def _tick(self) -> None:
-        self._timer = None
-        if self.index < len(self.passes) - 1:
-            self.index += 1
-            self._tick_later()
-        self._show()
+        seconds = self.passes[self.index].seconds / SPEEDS[self._speed]
+        self._timer = self.set_timer(max(_SHORTEST_WAIT, min(_LONGEST_WAIT, seconds)), tick)
 
     def _stop(self) -> None:
         if self._timer is not None:

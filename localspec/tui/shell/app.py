@@ -3,12 +3,13 @@ chat goes on."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -36,8 +37,8 @@ from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelRea
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.widgets import registry
+from localspec.tui.widgets.chat_tabs import does_not_last, may_leave
 from localspec.tui.widgets.dialogs import call_soon, errors_said, say
-from localspec.tui.widgets.hints import does_not_last, may_leave
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
 
@@ -103,27 +104,6 @@ def write(error: BaseException) -> bool:
     return False
 
 
-@contextmanager
-def handlers_caught(catch: Callable[[Exception], object]) -> Iterator[None]:
-    """An error in a handler is caught where it is called, and the widget goes on with its next message.
-
-    Textual ends the widget, and with the app the program. It has no public place to say otherwise.
-    """
-    dispatch = MessagePump._dispatch_message
-
-    async def caught(self: MessagePump, message: Message) -> None:
-        try:
-            await dispatch(self, message)
-        except Exception as error:  # noqa: BLE001 - the worker's edge
-            catch(error)
-
-    MessagePump._dispatch_message = caught  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        MessagePump._dispatch_message = dispatch  # type: ignore[method-assign]
-
-
 class ChatApp(App[int]):
     """What the chat lies in: the other screens, the clipboard, warnings, keys, and the messages of answerers."""
 
@@ -157,13 +137,24 @@ class ChatApp(App[int]):
 
     @contextmanager
     def kept_up(self) -> Iterator[None]:
-        """While this holds, no unexpected error ends the chat, as long as it can go on."""
+        """While this holds, no unexpected error ends the chat, as long as it can go on. An error in a handler is caught
+        where it is called, and the widget goes on with its next message: Textual ends the widget, and with the app the
+        program, and has no public place to say otherwise."""
+        dispatch = MessagePump._dispatch_message
+
+        async def caught(pump: MessagePump, message: Message) -> None:
+            try:
+                await dispatch(pump, message)
+            except Exception as error:  # noqa: BLE001 - the worker's edge
+                self._handle_exception(error)
+
+        MessagePump._dispatch_message = caught  # type: ignore[method-assign, assignment]
         self._kept_up = True
         try:
-            with handlers_caught(self._handle_exception):
-                yield
+            yield
         finally:
             self._kept_up = False
+            MessagePump._dispatch_message = dispatch  # type: ignore[method-assign]
 
     def _handle_exception(self, error: Exception) -> None:
         """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise: it is said
@@ -283,22 +274,17 @@ class ChatApp(App[int]):
         elif isinstance(told, AnswerEnded):
             self._stir()
 
-    @work(thread=True, exclusive=True, group="import")
-    def _import_screens(self) -> None:
-        """So that the first opening of a screen keeps no key waiting."""
-
-        def settle() -> None:
-            """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
+    @work(exclusive=True, group="import")
+    async def _import_screens(self) -> None:
+        """So that the first opening of a screen keeps no key waiting. What is loaded stays: it is not searched for
+        garbage any more, which would take 0.1 s each time."""
+        await asyncio.to_thread(_load_screens)
+        if not self.is_headless:
             from localspec.runtime import memory
 
-            if not self.is_headless:
-                if not gc.get_freeze_count():
-                    memory.settle()
-                gc.set_threshold(*_GARBAGE)
-
-        for row in SCREENS:
-            load(row.home)
-        call_soon(self, settle)
+            if not gc.get_freeze_count():
+                memory.settle()
+            gc.set_threshold(*_GARBAGE)
 
     def on_chat_pane_long_answered(self, event: ChatPane.LongAnswered) -> None:
         """The user may look elsewhere: the terminal signals the end."""
@@ -342,14 +328,13 @@ class ChatApp(App[int]):
             yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.chat_screen.open, row.name))
         yield from self.chat_screen.palette()
 
-    @work(thread=True, group="keys")
-    def _check_keys(self, keys: dict[str, str]) -> None:
-        for row in SCREENS:
-            load(row.home)
+    @work(group="keys")
+    async def _check_keys(self, keys: dict[str, str]) -> None:
+        await asyncio.to_thread(_load_screens)
         unknown = sorted(set(keys) - set(registry.known()))
         if unknown:
             text = f"{registry.keys_file()} names {unknown[0]!r}, and no key has that name; F1 lists the names."
-            self.call_from_thread(say, self, text, True)
+            say(self, text, problem=True)
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         names = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
@@ -361,14 +346,17 @@ class ChatApp(App[int]):
     _said_clashes: set[str] = set()  # noqa: RUF012 - of the process: the file is one for all
 
 
+def _load_screens() -> None:
+    for row in SCREENS:
+        load(row.home)
+
+
 BELL = "\a"
 
 
 def sign(wish: str, in_front: bool, title: str) -> str:
-    """What tells the terminal that a long answer has ended; "" = nothing.
-
-    `wish`: `Preferences.answer_end`. `in_front`: the terminal is, as far as it says. `title`: of the chat.
-    """
+    """What tells the terminal that a long answer has ended; "" = nothing. `wish`: `Preferences.answer_end`. `in_front`:
+    the terminal is, as far as it says. `title`: of the chat."""
     if wish == "notify":
         sequence = f"\x1b]9;localspec: the answer of {one_line(title or 'a new chat')} is there\a"
         return f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\" if os.environ.get("TMUX") else sequence

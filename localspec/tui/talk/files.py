@@ -55,10 +55,8 @@ def mentioned(text: str, name: str) -> bool:
 
 
 def files(folder: Path) -> list[str]:
-    """Paths of files and folders below a folder, relative to it, shallow ones first; a folder's ends with a slash.
-
-    What is hidden, made, or named by `.gitignore` is left out. Takes long in a large folder: call it from a thread.
-    """
+    """Paths of files and folders below a folder, relative to it, shallow ones first; a folder's ends with a slash. What
+    is hidden, made, or named by `.gitignore` is left out. Takes long in a large folder: call it from a thread."""
     folder = paths.real(folder)
     found, level = list[str](), [(folder, rules_above(folder))]
     for _ in range(_DEEPEST):
@@ -171,11 +169,8 @@ def rules_above(folder: Path) -> Rules:
 
 
 def entries(place: Path, above: Rules) -> tuple[list[tuple[str, bool]], Rules]:
-    """What is in a folder, by name, with whether it is a folder, and the rules below it.
-
-    What is hidden, ignored or made stays out, and so does all of a folder that cannot be read.
-    `above`: the rules of the folders on the way.
-    """
+    """What is in a folder, by name, with whether it is a folder, and the rules below it. What is hidden, ignored or
+    made stays out, and so does all of a folder that cannot be read. `above`: the rules of the folders on the way."""
     rules = [*above, (place, Ignored(_lines(place / ".gitignore")))]
     try:
         with os.scandir(place) as scanned:

@@ -57,9 +57,7 @@ def question_of(
     private: bool = False,
 ) -> Question:
     """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
-
-    With `thought_out` as well, its thinking ends where it is. `private`: nothing of it is kept.
-    """
+    With `thought_out` as well, its thinking ends where it is. `private`: nothing of it is kept."""
     prefix = reasoning = ""
     if go_on and path and path[-1].role == "assistant":
         prefix, reasoning = path[-1].content, path[-1].reasoning
@@ -369,10 +367,8 @@ class Session:
             self.archive.close()
 
     def forget(self, chat: str) -> None:
-        """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; warns if that fails.
-
-        May take as long as a pass: call it from a thread.
-        """
+        """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; warns if that fails. May take
+        as long as a pass: call it from a thread."""
         from localspec.runtime.kept.caches import CacheFolder
         from localspec.runtime.kept.corpus import erase
 
@@ -405,11 +401,8 @@ class Posts:
 
 
 class Inbox(Posts):
-    """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second.
-
-    After each part the owner rests for as long as the part took to be handled and drawn, so that keys have half of the
-    time on a slow machine, too.
-    """
+    """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second. After each part the owner rests
+    for as long as the part took to be handled and drawn, so that keys have half of the time on a slow machine, too."""
 
     def __init__(self, owner: MessagePump, clock: Callable[[], float] = monotonic) -> None:
         """`clock` tells seconds."""

@@ -110,10 +110,8 @@ def read_passes(records: Iterable[PassRecord], piece: Piece, text: str | None = 
 
 
 def cut_to(passes: Iterable[AnswerPass], text: str) -> Iterator[AnswerPass]:
-    """Passes that end where the answer's text does; as they are where their text does not contain it.
-
-    Thinking stands before the text, so the last place where the text is found counts.
-    """
+    """Passes that end where the answer's text does; as they are where their text does not contain it. Thinking stands
+    before the text, so the last place where the text is found counts."""
     rest = list(passes)
     whole = "".join(one.text for one in rest)
     left = 0 if whole.startswith(text) else whole.rfind(text)
@@ -134,10 +132,8 @@ def cut_to(passes: Iterable[AnswerPass], text: str) -> Iterator[AnswerPass]:
 
 
 def joined(stored: Sequence[PassRecord], live: Sequence[PassRecord]) -> list[PassRecord]:
-    """Records read from disk and records heard live of the same answer, as one list; both may overlap.
-
-    What both have is found by comparing; seconds are rounded on disk and do not count.
-    """
+    """Records read from disk and records heard live of the same answer, as one list; both may overlap. What both have
+    is found by comparing; seconds are rounded on disk and do not count."""
     heard = [one._replace(seconds=0.0) for one in live]
     known = [one._replace(seconds=0.0) for one in stored]
     for start in range(max(0, len(known) - len(heard)), len(known)):

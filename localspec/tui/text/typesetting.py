@@ -331,12 +331,10 @@ class Typesetter:
         )
 
     def lines(self, text: str, width: int, number: int = 1, goes_on: bool = False) -> list[Line]:
-        """Markdown as lines of `width` columns, without blank ones at the start and the end.
-
-        `number`: of its first block of code; `goes_on`: the text begins with the rest of a block, which gets none.
-        All of it is there from `LEAST` columns on; in fewer, lines are cut.
-        Links become the meta value `href` of what is drawn: nothing that a terminal would follow by itself.
-        """
+        """Markdown as lines of `width` columns, without blank ones at the start and the end. `number`: of its first
+        block of code; `goes_on`: the text begins with the rest of a block, which gets none. All of it is there from
+        `LEAST` columns on; in fewer, lines are cut. Links become the meta value `href` of what is drawn: nothing that a
+        terminal would follow by itself."""
         options = self._console.options.update(width=max(width, LEAST), height=None)
         document = _Document(text, self.look, chain([None] * goes_on, count(number)))
         rows = self._console.render_lines(document, options, style=self.look.plain, pad=True)

@@ -197,9 +197,7 @@ class AnswerText(Widget):
 
     def fill(self, deadline: float, top: float, bottom: float = inf) -> float:
         """Finds out the heights that are guessed above line `bottom`, the end first, until `deadline` (of `monotonic`).
-
-        Returns how many lines more than guessed there are above line `top`.
-        """
+        Returns how many lines more than guessed there are above line `top`."""
         more, found = 0.0, False
         for index in reversed(range(len(self.segments))):
             segment = self.segments[index]
@@ -218,10 +216,8 @@ class AnswerText(Widget):
         return more
 
     def keep(self, top: float, bottom: float, deadline: float) -> None:
-        """Has what lies between two lines ready to be drawn, as far as there is time, and nothing else.
-
-        The lines of a long answer take many times the memory of its text.
-        """
+        """Has what lies between two lines ready to be drawn, as far as there is time, and nothing else. The lines of a
+        long answer take many times the memory of its text."""
         if self._set_for is None:
             return
         for start, segment in zip(self._starts, self.segments, strict=True):

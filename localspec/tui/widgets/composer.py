@@ -1,8 +1,10 @@
-"""Where people write: lines, history of prompts, folded pastes, attached files; and the list above the input."""
+"""Where people write: lines, earlier prompts, folded pastes, files; and the lines above: suggestions, the model that
+answered before, a summary, queued prompts."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +16,19 @@ from textual import events
 from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message as TextualMessage
-from textual.widgets import OptionList, TextArea
+from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
+from localspec import paths
 from localspec.chat.archive.message import Attachment
-from localspec.chat.plain_text import counted_lines, plain_text
+from localspec.chat.plain_text import counted_lines, one_line, plain_text
+from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed import installed
+from localspec.models.installed.installed import find, knows
+from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
 from localspec.tui.talk import files
+from localspec.tui.talk.session import Fit, Inbox, Posted
 from localspec.tui.widgets.registry import bind, commands
 
 _FOLD_CHARACTERS = 2_000  # a paste of so many characters is folded even if it is one line
@@ -76,15 +83,15 @@ class Composer(TextArea):
         self._own = ""
         self._folded: dict[str, Attachment] = {}
         self.folds = True  # a long paste becomes an attachment; an answer that is edited has none
-        self.steer: Callable[[str], bool] | None = None
+        self.steer: Callable[[str], bool] = lambda key: False
         """Asked first with `up`, `down`, `accept`, `close`: an open list of suggestions takes them."""
-        self.take_queued: Callable[[], bool] | None = None
+        self.take_queued: Callable[[], bool] = lambda: False
         """Asked by Up in an empty input: the last queued prompt comes back; False = there is none."""
 
     def action_send(self) -> None:
         if not self._enter_sends:
             self.insert("\n")
-        elif not self._steered("accept"):
+        elif not self.steer("accept"):
             self.send()
 
     def action_new_line(self) -> None:
@@ -165,7 +172,7 @@ class Composer(TextArea):
             super().action_delete_left()
 
     def action_older(self) -> None:
-        if self._steered("up") or (not self.text and self.take_queued is not None and self.take_queued()):
+        if self.steer("up") or (not self.text and self.take_queued()):
             return
         if not self.cursor_at_first_line:
             self.action_cursor_up()
@@ -175,7 +182,7 @@ class Composer(TextArea):
         self._go_to(self._place + 1)
 
     def action_newer(self) -> None:
-        if not self._steered("down"):
+        if not self.steer("down"):
             if self._place < 0 or not self.cursor_at_last_line:
                 self.action_cursor_down()
             else:
@@ -187,7 +194,7 @@ class Composer(TextArea):
             self._place = place
 
     def action_complete(self) -> None:
-        if not self._steered("accept"):
+        if not self.steer("accept"):
             self.insert("    ")
 
     def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
@@ -197,16 +204,9 @@ class Composer(TextArea):
     def on_text_area_changed(self) -> None:
         self.post_message(self.Moved())
 
-    def _steered(self, key: str) -> bool:
-        return self.steer is not None and self.steer(key)
-
     def word_before_cursor(self) -> str:
         row, column = self.cursor_location
         return self.document.get_line(row)[:column].split(" ")[-1]
-
-    def replace_word(self, text: str) -> None:
-        row, column = self.cursor_location
-        self.replace(text, (row, column - len(self.word_before_cursor())), (row, column))
 
 
 _MOST_SUGGESTIONS = 8
@@ -214,10 +214,8 @@ _MODEL = "/model "  # what the name of a model follows
 
 
 class Suggestions(OptionList, can_focus=False):
-    """The list above an input: slash commands at its start, models after `/model`, files after an @.
-
-    Shown while it has anything to say; keys come through the input, which keeps the focus.
-    """
+    """The list above an input: slash commands at its start, models after `/model`, files after an @. Shown while it has
+    anything to say; keys come through the input, which keeps the focus."""
 
     def __init__(self, composer: Composer) -> None:
         super().__init__(compact=True)
@@ -274,7 +272,10 @@ class Suggestions(OptionList, can_focus=False):
         if chosen in ("", self._composer.word_before_cursor()):  # it stands there already
             self._offer([])
             return False
-        self._composer.replace_word(chosen if chosen.endswith("/") else chosen + " ")  # in a folder the list goes on
+        row, column = self._composer.cursor_location
+        start = (row, column - len(self._composer.word_before_cursor()))
+        ending = " " * (not chosen.endswith("/"))  # in a folder the list goes on
+        self._composer.replace(chosen + ending, start, (row, column))
         return True
 
     async def _offer_files(self, word: str) -> None:
@@ -296,3 +297,214 @@ class Suggestions(OptionList, can_focus=False):
 
     def _offer_models(self, names: list[str], word: str) -> None:
         self._offer([(name, "") for name in names if name.startswith(word)])
+
+
+def own_model(model: str, facts: Facts | None) -> str:
+    """The model of a chat, if it is another one than the loaded one and can be loaded; else "". Nothing is offered in
+    place of a server's."""
+    if not model or facts is None or facts.target is None or model == facts.key:
+        return ""
+    try:
+        if not (knows(model) or Path(model).is_absolute()):
+            return ""
+        target, _ = find(model)
+    except LocalspecError:
+        return ""
+    return model if os.path.isfile(target) and paths.real(target) != paths.real(facts.target) else ""
+
+
+def short(model: str) -> str:
+    """A model's name without the folders of its file."""
+    return one_line(model.rpartition("/")[2])
+
+
+class Hint(Static):
+    """One line, hidden while it says nothing."""
+
+    DEFAULT_CSS = """
+    Hint { height: 1; padding: 0 2; display: none; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def tell(self, text: str) -> None:
+        self.update(Content(text))
+        self.display = bool(text)
+
+
+class OwnModel(Hint):
+    """Says nothing where the chat's own model answers, or has gone. A click does what the line offers."""
+
+    DEFAULT_CSS = "OwnModel { color: $text-accent; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = ""  # what `/own` loads; "" = nothing is offered
+        self._asked: tuple[str, Facts | None] = ("", None)
+
+    def offer(self, model: str, facts: Facts | None, begun: bool) -> None:
+        """The model of the chat, what is loaded, and whether the chat has answers."""
+        asked = (model if begun else "", facts)
+        if asked == self._asked:
+            return  # looking for files takes a while
+        self._asked = asked
+        self.model = own_model(*asked)
+        self.tell(f"/own lets {short(self.model)} answer, as before in this chat" if self.model else "")
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.own_model")
+
+
+class Compactor(Hint):
+    """Offers to compact a chat whose context is nearly full, asks for the summary, and tells how far that is."""
+
+    DEFAULT_CSS = "Compactor { color: $text-warning; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offer = ""
+        self._parts: list[str] = []
+        self._answer: Answer | None = None
+        self._done: asyncio.Event | None = None  # set at the end of the summary; None = none is being written
+        self._error: LocalspecError | None = None
+        self._stopped = False
+
+    @property
+    def writing(self) -> bool:
+        return self._done is not None
+
+    def offer(self, found: Fit | None) -> None:
+        """Offers it if the context is nearly full; None = a summary would not help."""
+        self._offer = ""
+        if found is not None and found.nearly_full:
+            self._offer = f"/compact goes on with a summary: the context is {found.share}"
+        if not self.writing:
+            self.tell(self._offer)
+
+    async def write(self, answerer: Answerer, question: Question) -> str | None:
+        """Asks a question and collects the answer; None = it was stopped."""
+        done = self._done = asyncio.Event()
+        self._parts, self._error, self._stopped = [], None, False
+        self.tell("Esc stops the summary, which is being written")
+        inbox = Inbox(self)
+        answer = self._answer = answerer.answer(question, inbox)
+        try:
+            await done.wait()
+        finally:
+            inbox.stop()
+            answer.cancel()
+            self._done = None
+            self.tell(self._offer)
+        if self._stopped:
+            return None
+        if self._error is not None:
+            raise self._error
+        return "".join(self._parts).strip()
+
+    def stop(self) -> None:
+        """Ends the writing; `write` returns None. Nothing if there is none."""
+        if self._done is not None:
+            self._stopped = True
+            self._done.set()
+
+    async def on_click(self) -> None:
+        if not self.writing:
+            await self.run_action("screen.compact")
+
+    def on_posted(self, event: Posted) -> None:
+        event.stop()
+        told, done = event.told, self._done
+        if done is None:
+            return
+        if isinstance(told, Prefilled) and told.total is not None and told.done < told.total:
+            self.tell(f"Esc stops the summary: {told.done:,} of {told.total:,} tokens are read")
+        elif isinstance(told, AnswerPart):
+            self._parts.append(told.text)
+            self.tell(f"Esc stops the summary: {len(''.join(self._parts).split())} words so far")
+        elif isinstance(told, AnswerEnded) and told.answer is self._answer and not self._stopped:
+            self._error = told.error if told.finish is FinishReason.ERROR else None
+            done.set()
+
+
+class Queue(OptionList):
+    """Shown while prompts wait. Posts `Returned` when one is to be edited."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("queue.edit", "enter", "take", "Edit", "Take this queued prompt back into the input", show=True),
+        bind("queue.remove", "delete", "remove", "Remove", "Remove this queued prompt", show=True),
+    ]
+
+    @dataclass
+    class Returned(TextualMessage):
+        prompt: WrittenPrompt
+
+    class Emptied(TextualMessage):
+        """The last prompt has left the queue."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True)
+        self.display = False
+        self.prompts: list[WrittenPrompt] = []  # in the order in which they are sent. Change them by the methods only.
+        self.place: int | None = None
+        """Where the prompt goes that was taken last, once it comes back; None = to the end."""
+
+    def add(self, prompt: WrittenPrompt) -> None:
+        """Adds a prompt at the end; one that was taken to be edited goes back to its place."""
+        self.prompts.insert(len(self.prompts) if self.place is None else self.place, prompt)
+        self.place = None
+        self._draw()
+
+    def pop(self, place: int = 0) -> WrittenPrompt:
+        """Takes out the prompt at a place; the next one by default."""
+        prompt = self.prompts.pop(place)
+        if self.place is not None and place < self.place:
+            self.place -= 1
+        self._draw()
+        return prompt
+
+    def pop_all(self) -> list[WrittenPrompt]:
+        prompts, self.prompts = self.prompts, []
+        self.place = None
+        self._draw()
+        return prompts
+
+    def take_last(self) -> bool:
+        if self.prompts:
+            self._take(len(self.prompts) - 1)
+            return True
+        return False
+
+    def action_take(self) -> None:
+        if self.highlighted is not None:
+            self._take(self.highlighted)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click on a prompt takes it back into the input."""
+        event.stop()
+        self._take(event.option_index)
+
+    def action_remove(self) -> None:
+        if self.highlighted is not None:
+            self.pop(self.highlighted)
+
+    def _take(self, place: int) -> None:
+        prompt = self.pop(place)
+        self.place = place
+        self.post_message(self.Returned(prompt))
+
+    def _draw(self) -> None:
+        marked, options = self.highlighted, list[Option]()
+        if not self.prompts and self.has_focus:
+            self.post_message(self.Emptied())
+        for number, prompt in enumerate(self.prompts, 1):
+            first, *others = plain_text(prompt.text).split("\n")
+            more = [f"{len(others)} more lines"] * bool(others) + [plain_text(one.name) for one in prompt.attachments]
+            added = f"  + {', '.join(more)}" if more else ""
+            options.append(
+                Option(Content.assemble((f"queued {number}  ", "$text-muted"), first, (added, "$text-muted")))
+            )
+        self.set_options(options)
+        self.display = bool(self.prompts)
+        if self.prompts:
+            self.highlighted = min(marked or 0, len(self.prompts) - 1)

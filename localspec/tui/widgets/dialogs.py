@@ -3,6 +3,7 @@ the editor of the prompt, and what takes a text to the clipboard."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import os
@@ -25,7 +26,6 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message_pump import MessagePump
 from textual.screen import ModalScreen, ScreenResultType
-from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -55,22 +55,17 @@ def errors_said(node: MessagePump) -> Iterator[None]:
         say(node, str(error), problem=True)
 
 
-class _Notes(logging.Handler):
-    def __init__(self, show: Callable[[str], object]) -> None:
-        super().__init__(logging.WARNING)
-        self._show = show
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._show(record.getMessage())
-
-
 @contextmanager
 def shown(show: Callable[[str], object]) -> Iterator[None]:
     """Hands warnings to a function, on whatever thread they come, instead of writing them to standard error."""
-    logger, notes = logging.getLogger("localspec"), _Notes(show)
-    written = logger.propagate
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            show(record.getMessage())
+
+    logger, notes = logging.getLogger("localspec"), Notes(logging.WARNING)
+    written, logger.propagate = logger.propagate, False
     logger.addHandler(notes)
-    logger.propagate = False
     try:
         yield
     finally:
@@ -163,54 +158,28 @@ def call_soon(app: App[Any], call: Callable[..., object], *arguments: Any) -> No
             app._loop.call_soon_threadsafe(lambda: app.call_later(call, *arguments))
 
 
-Tell = Callable[..., None]
-"""(function, *arguments): calls it on the app's thread, soon, unless it is not wanted any more; never blocks."""
+async def errand(work: Callable[[], T], what: str = "") -> T:
+    """The result of `work`, which runs on a thread that nothing waits for, not even the end of the program: that waits
+    for `asyncio.to_thread`. `what`: words for it in the sentence on an unexpected error, such as "The search"; "" =
+    that is raised as it is."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    result, failure = list[T](), list[Exception]()
 
+    def run() -> None:
+        try:
+            result.append(work())
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            failure.append(error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(done.set)
 
-class Errands:
-    """Of a widget or screen. A new errand makes what the last one would still say unwanted, and so does its removal."""
-
-    def __init__(self, node: Widget) -> None:
-        self._node = node
-        self._latest = object()
-
-    def begin(
-        self, work: Callable[[Tell], None], what: str = "", failed: Callable[[LocalspecError], object] | None = None
-    ) -> None:
-        """Runs `work` on a thread of its own, with what calls on the app's thread.
-
-        Args:
-            what: words for the errand in the sentence on an unexpected error, such as "The search".
-            failed: hears of its errors on the app's thread; None = they are internal errors, as those of a worker.
-        """
-        app, this = self._node.app, object()
-        self._latest = this
-
-        def call_if_wanted(call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-            if self._latest is this and self._node.is_running:
-                call(*arguments)
-
-        def tell(call: Callable[..., object], *arguments: object) -> None:
-            call_soon(app, call_if_wanted, call, arguments)
-
-        def run() -> None:
-            try:
-                work(tell)
-            except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-                if failed is None:
-                    call_soon(app, app._handle_exception, error)
-                    return
-                known = isinstance(error, LocalspecError)
-                tell(failed, error if known else LocalspecError(f"{what} failed: {error!r}."))
-
-        # Not a worker of Textual's: those run on threads that the end of the program waits for.
-        threading.Thread(target=run, name="localspec-errand", daemon=True).start()
-
-
-def call_while_running(node: Widget, call: Callable[..., object], *arguments: Any) -> None:
-    """Calls on the app's own thread and waits for it, unless the widget or screen is gone; from another thread."""
-    if node.is_running:
-        node.app.call_from_thread(call, *arguments)
+    threading.Thread(target=run, name="localspec-errand", daemon=True).start()
+    await done.wait()
+    if not failure:
+        return result[0]
+    if what and not isinstance(failure[0], LocalspecError):
+        raise LocalspecError(f"{what} failed: {failure[0]!r}.") from failure[0]
+    raise failure[0]
 
 
 VARIABLES = ("VISUAL", "EDITOR")  # which editor it is: the first that is set. It may have options, as in `code --wait`.
@@ -264,7 +233,7 @@ _TMUX = ["tmux", "load-buffer", "-w", "-"]
 
 
 def copy(app: App[Any], text: str, what: str) -> None:
-    """Copies to the clipboard, by the best way there is, and says which; on a thread."""
+    """Copies to the clipboard, by the best way there is, and says which; takes a while."""
 
     def write(sequence: str) -> bool:
         driver = app._driver
@@ -273,13 +242,11 @@ def copy(app: App[Any], text: str, what: str) -> None:
         app.call_from_thread(driver.write, sequence)
         return True
 
-    def work() -> None:
-        try:
-            app.call_from_thread(say, app, f"{what} copied {copied(text, write)}.")
-        except LocalspecError as error:
-            app.call_from_thread(say, app, str(error), True)
+    async def work() -> None:
+        with errors_said(app):
+            say(app, f"{what} copied {await asyncio.to_thread(copied, text, write)}.")
 
-    app.run_worker(work, thread=True, group="clipboard")
+    app.run_worker(work, group="clipboard")  # type: ignore[arg-type]
 
 
 def copied(text: str, write: Callable[[str], bool]) -> str:

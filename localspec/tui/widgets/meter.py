@@ -101,10 +101,8 @@ def meter_line(
     context: tuple[int, int] | None = None,
     model: str = "",
 ) -> Content:
-    """The figures of an answer in at most `width` cells.
-
-    `now`: who drafts and the width of passes; None = unknown (endpoints). `context`: (tokens in use, tokens there are).
-    """
+    """The figures of an answer in at most `width` cells. `now`: who drafts and the width of passes; None = unknown
+    (endpoints). `context`: (tokens in use, tokens there are)."""
     found = list[MeterFigure]()
     if model:
         found.append(_figure(8 if stats.generated else 0, model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from time import monotonic
@@ -50,11 +51,9 @@ _GHOST = 0.55  # how far a rejected guess fades into the background
 
 
 class OriginView(Widget):
-    """Draws passes; what is out of sight costs nothing, and new passes cost only themselves.
-
-    `mode` is "colour" (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of
-    signs under each line of text). `ghosts` also shows rejected guesses, struck through, before what came instead.
-    """
+    """Draws passes; what is out of sight costs nothing, and new passes cost only themselves. `mode` is "colour"
+    (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of signs under each line
+    of text). `ghosts` also shows rejected guesses, struck through, before what came instead."""
 
     class Complete(Message):
         """A long answer, laid out in slices, is all there."""
@@ -122,16 +121,17 @@ class OriginView(Widget):
             lines.add(self.passes[self._laid_out : self._laid_out + _SLICE_PASSES])
             self._laid_out = min(len(self.passes), self._laid_out + _SLICE_PASSES)
         self._lines = lines.lines
+
+        def go_on() -> None:
+            self._waiting = False
+            self._lay_out()
+            self.refresh(layout=True)
+            if self._laid_out == len(self.passes):
+                self.post_message(self.Complete())
+
         if self._laid_out < len(self.passes) and not self._waiting:
             self._waiting = True
-            self.set_timer(_PAUSE_SECONDS, self._go_on)
-
-    def _go_on(self) -> None:
-        self._waiting = False
-        self._lay_out()
-        self.refresh(layout=True)
-        if self._laid_out == len(self.passes):
-            self.post_message(self.Complete())
+            self.set_timer(_PAUSE_SECONDS, go_on)
 
     def _style(self, cell: OriginCell) -> Style:
         base = self.visual_style
@@ -243,36 +243,36 @@ class OriginText(Vertical):
         self.message, self._live, self._reader = message, [], None
         self._read(message)
 
-    @work(thread=True, exclusive=True, group="origins")
-    def _read(self, message: StoredMessage) -> None:
+    @work(exclusive=True, group="origins")
+    async def _read(self, message: StoredMessage) -> None:
         """Reads old passes on a thread: thousands take longer than a frame."""
-        stored, passes, trouble = Replay([], {}), list[AnswerPass](), ""
-        try:
+        stored, passes, shares, trouble = Replay([], {}), list[AnswerPass](), Shares(), ""
+
+        def read() -> None:
+            nonlocal stored, passes
             stored = self._session.archive.replay(message.id)
+            if message.state != "streaming":
+                passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
+                shares.add(passes)
+
+        try:
+            await asyncio.to_thread(read)
         except LocalspecError as error:
             trouble = str(error)
-        if message.state != "streaming":
-            passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
-        shares = Shares(passes)
-
-        def show() -> None:
-            if message is self.message:  # else it has changed meanwhile, and is being read again
-                self._show(stored, passes, shares, trouble)
-
-        self.app.call_from_thread(show)
-
-    def _show(self, stored: Replay, passes: list[AnswerPass], shares: Shares, trouble: str) -> None:
-        if self.message.state == "streaming":
+        if message is not self.message:
+            return  # it has changed meanwhile, and is being read again
+        if message.state == "streaming":
             now = self._session.piece
             reader = PassReader(lambda token: stored.pieces.get(token) or now(token))
             passes = [reader.read(record) for record in joined(stored.passes, self._live)]
-            self._reader, shares = reader, Shares(passes)
+            self._reader = reader
+            shares.add(passes)
         self._view.show(passes)
         self._shares = shares
         if passes:
             self._explain()
-        elif self.message.state != "streaming":
-            self._legend.update(Content(trouble or f"{plain_text(self.message.content)}\n\n{NOTHING}"))
+        elif message.state != "streaming":
+            self._legend.update(Content(trouble or f"{plain_text(message.content)}\n\n{NOTHING}"))
 
     def _explain(self) -> None:
         no_color = self.app.no_color

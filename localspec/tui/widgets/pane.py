@@ -24,9 +24,8 @@ from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted, Session, fit, last_turn, question_of, room
-from localspec.tui.widgets.composer import Composer, Suggestions, WrittenPrompt, joined
+from localspec.tui.widgets.composer import Compactor, Composer, OwnModel, Queue, Suggestions, WrittenPrompt, joined
 from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
-from localspec.tui.widgets.hints import Compactor, OwnModel, Queue
 from localspec.tui.widgets.meter import Live
 from localspec.tui.widgets.transcript import Bubble, Transcript
 
@@ -307,10 +306,8 @@ class ChatPane(TabPane):
 
     @work(group="ask")
     async def ask(self, go_on: bool = False, again: int | None = None, thought_out: bool = False) -> None:
-        """Answers the last message; or lets the last answer go on; or answers message `again` once more.
-
-        `thought_out`: an answer that goes on does not go on thinking.
-        """
+        """Answers the last message; or lets the last answer go on; or answers message `again` once more. `thought_out`:
+        an answer that goes on does not go on thinking."""
         if not await self.agreed():
             self.hand_back()
             return
@@ -382,9 +379,7 @@ class ChatPane(TabPane):
 
     async def agreed(self) -> bool:
         """Whether a prompt may go to who answers now: of a server that was found by a search, the user is asked once.
-
-        From a worker, as it may open a dialog.
-        """
+        From a worker, as it may open a dialog."""
         session, answerer = self.session, self.session.answerer
         if not session.stranger:
             return True
@@ -448,9 +443,7 @@ class ChatPane(TabPane):
 
     def stop(self) -> None:
         """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment.
-
-        Queued prompts go back into the input.
-        """
+        Queued prompts go back into the input."""
         self.hand_back()
         self.compactor.stop()
         if self.answer is not None and self._inbox is not None and not self._stopped:

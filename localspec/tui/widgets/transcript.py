@@ -411,9 +411,8 @@ class Transcript(VerticalScroll, can_focus=False):
     async def show(self, path: Sequence[StoredMessage]) -> None:
         """Shows these messages: bubbles of the common beginning stay, the rest is drawn anew."""
         async with self._changing:
-            same = 0
-            while same < min(len(path), len(self._path)) and path[same].id == self._path[same].id:
-                same += 1
+            pairs = zip(path, self._path, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, pairs))
             stay = {message.id for message in path[self._first : same]}
             gone = [bubble for bubble in self.bubbles if bubble.message.id not in stay]
             if not stay:
