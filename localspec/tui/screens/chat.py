@@ -121,7 +121,7 @@ class ChatScreen(Screen[None]):
 
     @property
     def panes(self) -> list[ChatPane]:
-        return self._tabs.panes
+        return list(self._tabs.panes)
 
     @property
     def pane(self) -> ChatPane | None:
@@ -250,13 +250,13 @@ class ChatScreen(Screen[None]):
             pane.live = Live()  # its figures are the old one's
         self._changing = True
         old = self.session.use(answerer, stranger)
-        self.learn_anew()
-        self._change(old, answerer)
 
-    @work(thread=True, group="models")
-    def _change(self, old: Answerer, new: Answerer) -> None:
-        old.close()  # both may not fit memory at once
-        new.start(Posts(self.app))
+        def change() -> None:
+            old.close()  # both may not fit memory at once
+            answerer.start(Posts(self.app))
+
+        self.learn_anew()
+        self.run_worker(change, thread=True, group="models")
 
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
         """Loads models of this machine; says why if that cannot be."""

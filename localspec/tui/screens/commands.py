@@ -78,12 +78,16 @@ class SlashCommands:
     def copy(self, what: str) -> None:
         (self._screen.action_copy_code if what == "code" else self._screen.action_copy)()
 
-    async def rename(self, title: str) -> None:
-        if title:
-            self._archive.rename(self._screen.front.chat_id, title)
-            self._screen.show_titles()
-        else:
-            self._screen.run_worker(self._ask_title(), group="title")
+    def rename(self, title: str) -> None:
+        screen, chat = self._screen, self._screen.front.chat
+
+        async def give() -> None:
+            given: str | None = title or await screen.app.push_screen_wait(Line("Title of this chat", chat.title))
+            if given:
+                self._archive.rename(chat.id, given)
+                screen.show_titles()
+
+        screen.run_worker(give(), group="title")
 
     def pin(self, _: str) -> None:
         chat = self._screen.front.chat
@@ -196,12 +200,6 @@ class SlashCommands:
                 fresh.ask()
             elif pane.path and pane.path[-1].role == "user":
                 pane.edit(pane.path[-1])
-
-    async def _ask_title(self) -> None:
-        chat = self._screen.front.chat
-        if title := await self._screen.app.push_screen_wait(Line("Title of this chat", chat.title)):
-            self._archive.rename(chat.id, title)
-            self._screen.show_titles()
 
 
 async def _offer(screen: ChatScreen, named: Sequence[EndpointEntry]) -> None:
@@ -325,11 +323,8 @@ async def _compact(pane: ChatPane) -> None:
 
 
 async def summarise(pane: ChatPane, found: Window, question: Question) -> str | None:
-    """The model's summary of what a window drops; None = it was stopped, which is said.
-
-    Raises:
-        LocalspecError: it failed, or has no words.
-    """
+    """The model's summary of what a window drops; None = it was stopped, which is said. Raises LocalspecError: it
+    failed, or has no words."""
     answerer = pane.session.answerer
     asked = await asyncio.to_thread(summary_question, answerer, found, question)
     summary = await pane.compactor.write(answerer, asked)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from textual import work
 from textual.app import ComposeResult
@@ -25,6 +25,7 @@ from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.hub.drafters import Suggestion, candidates, suggest
+from localspec.models.hub.hub import Hub
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft, title_of, twin_sentence, twins
 from localspec.models.installed.store import Entry, Store
@@ -33,15 +34,11 @@ from localspec.models.memory.fit import FitSettings
 from localspec.runtime.memory import places
 from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended_names
 from localspec.tui.screens.chat import ChatScreen, Page
-from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen, usual_hub
+from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen
 from localspec.tui.screens.stats import AnswerFigures, decode_seconds
 from localspec.tui.widgets.dialogs import ChoiceDialog, say
 from localspec.tui.widgets.meter import amount
 from localspec.tui.widgets.registry import bind
-
-if TYPE_CHECKING:
-    from localspec.models.hub.hub import Hub
-
 
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"  # what answers of the bundled pair are signed with when no model was named
@@ -226,12 +223,10 @@ class ModelsScreen(Page):
         bind("models.again", "r", "again", "Look again", "Read the list again"),
     ]
 
-    def __init__(
-        self, chats: ChatScreen, make_hub: Callable[[], Hub] | None = None, store: Store | None = None
-    ) -> None:
+    def __init__(self, chats: ChatScreen, make_hub: Callable[[], Hub] = Hub, store: Store | None = None) -> None:
         super().__init__(chats)
         self.items: list[ModelItem] = []
-        self._make_hub = make_hub or usual_hub
+        self._make_hub = make_hub
         self._store = Store() if store is None else store
         self._wanted = ""  # name of the model that was taken in last, which the cursor goes to; "" = it stays
 

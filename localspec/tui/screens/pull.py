@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from textual import events, work
@@ -23,7 +23,7 @@ from textual.widgets import Footer, Input, Static
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
-from localspec.models.hub.hub import Hub
+from localspec.models.hub.hub import Found, Hub
 from localspec.models.hub.pull import Plan
 from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
@@ -34,9 +34,6 @@ from localspec.tui.screens.settings import Tick
 from localspec.tui.widgets.dialogs import Dialog, ItemList, errand
 from localspec.tui.widgets.meter import amount, bar, duration
 from localspec.tui.widgets.registry import bind
-
-if TYPE_CHECKING:
-    from localspec.models.hub.hub import Found, Hub
 
 Listed = PairEntry | ModelEntry  # what the catalogue lists by name: pairs, and targets that are in none
 _LIMIT = 30  # repositories asked for: more words find better than a longer list
@@ -54,7 +51,7 @@ class FindModelScreen(Dialog[str | None]):
     def __init__(self, make_hub: Callable[[], Hub]) -> None:
         super().__init__()
         self._make_hub = make_hub
-        self._found: ItemList[Listed | Found] = ItemList(id="found")
+        self._found = ItemList[Listed | Found](id="found")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -154,7 +151,7 @@ _SPEED_CELLS = 46
 
 
 class Transfers:
-    """How far a pull is: told by any thread, read by the screen. What is shown never goes back while bytes come."""
+    """How far a pull is: any thread reports it, the screen reads it. What is shown never goes back while bytes come."""
 
     def __init__(self, missing_bytes: int = 0) -> None:
         self.missing_bytes = missing_bytes
@@ -210,13 +207,6 @@ class Transfers:
 
 _NO_DRAFT = "-"  # what is typed for a draft where none is wanted
 _FRAMES_A_SECOND = 8  # progress is drawn so often a second
-
-
-def usual_hub() -> Hub:
-    """The hub of the environment's settings. Its library takes long to import: call it from a thread."""
-    from localspec.models.hub.hub import Hub
-
-    return Hub()
 
 
 class PullScreen(Dialog[str | None]):

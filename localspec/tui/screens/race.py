@@ -97,13 +97,6 @@ _NARROW = 32  # columns of a lane; with fewer, its figures do not fit into one l
 class LaneView(Vertical):
     """Shows a lane as it is, or as it was at some second."""
 
-    DEFAULT_CSS: ClassVar[str] = """
-    LaneView { width: 1fr; height: 1fr; padding: 0 1; border: round $panel; }
-    LaneView.ahead { border: round $accent; }
-    LaneView Static { height: auto; }
-    LaneView VerticalScroll { height: 1fr; margin-top: 1; }
-    """
-
     def __init__(self, lane: Lane, doc: str, id: str) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self.lane = lane

@@ -38,7 +38,7 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.widgets import registry
 from localspec.tui.widgets.chat_tabs import does_not_last, may_leave
-from localspec.tui.widgets.dialogs import call_soon, errors_said, say
+from localspec.tui.widgets.dialogs import errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
 
@@ -55,35 +55,23 @@ small model takes 0.001 and needs the interpreter several times."""
 _MOST, _SPAN_SECONDS = 100, 10.0  # so many errors in so short a time: nothing works any more, and the chat ends
 _AGAIN_SECONDS = 8.0  # after which the same error is said and logged again: so long the note of it stands in the corner
 _LARGEST = 1024 * 1024  # bytes of a log; a fuller one is put aside, in place of the one before
-# Two calm themes: one accent, readable contrast; all of Textual's can be chosen, too.
-DARK = Theme(
-    name="localspec-dark",
-    dark=True,
-    primary="#7aa7d9",
-    secondary="#6d8299",
-    accent="#e0a458",
-    foreground="#d7dae0",
-    background="#14171c",
-    surface="#191d23",
-    panel="#222831",
-    success="#7fb685",
-    warning="#d9a441",
-    error="#d9706c",
-)
-LIGHT = Theme(
-    name="localspec-light",
-    dark=False,
-    primary="#2b5f96",
-    secondary="#5a6b7d",
-    accent="#9a5b00",
-    foreground="#1f242b",
-    background="#f7f7f4",
-    surface="#efefea",
-    panel="#e3e4df",
-    success="#2f6b3a",
-    warning="#8a5a00",
-    error="#a1312d",
-)
+_COLOURS = {
+    "primary": ("#7aa7d9", "#2b5f96"),
+    "secondary": ("#6d8299", "#5a6b7d"),
+    "accent": ("#e0a458", "#9a5b00"),
+    "foreground": ("#d7dae0", "#1f242b"),
+    "background": ("#14171c", "#f7f7f4"),
+    "surface": ("#191d23", "#efefea"),
+    "panel": ("#222831", "#e3e4df"),
+    "success": ("#7fb685", "#2f6b3a"),
+    "warning": ("#d9a441", "#8a5a00"),
+    "error": ("#d9706c", "#a1312d"),
+}
+"""Of two calm themes, a dark and a light one: one accent, readable contrast. All of Textual's can be chosen, too."""
+_DARK: dict[str, Any] = {part: dark for part, (dark, _) in _COLOURS.items()}
+_LIGHT: dict[str, Any] = {part: light for part, (_, light) in _COLOURS.items()}
+DARK = Theme("localspec-dark", dark=True, **_DARK)
+LIGHT = Theme("localspec-light", dark=False, **_LIGHT)
 
 
 def log_file() -> Path:
@@ -308,7 +296,8 @@ class ChatApp(App[int]):
             gc.collect()
 
     def warn(self, text: str) -> None:
-        """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
+        """A warning in the corner, from any thread at any time, and never blocks; it stays in `unseen` if the screen is
+        left before."""
         text = plain_text(text)
         self.unseen.append(text)
 
@@ -317,7 +306,9 @@ class ChatApp(App[int]):
                 say(self, text, problem=True)
                 self.unseen.remove(text)
 
-        call_soon(self, show)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.call_later, show)
 
     def action_open(self, name: str) -> None:
         self.chat_screen.open(name)

@@ -134,11 +134,8 @@ def _quick(line: str) -> str:
 
 
 def attached_below(folder: Path, name: str) -> tuple[Attachment, ...]:
-    """The text files below a folder, by path, as `name/path`; hidden and binary ones are left out.
-
-    Raises:
-        UsageError: there are none, or too many, or they are too large together.
-    """
+    """The text files below a folder, by path, as `name/path`; hidden and binary ones are left out. Raises UsageError:
+    there are none, or too many, or they are too large together."""
     found, size = list[Attachment](), 0
     folder = paths.real(folder)
     for path in _below(folder, rules_above(folder)):
@@ -218,11 +215,8 @@ KINDS: dict[str, Kind] = {".md": "markdown", ".json": "json", ".html": "html"}
 
 
 def target(title: str, file: str) -> tuple[Path, Kind]:
-    """Where an export goes, and as what: the file that was named, or one of the chat's title in this folder.
-
-    Raises:
-        UsageError: the name's ending is none of `KINDS`.
-    """
+    """Where an export goes, and as what: the file that was named, or one of the chat's title in this folder. Raises
+    UsageError: the name's ending is none of `KINDS`."""
     path = typed(file) if file else Path(re.sub(r"[^\w-]+", "-", title.lower()).strip("-")[:60] + ".md")
     if path.suffix not in KINDS:
         raise UsageError(f"{path.name} ends in {path.suffix or 'nothing'}; exports end in {', '.join(KINDS)}.")

@@ -231,12 +231,9 @@ class Preferences:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Preferences:
-        """What was saved; defaults without a file.
-
-        Raises:
-            UsageError: the file cannot be read, or a value has the wrong type; says which.
-        """
-        path = _file() if path is None else path
+        """What was saved; defaults without a file. Raises UsageError: the file cannot be read, or a value has the wrong
+        type; says which."""
+        path = path or paths.config_dir() / "settings.json"
         try:
             saved = json.loads(paths.read_own(path))
         except FileNotFoundError:
@@ -260,21 +257,13 @@ class Preferences:
         return own
 
     def save(self, path: Path | None = None) -> None:
-        """Writes the file, whole or not at all.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        path = _file() if path is None else path
+        """Writes the file, whole or not at all. Raises UsageError: it cannot be written."""
+        path = path or paths.config_dir() / "settings.json"
         text = json.dumps({known.name: getattr(self, known.name) for known in fields(self)}, indent=2)
         try:
             paths.write_whole(path, text + "\n")
         except OSError as error:
             raise UsageError(f"Settings cannot be saved to {path}: {error.strerror}.") from None
-
-
-def _file() -> Path:
-    return paths.config_dir() / "settings.json"
 
 
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
@@ -334,11 +323,8 @@ class Session:
         return (self.facts.key or self.facts.name) if self.facts is not None else self.answerer.name
 
     def made(self, target: str | None, draft: str | None = None, **settings: Any) -> Answerer:
-        """Models of this machine, with the engine settings of the preferences and these on top; not loaded yet.
-
-        Raises:
-            UsageError: the one that answers is the only one.
-        """
+        """Models of this machine, with the engine settings of the preferences and these on top; not loaded yet. Raises
+        UsageError: the one that answers is the only one."""
         if self._make is None:
             raise UsageError(
                 "Answers come from an endpoint, whose models /model lists; without --endpoint localspec loads others."

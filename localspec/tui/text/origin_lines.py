@@ -8,16 +8,12 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from localspec.chat.plain_text import pictured
+from localspec.engine.slot import PassRecord
 from localspec.methods import DARK, RED, TABLE
-
-if TYPE_CHECKING:
-    from localspec.engine.slot import PassRecord
-
 
 Piece = Callable[[int], bytes]  # the bytes a token stands for; none for control tokens
 

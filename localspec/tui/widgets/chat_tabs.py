@@ -77,7 +77,7 @@ class ChatTabs(TabbedContent):
     def __init__(self, session: Session) -> None:
         super().__init__(id="chats")
         self._session = session
-        self._panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
+        self.panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
         self.settled = False  # the tabs of last time are there; until then what is open is not written down
         self._claim: Claim | None = None  # on the file of open tabs; None = it is another window's, or there is none
 
@@ -98,23 +98,19 @@ class ChatTabs(TabbedContent):
             self._claim.release()
 
     @property
-    def panes(self) -> list[ChatPane]:
-        return list(self._panes)
-
-    @property
     def front(self) -> ChatPane | None:
         """The chat in front; None = there is none yet."""
         return self.active_pane if isinstance(self.active_pane, ChatPane) else None
 
     async def add(self, pane: ChatPane, before: ChatPane | None = None) -> None:
         await self.add_pane(pane, before=before)
-        self._panes.insert(len(self._panes) if before is None else self._panes.index(before), pane)
-        self.set_class(len(self._panes) < 2, "single")
+        self.panes.insert(len(self.panes) if before is None else self.panes.index(before), pane)
+        self.set_class(len(self.panes) < 2, "single")
 
     async def drop(self, pane: ChatPane) -> None:
-        self._panes.remove(pane)
+        self.panes.remove(pane)
         await self.remove_pane(str(pane.id))
-        self.set_class(len(self._panes) < 2, "single")
+        self.set_class(len(self.panes) < 2, "single")
         self.remember()
 
     @work(group="tabs")
@@ -124,14 +120,14 @@ class ChatTabs(TabbedContent):
         for chat in chats:
             if chat.id == front.chat_id:
                 before = None
-            elif all(pane.chat_id != chat.id for pane in self._panes):
-                await self.add(ChatPane(self._session, chat, asleep=True), before if before in self._panes else None)
+            elif all(pane.chat_id != chat.id for pane in self.panes):
+                await self.add(ChatPane(self._session, chat, asleep=True), before if before in self.panes else None)
         self.settled = True
         self.remember()
 
     def remember(self) -> None:
         if self.settled and self._claim is not None and self.front is not None:
-            OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self._session.archive)
+            OpenTabs(tuple(pane.key for pane in self.panes), self.front.key).save(self._session.archive)
 
 
 _TRY_SECONDS = 5.0
@@ -145,8 +141,6 @@ _ANSWERS = (
 
 class Unsaved(Static):
     """Shown as long as what is written does not last, with the reason."""
-
-    DEFAULT_CSS = "Unsaved { height: auto; padding: 0 2; color: $text-warning; display: none; }"
 
     class Saved(TextualMessage):
         """All that was in memory only lasts now."""

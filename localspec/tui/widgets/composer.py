@@ -50,7 +50,7 @@ def joined(prompts: Sequence[WrittenPrompt], rest: str) -> str:
 
 
 class Composer(TextArea):
-    """Posts `Submitted`, and `Moved` when the list of suggestions must follow the text."""
+    """Posts `Submitted`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("write.send", "enter", "send", "Send", "Send the message"),
@@ -66,11 +66,8 @@ class Composer(TextArea):
     class Submitted(TextualMessage):
         prompt: WrittenPrompt
 
-    class Moved(TextualMessage):
-        """Text or cursor changed: suggestions may differ."""
-
     def __init__(self, prompts: Callable[[], list[str]], enter_sends: bool = True, fold_lines: int = 8) -> None:
-        """`prompts`: earlier prompts, newest first; asked when somebody begins to look through them."""
+        """`prompts`: earlier prompts, newest first; asked when the user begins to look through them."""
         super().__init__(
             tab_behavior="focus",
             highlight_cursor_line=False,
@@ -201,9 +198,6 @@ class Composer(TextArea):
         if event.key == "enter":  # a binding, not text
             event.prevent_default()
 
-    def on_text_area_changed(self) -> None:
-        self.post_message(self.Moved())
-
     def word_before_cursor(self) -> str:
         row, column = self.cursor_location
         return self.document.get_line(row)[:column].split(" ")[-1]
@@ -321,10 +315,6 @@ def short(model: str) -> str:
 class Hint(Static):
     """One line, hidden while it says nothing."""
 
-    DEFAULT_CSS = """
-    Hint { height: 1; padding: 0 2; display: none; text-wrap: nowrap; text-overflow: ellipsis; }
-    """
-
     def __init__(self) -> None:
         super().__init__(markup=False)
 
@@ -335,8 +325,6 @@ class Hint(Static):
 
 class OwnModel(Hint):
     """Says nothing where the chat's own model answers, or has gone. A click does what the line offers."""
-
-    DEFAULT_CSS = "OwnModel { color: $text-accent; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -358,8 +346,6 @@ class OwnModel(Hint):
 
 class Compactor(Hint):
     """Offers to compact a chat whose context is nearly full, asks for the summary, and tells how far that is."""
-
-    DEFAULT_CSS = "Compactor { color: $text-warning; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -431,7 +417,7 @@ class Queue(OptionList):
     """Shown while prompts wait. Posts `Returned` when one is to be edited."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("queue.edit", "enter", "take", "Edit", "Take this queued prompt back into the input", show=True),
+        bind("queue.edit", "enter", "select", "Edit", "Take this queued prompt back into the input", show=True),
         bind("queue.remove", "delete", "remove", "Remove", "Remove this queued prompt", show=True),
     ]
 
@@ -474,10 +460,6 @@ class Queue(OptionList):
             self._take(len(self.prompts) - 1)
             return True
         return False
-
-    def action_take(self) -> None:
-        if self.highlighted is not None:
-            self._take(self.highlighted)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """A click on a prompt takes it back into the input."""

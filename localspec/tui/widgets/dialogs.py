@@ -151,13 +151,6 @@ class Line(Dialog[str | None]):
         self.dismiss(event.value)
 
 
-def call_soon(app: App[Any], call: Callable[..., object], *arguments: Any) -> None:
-    """Calls on the app's own thread, soon, or never if it is being left; from any thread, and never blocks."""
-    if app._loop is not None:
-        with suppress(RuntimeError):  # the loop is closed
-            app._loop.call_soon_threadsafe(lambda: app.call_later(call, *arguments))
-
-
 async def errand(work: Callable[[], T], what: str = "") -> T:
     """The result of `work`, which runs on a thread that nothing waits for, not even the end of the program: that waits
     for `asyncio.to_thread`. `what`: words for it in the sentence on an unexpected error, such as "The search"; "" =
@@ -186,11 +179,8 @@ VARIABLES = ("VISUAL", "EDITOR")  # which editor it is: the first that is set. I
 
 
 def edited(app: App[Any], text: str) -> str:
-    """The text as the editor left it. Answers go on meanwhile; what comes of them is drawn afterwards.
-
-    Raises:
-        UsageError: there is no editor, it failed, or this terminal cannot be left.
-    """
+    """The text as the editor left it. Answers go on meanwhile; what comes of them is drawn afterwards. Raises
+    UsageError: there is no editor, it failed, or this terminal cannot be left."""
     given = next((value for name in VARIABLES if (value := os.environ.get(name, "").strip())), "")
     if not given:
         raise UsageError("No editor is set.", "Set EDITOR, as in: export EDITOR=nano")
@@ -251,14 +241,8 @@ def copy(app: App[Any], text: str, what: str) -> None:
 
 def copied(text: str, write: Callable[[str], bool]) -> str:
     """Copies a text by a local tool, else tmux, else the terminal itself (OSC 52), else to a file; returns how, as in
-    "with wl-copy". A terminal does not answer whether it took a sequence, so that is said. May take seconds.
-
-    Args:
-        write: writes an escape sequence to the terminal; False = there is none.
-
-    Raises:
-        LocalspecError: no way worked.
-    """
+    "with wl-copy". A terminal does not answer whether it took a sequence, so that is said. May take seconds. `write`
+    writes an escape sequence to the terminal; False = there is none. Raises LocalspecError if no way worked."""
     for tool in tools():
         if _run(tool, text):
             return f"with {tool[0]}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from textual import events
 from textual.content import Content
@@ -18,10 +18,6 @@ from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
 from localspec.tui.talk.session import share_of
 from localspec.tui.text.origin_lines import kind_of
-
-if TYPE_CHECKING:
-    pass
-
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -109,7 +105,7 @@ def meter_line(
     if stats.generated:
         rate = stats.tokens_per_second
         found.append(_figure(0, f"{rate:.{0 if rate >= 100 else 1}f} tok/s"))
-        # Without a draft it is plain decoding, whatever estimates say.
+        # Without a draft it is plain decoding, even if estimates say otherwise.
         if stats.drafted and stats.compared >= _LEAST_COMPARED_TOKENS:
             found.append(_figure(1, f"{stats.estimated_speedup:.2f}x plain"))
         if stats.drafted:
@@ -168,10 +164,6 @@ class ReadingSpeed:
 
     seconds: float | None = None
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        taken = seconds / tokens
-        self.seconds = taken if self.seconds is None else self.seconds + _RECENT_SHARE * (taken - self.seconds)
-
 
 @dataclass(slots=True)
 class Live:
@@ -197,7 +189,8 @@ class Live:
             if event.total is not None:
                 now = self.clock()
                 if event.total == self._total and event.done > self._done:
-                    speed.learn(event.done - self._done, now - self._at)
+                    taken, known = (now - self._at) / (event.done - self._done), speed.seconds
+                    speed.seconds = taken if known is None else known + _RECENT_SHARE * (taken - known)
                 self._done, self._total, self._at = event.done, event.total, now
             return
         if isinstance(event, AnswerPart):
@@ -243,7 +236,7 @@ width: rows of a pass"""
 
 
 class Meter(Static):
-    """Told by the screen what is loaded, and which chat is in front."""
+    """The screen reports what is loaded, and which chat is in front."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, id="status")

@@ -60,15 +60,9 @@ class OriginView(Widget):
 
     DEFAULT_CSS: ClassVar[str] = "OriginView { height: auto; width: 1fr; }"
 
-    def __init__(
-        self,
-        passes: Iterable[AnswerPass] = (),
-        mode: Mode = "colour",
-        ghosts: bool = False,
-        id: str | None = None,  # noqa: A002 - Textual's name for it
-    ) -> None:
+    def __init__(self, mode: Mode = "colour", ghosts: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's
         super().__init__(id=id)
-        self.passes = list(passes)
+        self.passes: list[AnswerPass] = []
         self.mode, self.ghosts = mode, ghosts
         self._layout_of: OriginLines | None = None
         self._laid_out = 0  # passes that have become lines; the others follow in slices
@@ -202,19 +196,18 @@ _SETTLED = 1.2  # seconds after which everything that was heard before a view wa
 
 
 class OriginText(Vertical):
-    """Colours, legend beneath; from the archive, and live while it streams."""
+    """An answer as a row of `registry.VIEWS` says, legend beneath; from the archive, and live while it streams."""
 
     DEFAULT_CSS: ClassVar[str] = """
     OriginText { height: auto; }
     OriginText .legend { color: $text-muted; height: auto; }
     """
-    MODE: ClassVar[Mode] = "colour"
-    GHOSTS: ClassVar[bool] = False
 
-    def __init__(self, session: Session, message: StoredMessage) -> None:
+    def __init__(self, session: Session, message: StoredMessage, view: str = "origins") -> None:
+        """`view`: "origins"; "ghosts" are there with the others, "signs" for eyes or terminals without colour."""
         super().__init__()
         self._session, self.message = session, message
-        self._view = OriginView(mode=self.MODE, ghosts=self.GHOSTS)
+        self._view = OriginView(mode="signs" if view == "signs" else "colour", ghosts=view != "origins")
         self._legend = Static("", classes="legend", markup=False)
         self._shares = Shares()
         self._live: list[PassRecord] = []
@@ -275,18 +268,5 @@ class OriginText(Vertical):
             self._legend.update(Content(trouble or f"{plain_text(message.content)}\n\n{NOTHING}"))
 
     def _explain(self) -> None:
-        no_color = self.app.no_color
-        self._legend.update(legend(self._shares, mode=self.MODE, no_color=no_color, ghosts=self.GHOSTS))
-
-
-class GhostText(OriginText):
-    """With the guesses that were rejected."""
-
-    GHOSTS = True
-
-
-class SignText(OriginText):
-    """With a line of signs under the text, for eyes or terminals without colour."""
-
-    MODE: ClassVar[Mode] = "signs"
-    GHOSTS = True
+        no_color, view = self.app.no_color, self._view
+        self._legend.update(legend(self._shares, mode=view.mode, no_color=no_color, ghosts=view.ghosts))

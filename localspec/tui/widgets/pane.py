@@ -34,7 +34,7 @@ _STOP_SECONDS = 0.02
 _SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
 _LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
 _LONGEST_LABEL = 24  # characters of a tab's label; three tabs fit a terminal of 80 columns
-_LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that somebody may have turned away
+_LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that the user may have turned away
 _ASKING = ("send", "ask", "compact")  # groups of workers that lead to an answer, or to a summary
 
 
@@ -55,7 +55,7 @@ class ChatPane(TabPane):
 
     @dataclass
     class LongAnswered(TextualMessage):
-        """An answer has ended that somebody may have turned away from."""
+        """An answer has ended that the user may have turned away from."""
 
         title: str
 
@@ -73,7 +73,7 @@ class ChatPane(TabPane):
         self._asked = 0.0  # when the answer was asked for, in seconds of the monotonic clock
         self._asking: tuple[Question, list[StoredMessage], bool] | None = None
         """What was asked for, of whom, and whether an answer goes on; until it is taken."""
-        self._stopped = False  # somebody stopped the answer; what still comes of it is not shown
+        self._stopped = False  # the user stopped the answer; what still comes of it is not shown
         self._thinks = False  # the answer under way has thoughts and says nothing yet
         self.elsewhere = False  # another window writes the last answer
         self._version: int | None = None  # of the archive, when it was looked at last
@@ -148,7 +148,7 @@ class ChatPane(TabPane):
     def question(self) -> Question:
         return question_of(self.chat, self.path, self.session.facts, private=self.session.private)
 
-    def on_composer_moved(self) -> None:
+    def on_text_area_changed(self) -> None:
         self._unsaved = monotonic()
         self.suggestions.follow()
         if not self.composer.text:

@@ -43,11 +43,8 @@ def keys_file() -> Path:
 
 
 def read_keys() -> dict[str, str]:
-    """{binding id: keys, comma between them} of the user's file; {} without one.
-
-    Raises:
-        UsageError: the file cannot be read, or is not a table of texts.
-    """
+    """{binding id: keys, comma between them} of the user's file; {} without one. Raises UsageError: the file cannot be
+    read, or is not a table of texts."""
     path = keys_file()
     try:
         table = tomllib.loads(paths.read_own(path)).get("keys", {})
@@ -89,7 +86,7 @@ class ScreenRow(NamedTuple):
     name: str  # the slash command without its slash; the binding's id is `open.NAME`
     home: str
     """`module:Class`, imported when it is first opened and made with (ChatScreen), and words where there are any; a
-    body is a Widget of (Session, StoredMessage), with `extend(AnswerPart)` and `settle(StoredMessage)`."""
+    body is a Widget of (Session, StoredMessage, name), with `extend(AnswerPart)` and `settle(StoredMessage)`."""
     title: str  # two words at most, for footer and palette
     doc: str  # what it is for, in half a sentence: tooltip, palette and list of slash commands
     key: str = ""  # key that opens it; "" = none
@@ -97,7 +94,7 @@ class ScreenRow(NamedTuple):
 
 
 _AT = "localspec.tui.screens."
-_VIEW = "localspec.tui.widgets.origin_view:"
+_VIEW = "localspec.tui.widgets.origin_view:OriginText"
 SCREENS = (
     ScreenRow("help", _AT + "help:HelpScreen", "Help", "keys, commands, and what is where", "f1", True),
     ScreenRow("settings", _AT + "settings:SettingsScreen", "Settings", "models, looks, keys", "f2"),
@@ -116,9 +113,9 @@ SCREENS = (
     ScreenRow("doctor", _AT + "help:DoctorScreen", "Doctor", "why is it slow, and what mends it"),
 )
 VIEWS = (
-    ScreenRow("origins", _VIEW + "OriginText", "Origins", "where each token came from, in colours"),
-    ScreenRow("ghosts", _VIEW + "GhostText", "Rejected", "the same with rejected guesses"),
-    ScreenRow("signs", _VIEW + "SignText", "Signs", "origins as signs, readable without colour"),
+    ScreenRow("origins", _VIEW, "Origins", "where each token came from, in colours"),
+    ScreenRow("ghosts", _VIEW, "Rejected", "the same with rejected guesses"),
+    ScreenRow("signs", _VIEW, "Signs", "origins as signs, readable without colour"),
 )
 
 

@@ -25,7 +25,7 @@ from textual.widgets import Collapsible, Static, TabPane
 from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.chat.prompt.prompt import note
-from localspec.remote.answerer import AnswerPart, Facts
+from localspec.remote.answerer import AnswerPart
 from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.answer_text import AnswerText
@@ -221,7 +221,7 @@ class Bubble(Vertical, can_focus=True):
 
     def _make_body(self) -> Widget:
         home = next((row.home for row in VIEWS if row.name == self._view), None)
-        self._body = AnswerText(self.message) if home is None else load(home)(self._session, self.message)
+        self._body = AnswerText(self.message) if home is None else load(home)(self._session, self.message, self._view)
         return cast("Widget", self._body)
 
     def _show_figures(self) -> None:
@@ -255,13 +255,6 @@ class Bubble(Vertical, can_focus=True):
 class Seam(Vertical):
     """Above a message: the model sees a summary of what came before, or nothing of it."""
 
-    DEFAULT_CSS = """
-    Seam { height: auto; color: $text-warning; margin-bottom: 1; }
-    Seam Collapsible, Seam CollapsibleTitle { width: 1fr; height: auto; padding: 0; }
-    Seam Contents { padding: 0 0 0 2; }
-    Seam .summary { height: auto; color: $text-muted; }
-    """
-
     def __init__(self, summary: str) -> None:
         """`summary`: what the model is told instead; "" = nothing."""
         super().__init__()
@@ -294,12 +287,17 @@ class Welcome(Static):
         self._session = session
 
     def show(self) -> None:
-        """Who answers now; models to pull, as long as there is only the bundled pair; the first keys."""
-        session = self._session
+        """Who answers, what to expect of it; models to pull, while only the bundled pair is here; the first keys."""
+        session, facts = self._session, self._session.facts
         keys = {name: shown(self.app, binding) for name, binding in known().items() if name in _KEYS}
-        models = offered() if session.facts is not None and session.facts.bundled else []
-        if session.facts is not None:
-            who = sentence(session.facts)
+        models = offered() if facts is not None and facts.bundled else []
+        if facts is not None and facts.remote:
+            who = f"{facts.name} answers, at an endpoint. /model chooses another of its models."
+        elif facts is not None:
+            drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
+            holds = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
+            completes = f" {note(facts.name)}" if facts.completes else ""
+            who = f"{facts.name} answers{drafted}.{holds}{completes}" + f" {TINY}" * facts.bundled
         elif session.failure:
             who = f"No model answers: {session.failure}"
         else:
@@ -319,17 +317,6 @@ class Welcome(Static):
         self.update(Content.assemble(*parts))
 
     on_mount = show
-
-
-def sentence(facts: Facts) -> str:
-    """Who answers, and what to expect of it."""
-    if facts.remote:
-        return f"{facts.name} answers, at an endpoint. /model chooses another of its models."
-    drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
-    room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
-    tiny = f" {TINY}" if facts.bundled else ""
-    completes = f" {note(facts.name)}" if facts.completes else ""
-    return f"{facts.name} answers{drafted}.{room}{completes}{tiny}"
 
 
 _LOOK_SECONDS = 0.05  # how often it is looked for answers whose height is only guessed, or that are off the screen
