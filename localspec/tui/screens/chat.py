@@ -280,8 +280,14 @@ class ChatScreen(Screen[None]):
         with errors_said(self):
             say(self, await errand)
 
-    def forget(self, key: str) -> None:
-        self.run_worker(partial(self.session.forget, key), thread=True)
+    async def delete_chat(self, chat: Chat, undo: str) -> None:
+        """Deletes a chat and what is kept of its answers; `undo`: what brings it back, in words."""
+        for pane in self.panes:
+            if pane.chat_id == chat.id:
+                await self.close_chat(pane)  # first: it still keeps its unsent text
+        self.session.archive.delete_chat(chat.id)
+        self.run_worker(partial(self.session.forget, chat.key), thread=True)
+        say(self, f"Deleted {plain_text(chat.title) or 'the chat'}; {undo} brings it back.")
 
     async def on_composer_submitted(self, event: Composer.Submitted) -> None:
         """Sends or queues a message, or does what a slash command says."""

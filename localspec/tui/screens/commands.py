@@ -99,12 +99,7 @@ class SlashCommands:
         say(self._screen, f"Tags: {', '.join(tags.split())}." if tags else "The chat has no tags any more.")
 
     async def delete(self, _: str) -> None:
-        pane = self._screen.front
-        await self._screen.close_chat(pane)  # first: it still keeps its unsent text
-        key = self._archive.chat(pane.chat_id).key
-        deletion = self._archive.delete_chat(pane.chat_id)
-        self._screen.forget(key)
-        say(self._screen, f"Deleted {deletion.title or 'the chat'}; /undo brings it back.")
+        await self._screen.delete_chat(self._screen.front.chat, "/undo")
 
     async def private(self, _: str) -> None:
         private = not self._screen.session.private

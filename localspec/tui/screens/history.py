@@ -16,7 +16,6 @@ from textual.widgets import Input, Static
 
 from localspec.chat.archive.message import Chat, Hit
 from localspec.chat.plain_text import plain_text
-from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.talk import files
 from localspec.tui.widgets.composer import short
@@ -64,18 +63,15 @@ class HistoryScreen(Page):
     async def look(self) -> None:
         words, archive = self.query_one("#words", Input).value.strip(), self.session.archive
         entries: Sequence[Chat | Hit]
-        try:
+        with errors_said(self):
             if not words or words.startswith("#"):
                 tag = words[1:].strip() or None
                 entries = await asyncio.to_thread(archive.chats, tag=tag, limit=_MOST_SHOWN)
             else:
                 entries = await asyncio.to_thread(archive.search, words, limit=_MOST_SHOWN)
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
-            return
-        self._entries.show(entries, _line)
-        if not entries:
-            self.query_one("#preview", Static).update("Nothing found." if words else "There are no chats yet.")
+            self._entries.show(entries, _line)
+            if not entries:
+                self.query_one("#preview", Static).update("Nothing found." if words else "There are no chats yet.")
 
     def on_option_list_option_highlighted(self) -> None:
         if (chat := self.marked_chat) is None:
@@ -138,12 +134,7 @@ class HistoryScreen(Page):
 
     async def action_delete(self) -> None:
         if (chat := self.marked_chat) is not None:
-            for pane in self.chats.panes:
-                if pane.chat_id == chat.id:
-                    await self.chats.close_chat(pane)
-            self.session.archive.delete_chat(chat.id)
-            self.chats.forget(chat.key)
-            say(self, f"Deleted {plain_text(chat.title) or 'the chat'}; Ctrl+U brings it back.")
+            await self.chats.delete_chat(chat, "Ctrl+U")
             self._changed()
 
     def action_undo(self) -> None:

@@ -36,7 +36,7 @@ from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pa
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen
 from localspec.tui.screens.stats import AnswerFigures, decode_seconds
-from localspec.tui.widgets.dialogs import ChoiceDialog, say
+from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
 from localspec.tui.widgets.meter import amount
 from localspec.tui.widgets.registry import bind
 
@@ -254,12 +254,10 @@ class ModelsScreen(Page):
             memory = places()
             return [judged(item, memory) for item in items]
 
-        try:
+        with errors_said(self, self._say):
             items = await asyncio.to_thread(listed)
             self._show(items)
             self._show(await asyncio.to_thread(planned))
-        except LocalspecError as error:
-            self._say(str(error))
 
     def _show(self, items: list[ModelItem]) -> None:
         if not (self.query(DataTable) and self.query("#detail")):
@@ -355,20 +353,16 @@ class ModelsScreen(Page):
             found = suggest(read_parts(target), [item.name, target.name], Catalog.load(), known)
             return [one for one in found if one.installed and one.method in FROM_FILES]
 
-        try:
-            found = await asyncio.to_thread(suggested)
-        except LocalspecError as error:
-            self._say(str(error))
-            return
-        own = str(target)
-        rows = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found if one.draft != own]
-        inside = next((one.why for one in found if one.draft == own), "prompt lookup guesses alone")
-        rows.append((_NO_DRAFT, "No draft model", inside))
-        answer = await self.app.push_screen_wait(ChoiceDialog(f"What drafts for {item.name}?", rows))
-        if answer == _NO_DRAFT:
-            self._load(own)  # a plain file brings no draft along
-        elif answer is not None:
-            self._load(item.name, answer)
+        with errors_said(self, self._say):
+            found, own = await asyncio.to_thread(suggested), str(target)
+            rows = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found if one.draft != own]
+            inside = next((one.why for one in found if one.draft == own), "prompt lookup guesses alone")
+            rows.append((_NO_DRAFT, "No draft model", inside))
+            answer = await self.app.push_screen_wait(ChoiceDialog(f"What drafts for {item.name}?", rows))
+            if answer == _NO_DRAFT:
+                self._load(own)  # a plain file brings no draft along
+            elif answer is not None:
+                self._load(item.name, answer)
 
     @work
     async def action_remove(self) -> None:

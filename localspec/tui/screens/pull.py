@@ -31,7 +31,7 @@ from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
 from localspec.tui.screens.settings import Tick
-from localspec.tui.widgets.dialogs import Dialog, ItemList, errand
+from localspec.tui.widgets.dialogs import Dialog, ItemList, errand, errors_said
 from localspec.tui.widgets.meter import amount, bar, duration
 from localspec.tui.widgets.registry import bind
 
@@ -86,13 +86,11 @@ class FindModelScreen(Dialog[str | None]):
             return [one for one in known if all(word.lower() in one.name.lower() for word in words)]
 
         self.say("Asking the hub ...")
-        try:
+        with errors_said(self, lambda text: self.say(text, bad=True)):
             pairs = await errand(listed, "The search")
             self._show(pairs, [], "Asking the hub ...")
             found = await errand(lambda: self._make_hub().search(words, _LIMIT), "The search")
             self._show(pairs, found, "Nothing was found. " * (not pairs and not found) + HELP)
-        except LocalspecError as error:
-            self.say(str(error), bad=True)
 
     def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
         self._found.show([*pairs, *found], _found_line)

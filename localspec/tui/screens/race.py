@@ -1,9 +1,7 @@
 """A race of plain decoding against speculation on one prompt: two lanes, a clock each, and whether they say the same.
 
-The engine computes one pass at a time on one thread. Two answers at once would share passes, and neither clock would
-mean anything. So the heats are run one after the other, each alone on the engine and with nothing of the other to help
-it; then both lanes are shown side by side at the pace each really had. A lane's clock adds up what its passes took
-on the engine (drafting, verifying, bookkeeping), so drawing the screen slows neither.
+The heats run one after the other, as two answers at once would share passes of the engine; then both are shown side by
+side at the pace each had. A clock adds up what passes took on the engine, so drawing the screen slows neither.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from textual.widgets import Input, Static
 
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
-from localspec.errors import LocalspecError
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Question
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.stats import SPEEDS, watchable
 from localspec.tui.talk.session import Inbox, Posted
 from localspec.tui.text.origin_lines import AnswerPass, PassReader
+from localspec.tui.widgets.dialogs import errors_said
 from localspec.tui.widgets.meter import bar, duration
 from localspec.tui.widgets.origin_view import OriginView
 from localspec.tui.widgets.registry import bind
@@ -206,17 +204,13 @@ class RaceScreen(Page):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """A new prompt: its races are counted anew."""
         event.stop()
-        if self._answer is not None or not event.value.strip():
-            return
-        try:
-            self._question = self._make_question(event.value)
-        except LocalspecError as error:
-            self._note(str(error))
-            return
-        self.speedups, self._order = [], (PLAIN, SPECULATIVE)
-        event.input.action_home()  # its beginning is seen
-        self.set_focus(None)  # from here on letters are keys
-        self._begin()
+        if self._answer is None and event.value.strip():
+            with errors_said(self, self._note):
+                self._question = self._make_question(event.value)
+                self.speedups, self._order = [], (PLAIN, SPECULATIVE)
+                event.input.action_home()  # its beginning is seen
+                self.set_focus(None)  # from here on letters are keys
+                self._begin()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The keys of a race are not offered while its prompt is written."""

@@ -21,10 +21,9 @@ from textual.widgets import Static
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line
 from localspec.engine.stats import RequestStats, kept_comparison, number
-from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.text.origin_lines import AnswerPass, kind_of, ordered, read_passes
-from localspec.tui.widgets.dialogs import copy
+from localspec.tui.widgets.dialogs import copy, errors_said
 from localspec.tui.widgets.meter import bar, columns, duration, graph
 from localspec.tui.widgets.origin_view import OriginView
 from localspec.tui.widgets.registry import bind
@@ -69,11 +68,8 @@ class StatsScreen(Page):
     async def _count(self) -> None:
         pane = self.chats.pane
         chat = None if self._all or pane is None else pane.chat_id
-        try:
+        with errors_said(self, self.query_one("#page", Static).update):
             self._figures, self._positions = await asyncio.to_thread(count, self.session.archive, chat)
-        except LocalspecError as error:
-            self.query_one("#page", Static).update(str(error))
-        else:
             self._show()
 
     def _show(self) -> None:
@@ -295,16 +291,13 @@ class StepsScreen(Page):
             replay = self.session.archive.replay(message.id)
             return read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
 
-        try:
+        with errors_said(self, self._say):
             self.passes = await asyncio.to_thread(read)
-        except LocalspecError as error:
-            self._say(str(error))
-            return
-        if self.passes:
-            self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
-            self._show()
-        else:
-            self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
+            if self.passes:
+                self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
+                self._show()
+            else:
+                self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
     def on_resize(self, event: events.Resize) -> None:
         if self.passes:

@@ -285,13 +285,9 @@ class Session:
         fault: str = "",
         private: bool = False,
     ) -> None:
-        """
-        Args:
-            make: how another model of this machine is loaded; None = the one that answers is the only one.
-            begin: parameters of new chats, and their "system", on top of the preferences'.
-            resume: whether the last chat may be gone on with; not with anything in `begin`.
-            fault: why the model that was chosen does not answer, in sentences; "" = it does.
-        """
+        """`make`: how another model of this machine is loaded; None = the one that answers is the only one. `begin`:
+        parameters of new chats, and their "system", on top of the preferences'. `resume`: whether the last chat may be
+        gone on with; not with anything in `begin`. `fault`: why the chosen model does not answer; "" = it does."""
         self.answerer, self.archive, self.preferences = answerer, archive, preferences
         self._make = make
         self.named: tuple[str | None, str | None] = (None, None)

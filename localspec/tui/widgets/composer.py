@@ -29,6 +29,7 @@ from localspec.models.installed.installed import find, knows
 from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted
+from localspec.tui.widgets.dialogs import ItemList
 from localspec.tui.widgets.registry import bind, commands
 
 _FOLD_CHARACTERS = 2_000  # a paste of so many characters is folded even if it is one line
@@ -207,7 +208,7 @@ _MOST_SUGGESTIONS = 8
 _MODEL = "/model "  # what the name of a model follows
 
 
-class Suggestions(OptionList, can_focus=False):
+class Suggestions(ItemList[tuple[str, str]], can_focus=False):
     """The list above an input: slash commands at its start, models after `/model`, files after an @. Shown while it has
     anything to say; keys come through the input, which keeps the focus."""
 
@@ -215,8 +216,6 @@ class Suggestions(OptionList, can_focus=False):
         super().__init__(compact=True)
         self.display = False
         self._composer = composer
-        self._offered: list[tuple[str, str]] = []
-        """(what may stand there instead of the word before the cursor, what it is)."""
         self._files: list[str] | None = None
         self._models: list[str] | None = None
         self._closed_for = ""
@@ -248,10 +247,10 @@ class Suggestions(OptionList, can_focus=False):
         self._offer([])
 
     def _offer(self, found: list[tuple[str, str]]) -> None:
-        """Shows the first of these, the first one marked; none = hides."""
-        self._offered = found = found[:_MOST_SUGGESTIONS]
-        width = max((len(text) for text, _ in found), default=0) + 2
-        self.set_options(Option(Content.assemble(text.ljust(width), (doc, "$text-muted"))) for text, doc in found)
+        """Shows (what may stand in place of the word before the cursor, what it is), the first marked; none = hides."""
+        offered = found[:_MOST_SUGGESTIONS]
+        width = max((len(text) for text, _ in offered), default=0) + 2
+        self.show(offered, lambda one: Content.assemble(one[0].ljust(width), (one[1], "$text-muted")))
         self.display = bool(found)
         self.highlighted = 0 if found else None
 
@@ -260,9 +259,9 @@ class Suggestions(OptionList, can_focus=False):
         if not self.display:
             return False
         if key != "accept":
-            self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self._offered)
+            self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self.items)
             return True
-        chosen = "" if self.highlighted is None else self._offered[self.highlighted][0]
+        chosen = self.item[0] if self.item is not None else ""
         if chosen in ("", self._composer.word_before_cursor()):  # it stands there already
             self._offer([])
             return False

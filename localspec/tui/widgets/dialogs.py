@@ -47,12 +47,15 @@ def say(node: MessagePump, text: str, problem: bool = False) -> None:
 
 
 @contextmanager
-def errors_said(node: MessagePump) -> Iterator[None]:
-    """An error of localspec's own ends what is done here, and is said in the corner."""
+def errors_said(node: MessagePump, show: Callable[[str], object] | None = None) -> Iterator[None]:
+    """An error of localspec's own ends what is done here, and is said in the corner, or by `show`."""
     try:
         yield
     except LocalspecError as error:
-        say(node, str(error), problem=True)
+        if show is None:
+            say(node, str(error), problem=True)
+        else:
+            show(str(error))
 
 
 @contextmanager

@@ -1,10 +1,5 @@
-"""What can be opened or written: the screens, the ways to look at a message, the slash commands. A row adds one.
-
-Keys: every binding has an id and a sentence, and `keys.toml` in the config folder gives it other keys.
-
-[keys]
-"chat.stop" = "escape,ctrl+g"
-"""
+"""What can be opened or written: the screens, the ways to look at a message, the slash commands. A row adds one. Every
+binding has an id and a sentence; `keys.toml` in the config folder gives it other keys, by its id below `[keys]`."""
 
 from __future__ import annotations
 
