@@ -1,10 +1,7 @@
 """The terminal chat (Textual).
 
-Each of its rooms imports only from those before it: `text/` (text as it is drawn), `talk/` (who answers, and the
-`Session`: what a chat works with and no screen draws), `widgets/`, `screens/` (with a `.tcss` for each),
-`shell/` (the app around them). Widgets and screens get the session when they are made.
-
+Each of its packages imports only from those before it: `text/` (text as it is drawn), `talk/` (the `Session`: what a
+chat works with and no screen draws), `widgets/`, `screens/` (with a `.tcss` for each), `shell/` (the app around them).
 Answers come from an `answerer.Answerer`: models of this machine, asked over a socket file (`runner.answering`), an
-OpenAI-style endpoint (`remote.served`), or a recording (tests). It works on threads of its own and only posts messages;
-nothing here waits for it.
+OpenAI-style endpoint (`remote.served`), or a recording (tests). It works on threads of its own and posts messages.
 """

@@ -26,7 +26,7 @@ from localspec.runtime.offered import (
     recommended_names,
     words,
 )
-from localspec.tui.screens.models import Item, judged
+from localspec.tui.screens.models import ModelItem, judged
 from tests.fake_gpus import CARD, list_gpus
 
 GB = 10**9
@@ -119,11 +119,11 @@ def test_nothing_is_offered_that_f5_would_say_does_not_fit() -> None:
     for memory in range(2 * GB, 40 * GB, GB // 10):
         place = Place("CPU", "cpu", memory, memory)
         for one in offers(catalog, place, 500 * GB):
-            judged_so = judged(Item(one.name, "", "hub", one.bytes), [place])
+            judged_so = judged(ModelItem(one.name, "", "hub", one.bytes), [place])
             assert judged_so.fits, (memory, one.name)
             seen.add(one.name)
     assert seen == {*OFFER_ORDER}
-    hardly = judged(Item("x", "", "hub", int(22.8 * GB), recommended=True), [Place("CPU", "cpu", int(24.2 * GB))])
+    hardly = judged(ModelItem("x", "", "hub", int(22.8 * GB), recommended=True), [Place("CPU", "cpu", int(24.2 * GB))])
     assert (hardly.fits, hardly.recommended) == (False, False), "where there is less free than a moment ago"
 
 

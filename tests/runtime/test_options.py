@@ -12,7 +12,7 @@ import pytest
 from localspec import Engine, Grammar, Options, Rule, SamplingParams
 from localspec.engine.interfaces import Request
 from localspec.errors import UsageError
-from localspec.tui.talk.conversation import checked
+from localspec.tui.talk.session import checked
 
 
 @pytest.fixture(scope="module")

@@ -17,28 +17,30 @@ from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
 from localspec.tui.screens.help import DoctorScreen, HelpScreen
 from localspec.tui.screens.history import HistoryScreen
-from localspec.tui.screens.models import Item, ModelsScreen
+from localspec.tui.screens.models import ModelItem, ModelsScreen
 from localspec.tui.screens.pull import HELP, FindModelScreen, ImportScreen, PullScreen, Transfers
 from localspec.tui.screens.race import RaceScreen
 from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.screens.stats import StatsScreen, StepsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.dialogs import Choice, Line
+from localspec.tui.widgets.dialogs import ChoiceDialog, Line
 from localspec.tui.widgets.origin_view import OriginView
 from tests.tui.conftest import say, until
 from tests.tui.recorder import CODE, MARIA
 from tests.tui.replayer import Recorded, Recording
 
 SHELF = [
-    Item("tiny", "tiny-draft", "here", 8_400_000, "shipped with localspec", "MIT", (), True, "It fits.", 312.0, 1.42),
-    Item("mine", "", "broken", 5_000_000_000, "mine.gguf is gone"),
-    Item(
+    ModelItem(
+        "tiny", "tiny-draft", "here", 8_400_000, "shipped with localspec", "MIT", (), True, "It fits.", 312.0, 1.42
+    ),
+    ModelItem("mine", "", "broken", 5_000_000_000, "mine.gguf is gone"),
+    ModelItem(
         "qwen3-8b", "qwen3-0.6b-q8_0", "hub", 5_670_000_000, "a strong pair", "apache-2.0", (), True, "It should fit."
     ),
-    Item(
+    ModelItem(
         "qwen3-14b [b]", "qwen3-0.6b-q8_0", "hub", 9_640_000_000, "larger", "apache-2.0", (), False, "It hardly fits."
     ),
-    Item("mistral-small-3.2-24b", "mistral-small-draft", "hub", 0, "unknown size"),
+    ModelItem("mistral-small-3.2-24b", "mistral-small-draft", "hub", 0, "unknown size"),
 ]
 FINDINGS = [
     Remark(
@@ -136,8 +138,8 @@ async def help_(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 
 async def question(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     answers = [("drop", "Leave out", "the oldest turns, for the model"), ("new", "New chat", "this one is kept")]
-    app.push_screen(Choice("The chat is longer than its context. What now?", answers))
-    await opened(app, pilot, Choice)
+    app.push_screen(ChoiceDialog("The chat is longer than its context. What now?", answers))
+    await opened(app, pilot, ChoiceDialog)
 
 
 async def line(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:

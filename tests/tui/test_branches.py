@@ -9,7 +9,7 @@ import pytest
 from textual import events
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.transcript import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio

@@ -12,8 +12,8 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.turn import Message
 from localspec.models.installed import installed
 from localspec.remote.answerer import Facts
-from localspec.tui.widgets.bubble import Bubble
 from localspec.tui.widgets.meter import Meter
+from localspec.tui.widgets.transcript import Bubble
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
@@ -275,8 +275,8 @@ async def test_a_chosen_model_answers_at_later_starts(make_app: MakeApp) -> None
         await pilot.press("enter")
         await until(pilot, lambda: made == [("tiny-draft", None)])
         assert front(app).chat.model == "tiny-draft"
-        assert installed.default() == installed.DefaultModel("tiny-draft")
-        app.chat_screen.reload()
+        assert installed.default() == installed.Chosen("tiny-draft")
+        app.chat_screen.load(*app.session.named)
         assert made[1:] == [("tiny-draft", None)], "the model in use, not the first one"
         front(app).composer.put("/model nosuch")
         await pilot.press("enter")

@@ -13,8 +13,8 @@ import pytest
 from textual.widgets import OptionList
 
 from localspec.errors import LocalspecError
-from localspec.tui.widgets import programs
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets import dialogs
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.tui.conftest import MakeApp, front, say, until
 
 
@@ -35,7 +35,7 @@ def tool(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_local_tool_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "wl-copy", f"cat > {tmp_path}/got", monkeypatch)
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
-    assert programs.copied("hé\n", lambda _: pytest.fail("not asked")) == "with wl-copy"
+    assert dialogs.copied("hé\n", lambda _: pytest.fail("not asked")) == "with wl-copy"
     assert (tmp_path / "got").read_text() == "hé\n"
 
 
@@ -44,26 +44,26 @@ def test_a_tool_that_fails_or_belongs_to_another_machine_is_passed_over(
 ) -> None:
     tool(tmp_path, "xclip", "exit 1", monkeypatch)
     monkeypatch.setenv("DISPLAY", ":0")
-    assert programs.copied("x", lambda _: True) == "through the terminal, if that allows it"
+    assert dialogs.copied("x", lambda _: True) == "through the terminal, if that allows it"
     tool(tmp_path, "xclip", "exit 0", monkeypatch)
-    assert programs.copied("x", lambda _: True) == "with xclip"
+    assert dialogs.copied("x", lambda _: True) == "with xclip"
     monkeypatch.setenv("SSH_CONNECTION", "1 2 3 4")
-    assert programs.copied("x", lambda _: True) == "through the terminal, if that allows it"
+    assert dialogs.copied("x", lambda _: True) == "through the terminal, if that allows it"
 
 
 def test_the_sequence_carries_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = programs.terminal_sequence("hé")
+    plain = dialogs.terminal_sequence("hé")
     assert plain is not None
     assert plain == f"\x1b]52;c;{base64.b64encode('hé'.encode()).decode()}\x07"
     monkeypatch.setenv("TERM", "screen")
-    assert programs.terminal_sequence("hé") == f"\x1bP{plain}\x1b\\"
+    assert dialogs.terminal_sequence("hé") == f"\x1bP{plain}\x1b\\"
 
 
 def test_tmux_takes_the_text_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
     monkeypatch.setenv("SSH_CONNECTION", "1 2 3 4")
     tool(tmp_path, "tmux", f'echo "$@" > {tmp_path}/asked; cat > {tmp_path}/got', monkeypatch)
-    assert programs.copied("hé\n" * 50_000, lambda _: pytest.fail("not asked")).startswith("to tmux")
+    assert dialogs.copied("hé\n" * 50_000, lambda _: pytest.fail("not asked")).startswith("to tmux")
     assert (tmp_path / "got").read_text() == "hé\n" * 50_000
     assert (tmp_path / "asked").read_text() == "load-buffer -w -\n"
 
@@ -73,7 +73,7 @@ def test_a_tmux_that_does_not_answer_leaves_the_file(
 ) -> None:
     monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
     tool(tmp_path, "tmux", "exit 1", monkeypatch)
-    way = programs.copied("hé", lambda _: pytest.fail("tmux drops it unless passthrough is allowed"))
+    way = dialogs.copied("hé", lambda _: pytest.fail("tmux drops it unless passthrough is allowed"))
     assert way == f"to {folders / 'data' / 'copied.txt'}"
 
 
@@ -84,7 +84,7 @@ def test_a_real_tmux_has_the_text_with_passthrough_off(tmp_path: Path, monkeypat
     try:
         subprocess.run([*server, "set-option", "-g", "allow-passthrough", "off"], check=True, timeout=20)
         monkeypatch.setenv("TMUX", f"{tmp_path / 'tmux'},1,0")
-        assert programs.copied("hé\n漢字", lambda _: pytest.fail("not asked")).startswith("to tmux")
+        assert dialogs.copied("hé\n漢字", lambda _: pytest.fail("not asked")).startswith("to tmux")
         shown = subprocess.run([*server, "show-buffer"], check=True, timeout=20, capture_output=True)
         assert shown.stdout.decode() == "hé\n漢字"
     finally:
@@ -93,7 +93,7 @@ def test_a_real_tmux_has_the_text_with_passthrough_off(tmp_path: Path, monkeypat
 
 def test_what_terminals_do_not_take_goes_to_a_file(folders: Path) -> None:
     text = "long " * 50_000
-    way = programs.copied(text, lambda _: pytest.fail("too long for it"))
+    way = dialogs.copied(text, lambda _: pytest.fail("too long for it"))
     assert way == f"to {folders / 'data' / 'copied.txt'}"
     assert (folders / "data" / "copied.txt").read_text() == text
 
@@ -102,7 +102,7 @@ def test_no_way_at_all_is_said(folders: Path, monkeypatch: pytest.MonkeyPatch) -
     (folders / "file").write_text("")
     monkeypatch.setenv("LOCALSPEC_DATA", str(folders / "file" / "below"))
     with pytest.raises(LocalspecError, match="Nothing could be copied"):
-        programs.copied("x", lambda _: False)
+        dialogs.copied("x", lambda _: False)
 
 
 @pytest.mark.asyncio
@@ -133,7 +133,7 @@ async def test_of_several_blocks_of_code_it_is_asked_which(make_app: MakeApp, fo
         for key, wanted in (("", "a = 1\n"), ("down", "ls \u202e\n"), ("3", "left op\nen")):
             front(app).transcript.bubbles[1].focus()
             await pilot.press("k")
-            await until(pilot, lambda: isinstance(app.screen, Choice))
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
             options = app.screen.query_one(OptionList)
             heads = [str(options.get_option_at_index(place).prompt).split("\n") for place in range(3)]
             assert heads[0] == ["code 1 · python · 1 line", "│ a = 1"]

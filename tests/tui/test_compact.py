@@ -17,7 +17,7 @@ from localspec.remote.asking import ServedAnswerer
 from localspec.runner.answering import ChildAnswerer
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences, Session
-from localspec.tui.widgets.bubble import Seam
+from localspec.tui.widgets.transcript import Seam
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer

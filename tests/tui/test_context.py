@@ -12,7 +12,7 @@ from textual.widgets import OptionList, Static
 from localspec.remote.answerer import Facts, Question, Sink
 from localspec.runner.answering import ChildAnswer
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from localspec.tui.widgets.meter import Meter
 from tests.tui.conftest import MakeApp, answered, front, of_child, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
@@ -31,7 +31,7 @@ async def filled(pilot: Pilot[Any], app: ChatApp) -> None:
     await say(pilot, "second " * 110)
     front(app).composer.put("third " * 50)
     await pilot.press("enter")
-    await until(pilot, lambda: isinstance(app.screen, Choice))
+    await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
     await pilot.pause(0.05)
 
 
@@ -95,13 +95,14 @@ async def test_a_message_that_can_never_fit_is_said(make_app: MakeApp) -> None:
     async with app.run_test() as pilot:
         front(app).composer.put("word " * 600)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.pause(0.05)
         asked = str(app.screen.query_one(".question", Static).content)
         tokens = answerer.count(front(app).question())
         assert asked.startswith(f"Your message alone is too long: there are {tokens} tokens, and 150 more are for the")
         assert "the context holds 600. `localspec --context N` begins with a larger one." in asked
-        assert [option.id for option in app.screen.query_one(OptionList).options] == ["edit"]
+        labels = [str(option.prompt).split("\n")[0] for option in app.screen.query_one(OptionList).options]
+        assert labels == ["Let me shorten it"]
         await pilot.press("enter")
         await until(pilot, lambda: front(app).editing is not None)
         assert not answerer.questions
@@ -114,7 +115,7 @@ async def test_an_attachment_that_is_too_long_can_be_taken_out(make_app: MakeApp
         front(app).composer.put("see ")
         front(app).composer.fold("row\n" * 700)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("enter")
         await until(pilot, lambda: front(app).composer.text == "see  [pasted text 1: 700 lines]")
         await pilot.press("backspace")
@@ -179,7 +180,7 @@ async def test_who_has_the_models_says_that_it_does_not_fit_and_nothing_is_count
         calls.clear()
         front(app).composer.put("word " * 600)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.pause(0.05)
         assert calls[:2] == ["answer", "count"]
         asked = str(app.screen.query_one(".question", Static).content)

@@ -62,8 +62,8 @@ async def test_a_newer_search_is_not_kept_waiting_and_the_older_one_is_not_shown
         find.query_one("#words", Input).value = "us tiny gguf"
         find.query_one("#words", Input).focus()
         await pilot.press("enter")
-        await until(pilot, lambda: PAIR[0] in find._names)
-        found = list(find._names)
+        await until(pilot, lambda: PAIR[0] in {one.repository for one in find._found.items})
+        found = list(find._found.items)
         shown = list[object]()
         find._show = lambda *arguments: shown.append(arguments)
         hub.go_on.set()
@@ -71,7 +71,7 @@ async def test_a_newer_search_is_not_kept_waiting_and_the_older_one_is_not_shown
         await until(pilot, lambda: not any(thread.name == "localspec-errand" for thread in threading.enumerate()))
         await pilot.pause()
         assert not shown
-        assert find._names == found
+        assert find._found.items == found
 
 
 @pytest.mark.parametrize("screen", ["search", "plan"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from localspec.engine.stats import RequestStats
-from localspec.tui.screens.stats import Figures, positions, stats_page
-from localspec.tui.text.origin_lines import Emitted, Guess, Pass
-from localspec.tui.text.plots import bar, columns, duration, graph
+from localspec.tui.screens.stats import AnswerFigures, positions, stats_page
+from localspec.tui.text.origin_lines import AnswerPass, DraftGuess, Emitted
+from localspec.tui.widgets.meter import bar, columns, duration, graph
 
 
 def answer(drafts: list[tuple[str, int, int]], plain: float = 0.0, exact: bool = True) -> RequestStats:
@@ -26,7 +26,7 @@ ANSWERS = [
 
 
 def test_sums_are_those_of_all_passes_together() -> None:
-    figures = Figures.of([one.as_dict() for one in ANSWERS])
+    figures = AnswerFigures.of([one.as_dict() for one in ANSWERS])
     together = RequestStats()
     for one in ANSWERS:
         together.drafted += one.drafted
@@ -44,7 +44,7 @@ def test_sums_are_those_of_all_passes_together() -> None:
 
 
 def test_time_saved_counts_only_answers_that_know_plain_time() -> None:
-    figures = Figures.of([one.as_dict() for one in ANSWERS])
+    figures = AnswerFigures.of([one.as_dict() for one in ANSWERS])
     assert figures.plain_seconds == pytest.approx(1.25)
     assert figures.compared_seconds == pytest.approx(1.0)
     assert figures.estimated_speedup == pytest.approx(1.25)
@@ -54,7 +54,7 @@ def test_time_saved_counts_only_answers_that_know_plain_time() -> None:
 
 def test_an_answer_without_drafts_lost_nothing_whatever_was_estimated() -> None:
     kept = answer([("", 0, 0)], plain=0.25).as_dict() | {"plain_seconds": 0.25}  # an older version's estimate
-    figures = Figures.of([kept, kept])
+    figures = AnswerFigures.of([kept, kept])
     assert (figures.saved_seconds, figures.plain_answers) == (0.0, 2)
     page = stats_page(figures, [], 80).plain
     assert "plain decoding: nothing was drafted" in page
@@ -75,26 +75,26 @@ def test_an_answer_without_drafts_lost_nothing_whatever_was_estimated() -> None:
     ],
 )
 def test_old_or_strange_stats_do_no_harm(stats: dict[str, object]) -> None:
-    figures = Figures.of([stats])
+    figures = AnswerFigures.of([stats])
     assert figures.answers in (0, 1)
     assert stats_page(figures, [], 80).plain
 
 
-def guessed(*accepted: bool) -> Pass:
-    guesses = tuple(Guess("a", depth - 2, depth, good) for depth, good in enumerate(accepted, 1))
-    return Pass("draft", guesses, (Emitted("b", "", 0),), 1 + len(guesses), 0.01)
+def guessed(*accepted: bool) -> AnswerPass:
+    guesses = tuple(DraftGuess("a", depth - 2, depth, good) for depth, good in enumerate(accepted, 1))
+    return AnswerPass("draft", guesses, (Emitted("b", "", 0),), 1 + len(guesses), 0.01)
 
 
 def test_acceptance_by_position_is_of_the_guesses_made_there() -> None:
     found = positions([guessed(True, True), guessed(True, False), guessed(False), guessed()])
-    assert [(one.depth, one.drafted, one.accepted) for one in found] == [(1, 3, 2), (2, 2, 1)]
-    assert found[1].rate == 0.5
+    assert found == [(1, 3, 2), (2, 2, 1)]
+    assert " 50%  1 of 2" in stats_page(AnswerFigures.of([one.as_dict() for one in ANSWERS]), found, 80).plain
 
 
 def test_only_passes_whose_plain_time_is_known_are_compared() -> None:
     one = answer([("draft", 4, 3)])
     one.compare(0.4, 4, 0.2)
-    figures = Figures.of([one.as_dict()])
+    figures = AnswerFigures.of([one.as_dict()])
     assert figures.plain_seconds == pytest.approx(0.4)
     assert figures.compared_seconds == pytest.approx(0.2)
     assert figures.decode_seconds == pytest.approx(0.5)
@@ -103,7 +103,7 @@ def test_only_passes_whose_plain_time_is_known_are_compared() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_page_says_it_all_and_fits(width: int) -> None:
-    figures = Figures.of([one.as_dict() for one in ANSWERS])
+    figures = AnswerFigures.of([one.as_dict() for one in ANSWERS])
     found = positions([guessed(True, True), guessed(True, False)])
     for known in ([], found):
         page = stats_page(figures, known, width).plain
@@ -115,12 +115,12 @@ def test_the_page_says_it_all_and_fits(width: int) -> None:
 
 
 def test_a_loss_is_called_one() -> None:
-    figures = Figures.of([answer([("draft", 4, 0)], plain=0.25).as_dict()])
+    figures = AnswerFigures.of([answer([("draft", 4, 0)], plain=0.25).as_dict()])
     assert "250 ms lost" in stats_page(figures, [], 80).plain
 
 
 def test_no_answers_no_bars() -> None:
-    assert stats_page(Figures(), [], 80).plain == "No answer yet: there is nothing to count."
+    assert stats_page(AnswerFigures(), [], 80).plain == "No answer yet: there is nothing to count."
 
 
 def test_plots() -> None:

@@ -11,8 +11,7 @@ from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.engine import Engine
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.bubble import MARKDOWN
-from localspec.tui.widgets.transcript import Welcome
+from localspec.tui.widgets.transcript import MARKDOWN, Welcome
 from tests.tui.conftest import MakeApp, answered, asking, front, until
 
 pytestmark = pytest.mark.asyncio

@@ -9,7 +9,7 @@ import pytest
 from localspec.errors import UsageError
 from localspec.tui.talk import files
 from localspec.tui.talk.files import Ignored, attached_below
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.tui.conftest import MakeApp, answered, front, until
 
 
@@ -105,7 +105,7 @@ async def test_a_folder_is_attached_after_a_question_with_its_tokens(make_app: M
         await until(pilot, lambda: app.session.facts is not None)
         front(app).composer.put("What is in @src/ ?")
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         question = str(app.screen.query_one(".question").content)  # type: ignore[attr-defined]
         assert question.startswith("Attach the 2 text files of src/: ")
         assert "tokens" in question
@@ -113,14 +113,14 @@ async def test_a_folder_is_attached_after_a_question_with_its_tokens(make_app: M
         await until(pilot, lambda: front(app).composer.text == "What is in @src/ ?")
         assert front(app).path == []
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("enter")
         await until(pilot, lambda: len(front(app).path) == 2)
         await answered(pilot)
         assert [one.name for one in front(app).path[0].attachments] == ["src/one.txt", "src/two.txt"]
         front(app).composer.put("And @src again")
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("down", "enter")
         await until(pilot, lambda: len(front(app).path) == 4)
         await answered(pilot)

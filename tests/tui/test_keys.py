@@ -17,10 +17,10 @@ from textual.widgets import Static
 from localspec.models.installed.store import Store
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PathInput, PullScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.composer import Composer, Prompt
-from localspec.tui.widgets.dialogs import Choice, Line
+from localspec.tui.widgets.composer import Composer, WrittenPrompt
+from localspec.tui.widgets.dialogs import ChoiceDialog, Line
 from localspec.tui.widgets.registry import SCREENS, VIEWS, known, load
+from localspec.tui.widgets.transcript import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.scenes import no_hub
 
@@ -118,7 +118,14 @@ def screens(app: ChatApp, folder: Path) -> list[Screen[Any]]:
     pull: Any = PullScreen(lambda: no_hub(folder), store)
     pull._plan = object()  # its keys are for plans
     pages = [load(row.home)(app.chat_screen) for row in SCREENS]
-    return [*pages, pull, ImportScreen(store), FindModelScreen(lambda: no_hub(folder)), Line("?"), Choice("?", [])]
+    return [
+        *pages,
+        pull,
+        ImportScreen(store),
+        FindModelScreen(lambda: no_hub(folder)),
+        Line("?"),
+        ChoiceDialog("?", []),
+    ]
 
 
 async def test_every_key_reaches_its_action(make_app: MakeApp, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +149,7 @@ async def test_every_key_reaches_its_action(make_app: MakeApp, folders: Path, mo
         front(app).composer.focus()
         await heard.press_all(pilot, front(app).query_one(Composer), names)
         queue = front(app).queue
-        queue.add(Prompt("Wait"))
+        queue.add(WrittenPrompt("Wait"))
         queue.focus()
         await pilot.pause()
         await heard.press_all(pilot, queue, names)

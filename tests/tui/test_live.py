@@ -6,8 +6,7 @@ import pytest
 
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import AnswerPart, Prefilled
-from localspec.tui.text.plots import bar
-from localspec.tui.widgets.meter import Live, ReadingSpeed
+from localspec.tui.widgets.meter import Live, ReadingSpeed, bar
 
 
 class Clock:

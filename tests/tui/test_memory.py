@@ -13,7 +13,7 @@ from textual._styles_cache import StylesCache
 from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.answer_text import AnswerText
-from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets.transcript import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 from tests.tui.test_answer_text import LONG

@@ -10,7 +10,9 @@ import pytest
 from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.tui.widgets.meter import Now, meter_line
+from localspec.remote.answerer import AnswerPart
+from localspec.tui.widgets.meter import Live, ReadingSpeed, meter_line
+from tests.tui.replayer import ReplayAnswer
 
 
 def stats() -> RequestStats:
@@ -86,11 +88,15 @@ def test_inexact_passes_are_never_silent() -> None:
 
 
 def test_now_is_the_most_usual_of_the_last_passes() -> None:
-    now = Now()
-    assert now.usual is None
+    live = Live()
+    assert live.usual is None
     draft = PassRecord("draft", (1, 2), (-1, 0), (0,), 3, 3, 0.01)
     plain = PassRecord("", (), (), (), 3, 1, 0.01)
-    now.add([plain] * 20 + [draft] * 5)
-    assert now.usual == ("", 1)
-    now.add([draft] * 5)
-    assert now.usual == ("draft", 3)
+
+    def hear(*records: PassRecord) -> None:
+        live.hear(AnswerPart(ReplayAnswer(0), "", records=records), ReadingSpeed())
+
+    hear(*[plain] * 20, *[draft] * 5)
+    assert live.usual == ("", 1)
+    hear(*[draft] * 5)
+    assert live.usual == ("draft", 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -19,12 +18,12 @@ from localspec.models.installed.adopt import find_kept
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import offered
-from localspec.tui.screens.models import Item, ModelsScreen, cells, detail, judged, shelf, speeds_of, timed
+from localspec.tui.screens.models import ModelItem, ModelsScreen, cells, detail, judged, shelf, speeds_of, timed
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PathInput, PullScreen, dropped
 from localspec.tui.screens.settings import Tick
-from localspec.tui.screens.stats import Figures
+from localspec.tui.screens.stats import AnswerFigures
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.fake_gpus import CARD, SLOW, list_gpus
 from tests.hub import published
 from tests.hub.conftest import PAIR, _server, client, draft_bytes, local_hub, quick, store, target_bytes
@@ -119,7 +118,7 @@ async def test_a_pull_is_planned_loaded_and_used(make_app: MakeApp, client: Hub,
         assert "fit" in plan
         assert not store.entries()
         await pilot.press("y")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         assert {entry.name for entry in store.entries()} == {f"{PAIR[0]}:Q8_0", f"{PAIR[1]}:Q8_0"}
         drafts = [f"{PAIR[1]}:Q8_0"]  # read while it is asked: the answer closes the list
         await until(pilot, lambda: [one.draft for one in screen.items if one.name == f"{PAIR[0]}:Q8_0"] == drafts)
@@ -258,11 +257,11 @@ async def test_a_file_is_imported_used_and_removed(
         await pilot.pause()
         assert "mine" in text(screen, "#detail")
         await pilot.press("d")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         await pilot.press("x")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("down", "enter")
         await until(pilot, lambda: not any(item.name == "mine" for item in screen.items))
         assert not store.entries()
@@ -276,13 +275,13 @@ async def test_another_draft_model_can_be_chosen(make_app: MakeApp, client: Hub,
         loads = Loads(app)
         await opened(app, pilot, client, store)
         await pilot.press("d")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("enter")
         await until(pilot, lambda: bool(loads.asked))
         assert loads.asked == [("tiny", "tiny-draft")]
         await opened(app, pilot, client, store)
         await pilot.press("d")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("end", "enter")
         await until(pilot, lambda: len(loads.asked) == 2)
         target, draft = loads.asked[1]
@@ -311,9 +310,8 @@ async def test_a_list_that_comes_while_the_screen_closes_is_left(
     app = make_app()
     async with app.run_test(size=(100, 40)) as pilot:
         screen = await opened(app, pilot, client, store)
-        worker = screen.run_worker(asyncio.sleep(0))
         await screen.query_one(gone).remove()
-        screen._take(screen.items, worker)
+        screen._show(screen.items)
 
 
 async def test_pairs_with_heads_are_listed(store: Store) -> None:
@@ -347,25 +345,25 @@ async def test_speed_is_that_of_the_last_answers(archive: Archive, store: Store)
 
 
 async def test_answers_without_drafts_are_plain_whatever_was_estimated() -> None:
-    speeds = defaultdict[str, Figures](Figures)
+    speeds = defaultdict[str, AnswerFigures](AnswerFigures)
     kept = {"generated_tokens": 100, "drafted": 0, "verify_seconds": 2.0, "plain_seconds": 1.0, "compared_seconds": 2.0}
     speeds["own"].add(kept)
-    item = timed(Item("own", "", "here", 1), speeds)
+    item = timed(ModelItem("own", "", "here", 1), speeds)
     assert cells(item, False)[-1].plain == "50 tok/s plain"
     assert "50.0 tok/s, plain decoding." in detail(item).plain
     speeds["own"].add(kept | {"drafted": 5, "plain_seconds": 4.0})
-    assert cells(timed(Item("own", "", "here", 1), speeds), False)[-1].plain == "50 tok/s 1.5x"
+    assert cells(timed(ModelItem("own", "", "here", 1), speeds), False)[-1].plain == "50 tok/s 1.5x"
 
 
 async def test_speed_is_found_under_every_name_answers_are_signed_with() -> None:
-    speeds = defaultdict[str, Figures](Figures)
+    speeds = defaultdict[str, AnswerFigures](AnswerFigures)
     speeds["tiny-GGUF"].add({"generated_tokens": 50, "verify_seconds": 0.5})
     speeds["bundled pair"].add({"generated_tokens": 30, "verify_seconds": 0.1})
     speeds["nothing"].add({"generated_tokens": 0})
-    pulled = Item("us/tiny-GGUF:Q8_0", "", "here", 1)
+    pulled = ModelItem("us/tiny-GGUF:Q8_0", "", "here", 1)
     assert timed(pulled, speeds).rate == 100.0
-    assert timed(Item("tiny", "tiny-draft", "here", 1), speeds).rate == 300.0
-    assert timed(Item("other", "", "hub", 1), speeds).rate == 0.0
+    assert timed(ModelItem("tiny", "tiny-draft", "here", 1), speeds).rate == 300.0
+    assert timed(ModelItem("other", "", "hub", 1), speeds).rate == 0.0
 
 
 async def test_a_model_is_searched_on_the_hub_and_planned(make_app: MakeApp, client: Hub, store: Store) -> None:
@@ -382,7 +380,7 @@ async def test_a_model_is_searched_on_the_hub_and_planned(make_app: MakeApp, cli
         await until(pilot, lambda: "Nothing was found" in text(find, "#note"))
         find.query_one("#words", Input).value = "gpt-oss 120b"
         await pilot.press("enter")
-        await until(pilot, lambda: find._names == ["gpt-oss-120b"])
+        await until(pilot, lambda: [one.name for one in find._found.items] == ["gpt-oss-120b"])
         assert "of the list: ggml-org" in str(find.query_one("#found").get_option_at_index(0).prompt)
         find.query_one("#words", Input).value = "US/tiny gguf"
         await pilot.press("enter")
@@ -410,7 +408,7 @@ async def test_the_catalogue_is_searched_without_a_hub_and_its_silence_is_said(
         await pilot.press("enter")
         await until(pilot, lambda: find.query_one("#note").has_class("bad"))
         assert "no search offline" in text(find, "#note")
-        assert find._names == ["tiny"]
+        assert [one.name for one in find._found.items] == ["tiny"]
         assert isinstance(app.focused, Input)
         await pilot.press("down")
         assert isinstance(app.focused, OptionList)

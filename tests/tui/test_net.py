@@ -21,7 +21,7 @@ from textual.widgets import Input
 
 from localspec.tui.shell.app import ChatApp, log_file, write
 from localspec.tui.talk import files
-from localspec.tui.widgets.dialogs import Errands
+from localspec.tui.widgets.dialogs import errand
 from tests.tui.conftest import MakeApp, front, say, until
 
 
@@ -67,7 +67,7 @@ async def _mount(app: ChatApp) -> None:
 WAYS: dict[str, Callable[[ChatApp], object]] = {
     "a worker": lambda app: app.run_worker(_raise_later()),
     "a thread": lambda app: app.run_worker(_raise, thread=True),
-    "an errand": lambda app: Errands(front(app)).begin(_raise),
+    "an errand": lambda app: front(app).run_worker(errand(_raise)),
     "a timer": lambda app: app.set_timer(0.001, _raise),
     "a timer of a widget": lambda app: front(app).composer.set_timer(0.001, _raise),
     "what comes after a refresh": lambda app: app.call_after_refresh(_raise),

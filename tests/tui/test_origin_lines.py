@@ -10,11 +10,11 @@ from localspec.methods import TABLE
 from localspec.tui.text.origin_lines import (
     OWN,
     REJECTED,
+    AnswerPass,
+    DraftGuess,
     Emitted,
-    Guess,
     Line,
     OriginLines,
-    Pass,
     kind_of,
     ordered,
     sign,
@@ -23,12 +23,12 @@ from localspec.tui.text.origin_lines import (
 )
 
 
-def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> Pass:
-    guesses = tuple(Guess(text, -1, depth, False) for depth, text in enumerate(rejected, 1))
-    return Pass(drafter, guesses, tuple(Emitted(*one) for one in emitted), 1 + len(rejected), 0.01)
+def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> AnswerPass:
+    guesses = tuple(DraftGuess(text, -1, depth, False) for depth, text in enumerate(rejected, 1))
+    return AnswerPass(drafter, guesses, tuple(Emitted(*one) for one in emitted), 1 + len(rejected), 0.01)
 
 
-def shown(passes: list[Pass], width: int, ghosts: bool = False, line_ends: bool = False) -> list[str]:
+def shown(passes: list[AnswerPass], width: int, ghosts: bool = False, line_ends: bool = False) -> list[str]:
     lines = OriginLines(width, ghosts=ghosts, line_ends=line_ends)
     lines.add(passes)
     return ["".join(cell.text for cell in line) for line in lines.lines]
@@ -100,7 +100,7 @@ def test_no_visible_character_is_lost(pieces: list[tuple[str, str]], width: int)
     assert drawn.replace(" ", "") == everything.replace(" ", "")
 
 
-def lines_of(passes: list[Pass], width: int) -> list[Line]:
+def lines_of(passes: list[AnswerPass], width: int) -> list[Line]:
     lines = OriginLines(width)
     lines.add(passes)
     return lines.lines

@@ -13,8 +13,8 @@ from localspec.models.installed.adopt import adopt
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.hints import own_model
+from localspec.tui.widgets.composer import own_model
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
@@ -115,10 +115,10 @@ async def test_a_chat_that_does_not_fit_can_go_to_its_own_model(
         await until(pilot, lambda: "mine" in line(app))
         front(app).composer.put("many words " * 40)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         first = app.screen
         await pilot.press("end", "enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice) and app.screen is not first)
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog) and app.screen is not first)
         assert loaded == ["mine"], "what is loaded here is as small, so that it is asked again"
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, Choice))
+        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))

@@ -12,8 +12,7 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.tui.screens.settings import check_engine
-from localspec.tui.talk.conversation import checked
-from localspec.tui.talk.session import Preferences
+from localspec.tui.talk.session import Preferences, checked
 
 RECORDED = Path(__file__).parents[1] / "data" / "saved-0.1" / "settings.json"
 

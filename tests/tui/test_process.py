@@ -143,7 +143,7 @@ async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, fold
         assert "last process" not in found
         strike(local, signal.SIGKILL)
         await until(pilot, lambda: local.child is not None and local.child.last_words)
-        screen.findings = []
+        screen._show([])
         screen.action_again()
         await until(pilot, lambda: screen.findings)
         found = {finding.name: finding.value for finding in screen.findings}

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from localspec.tui.screens.race import Lane, likeness, summary
 from localspec.tui.screens.stats import headline, so_far, timeline, timing, verdict
-from localspec.tui.text.origin_lines import Emitted, Guess, Pass
+from localspec.tui.text.origin_lines import AnswerPass, DraftGuess, Emitted
 
 
-def brought(count: int, seconds: float) -> Pass:
-    return Pass("", (), tuple(Emitted("a", "", 0) for _ in range(count)), 1, seconds)
+def brought(count: int, seconds: float) -> AnswerPass:
+    return AnswerPass("", (), tuple(Emitted("a", "", 0) for _ in range(count)), 1, seconds)
 
 
 def test_a_clock_adds_up_what_passes_took() -> None:
@@ -53,13 +53,13 @@ def test_races_are_summed_up_by_their_median() -> None:
     assert "2.50x" in summary([2.0, 3.0])
 
 
-def drafted(*texts: tuple[str, int, bool], own: str = " end") -> Pass:
+def drafted(*texts: tuple[str, int, bool], own: str = " end") -> AnswerPass:
     """(text, parent, accepted) of each guess."""
-    guesses: list[Guess] = []
+    guesses: list[DraftGuess] = []
     for text, parent, accepted in texts:
-        guesses.append(Guess(text, parent, 1 if parent < 0 else guesses[parent].depth + 1, accepted))
+        guesses.append(DraftGuess(text, parent, 1 if parent < 0 else guesses[parent].depth + 1, accepted))
     emitted = [Emitted(guess.text, "draft", guess.depth) for guess in guesses if guess.accepted]
-    return Pass("draft", tuple(guesses), (*emitted, Emitted(own, "", 0)), 1 + len(guesses), 0.004)
+    return AnswerPass("draft", tuple(guesses), (*emitted, Emitted(own, "", 0)), 1 + len(guesses), 0.004)
 
 
 CHAIN = drafted((" a", -1, True), (" b", 0, False), (" c", 1, False), own=" B")

@@ -11,7 +11,7 @@ from localspec.errors import UsageError
 from localspec.remote.asking import ServedAnswerer
 from localspec.tui.screens.models import ModelsScreen
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.endpoint import Endpoint, served
 
@@ -137,7 +137,7 @@ async def test_a_model_is_chosen_from_the_list_and_kept(
         await say(pilot, "Hi")
         front(app).composer.put("/model")
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         listed = app.screen.query_one(OptionList)
         assert listed.option_count == 2
         assert [str(option.prompt).split("\n") for option in listed.options] == [

@@ -15,9 +15,9 @@ from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.settings import ParametersScreen, SettingsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences
-from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.dialogs import Choice, Line
+from localspec.tui.widgets.dialogs import ChoiceDialog, Line
 from localspec.tui.widgets.registry import commands, read_keys
+from localspec.tui.widgets.transcript import Bubble
 from tests.tui.conftest import MakeApp, front, say, until
 
 pytestmark = pytest.mark.asyncio
@@ -145,13 +145,13 @@ async def test_a_preset_fills_the_form_and_can_be_deleted(make_app: MakeApp) -> 
         await pilot.press("f3")
         screen = await opened(pilot, ParametersScreen)
         await pilot.press("ctrl+y")
-        await opened(pilot, Choice)
+        await opened(pilot, ChoiceDialog)
         await pilot.press("enter")
         await opened(pilot, ParametersScreen)
         assert screen.query_one("#chat-top_k", Input).value == "5"
         assert screen.query_one("#system", TextArea).text == "Be calm."
         await pilot.press("ctrl+d")
-        await opened(pilot, Choice)
+        await opened(pilot, ChoiceDialog)
         await pilot.press("enter")
         await until(pilot, lambda: not app.session.archive.presets())
 

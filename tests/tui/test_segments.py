@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localspec.tui.text.typesetting import code_blocks
 from localspec.tui.widgets import answer_text
-from localspec.tui.widgets.answer_text import HARD, SOFT, Segment, cut
+from localspec.tui.widgets.answer_text import HARD, SOFT, AnswerSegment, cut
 
 PARAGRAPH = "word " * 60
 LINES = st.sampled_from(
@@ -86,7 +86,7 @@ def test_a_code_block_that_streams_is_cut_where_the_whole_one_is(size: int) -> N
     assert streamed(text, size) == segments(text)
 
 
-def numbers(found: list[Segment]) -> list[int]:
+def numbers(found: list[AnswerSegment]) -> list[int]:
     """Of the blocks of code, as they are drawn."""
     return [segment.number + place for segment in found for place in range(segment.blocks)]
 

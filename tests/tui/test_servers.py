@@ -14,7 +14,7 @@ from localspec.remote.asking import ServedAnswerer
 from localspec.runner.answering import ChildAnswerer
 from localspec.runtime.pool import Pool
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets.dialogs import Choice
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.remote.odd import Odd, serving
 from tests.server.live import COPIED, COPY, running
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -50,7 +50,7 @@ def rows(app: ChatApp) -> list[list[str]]:
 
 
 async def asked(pilot: Pilot[int]) -> None:
-    await until(pilot, lambda: isinstance(pilot.app.screen, Choice))
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog))
 
 
 def said(app: ChatApp, text: str) -> bool:
@@ -66,7 +66,7 @@ async def test_a_server_is_chosen_and_asked_only_after_a_yes(make_app: MakeApp, 
         await asked(pilot)
         assert rows(app) == [[f"{endpoint.url} · Somebody's port", "sm␛all, large"]]
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choice) and len(rows(app)) == 2)
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog) and len(rows(app)) == 2)
         await pilot.press("down", "enter")
         await until(pilot, lambda: app.session.facts is not None and app.session.facts.name == "large")
         assert front(app).chat.model == "large"
@@ -80,7 +80,7 @@ async def test_a_server_is_chosen_and_asked_only_after_a_yes(make_app: MakeApp, 
         await pilot.press("ctrl+r")
         await asked(pilot)
         await pilot.press("escape")  # no
-        await until(pilot, lambda: not isinstance(app.screen, Choice))
+        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
         assert endpoint.requests == []
 
         await pilot.press("ctrl+r")
@@ -179,7 +179,7 @@ async def test_the_real_endpoint_answers_once_agreed(make_app: MakeApp, monkeypa
             await asked(pilot)
             assert rows(app)[0][1].startswith(server.service.pool.default)
             await pilot.press("enter")
-            await until(pilot, lambda: isinstance(app.screen, Choice) and len(rows(app)) > 1)
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog) and len(rows(app)) > 1)
             await pilot.press("enter")
             await until(pilot, lambda: app.session.facts is not None and app.session.facts.remote)
             await write(pilot, COPY)

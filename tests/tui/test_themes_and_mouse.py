@@ -10,8 +10,8 @@ from textual.widgets._collapsible import CollapsibleTitle
 from textual.widgets._tabbed_content import ContentTab
 
 from localspec.tui.widgets.answer_text import AnswerText
-from localspec.tui.widgets.bubble import Figures
 from localspec.tui.widgets.origin_view import OriginView
+from localspec.tui.widgets.transcript import FigureLine
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.recorder import MARIA
 from tests.tui.scenes import MARKDOWN
@@ -62,11 +62,11 @@ async def test_a_click_on_the_figures_shows_where_tokens_came_from(make_app: Mak
     app = make_app()
     async with app.run_test() as pilot:
         await say(pilot, MARIA)
-        await pilot.click(app.screen.query_one(Figures))
+        await pilot.click(app.screen.query_one(FigureLine))
         await until(pilot, lambda: app.screen.query_one(OriginView).passes)
         for _ in range(3):
-            await until(pilot, lambda: app.screen.query_one(Figures).region.height)
-            await pilot.click(app.screen.query_one(Figures))
+            await until(pilot, lambda: app.screen.query_one(FigureLine).region.height)
+            await pilot.click(app.screen.query_one(FigureLine))
             await pilot.pause()
         await until(pilot, lambda: app.screen.query(AnswerText))
 

@@ -8,8 +8,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import StoredMessage
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences
-from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.transcript import Transcript
+from localspec.tui.widgets.transcript import Bubble, Transcript
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.test_answer_text import LONG
 

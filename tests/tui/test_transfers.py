@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from localspec.tui.screens.pull import Transfers
-from localspec.tui.text.plots import amount
+from localspec.tui.widgets.meter import amount
 
 
 def test_files_and_all_together() -> None:

@@ -8,8 +8,8 @@ import pytest
 from textual import events
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.widgets import bubble
-from localspec.tui.widgets.bubble import Bubble
+from localspec.tui.widgets import transcript
+from localspec.tui.widgets.transcript import Bubble
 from tests.tui.conftest import MakeApp, answered, front, say, until
 
 pytestmark = pytest.mark.asyncio
@@ -140,7 +140,7 @@ async def test_the_focus_walks_over_messages_and_back_to_the_input(make_app: Mak
 
 
 async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubble, "_WORD_SECONDS", 60.0)  # as long as a busy machine may take between two keys
+    monkeypatch.setattr(transcript, "_WORD_SECONDS", 60.0)  # as long as a busy machine may take between two keys
     app = make_app("a")
     async with app.run_test() as pilot:
         await say(pilot, "one")
@@ -155,7 +155,7 @@ async def test_words_typed_on_a_message_go_to_the_input(make_app: MakeApp, monke
 
 
 async def test_enter_and_words_in_one_burst_are_not_sent(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubble, "_WORD_SECONDS", 60.0)
+    monkeypatch.setattr(transcript, "_WORD_SECONDS", 60.0)
     app = make_app("a")
     async with app.run_test() as pilot:
         await say(pilot, "one")

@@ -10,7 +10,7 @@ from textual.color import Color
 from textual.style import Style
 
 from localspec.tui.shell.app import ChatApp
-from localspec.tui.text.typesetting import LEAST, Look, Typesetter
+from localspec.tui.text.typesetting import LEAST, TextStyles, Typesetter
 from tests.tui.conftest import MakeApp, say
 from tests.tui.scenes import MARKDOWN
 
@@ -54,10 +54,10 @@ def letters(text: str) -> list[str]:
 
 
 async def set_lines(make_app: MakeApp, text: str, widths: tuple[int, ...]) -> dict[int, list[str]]:
-    """Its lines at several widths; a `Look` needs an app."""
+    """Its lines at several widths; a `TextStyles` needs an app."""
     app: ChatApp = make_app("unused")
     async with app.run_test():
-        setter = Typesetter(Look(Style(background=Color(0, 0, 0), foreground=Color(255, 255, 255))))
+        setter = Typesetter(TextStyles(Style(background=Color(0, 0, 0), foreground=Color(255, 255, 255))))
         return {width: ["".join(part.text for part in line) for line in setter.lines(text, width)] for width in widths}
 
 

@@ -10,9 +10,8 @@ from textual.widgets import OptionList
 from localspec.chat.archive.archive import Archive
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences, Session
-from localspec.tui.widgets.chat_tabs import OpenTabs
-from localspec.tui.widgets.dialogs import Choice
-from localspec.tui.widgets.hints import Unsaved
+from localspec.tui.widgets.chat_tabs import OpenTabs, Unsaved
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.chat.test_arrears import no_room
 from tests.tui.conftest import MakeApp, front, say, until
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
@@ -38,12 +37,12 @@ async def test_a_full_disk_is_said_in_a_line_that_stays_and_quitting_asks(make_a
             await until(pilot, lambda: line.display and "cannot be written" in str(line.content))
             assert len(front(app).path[-1].content) > 100_000, "the chat goes on"
             await pilot.press("ctrl+q")
-            await until(pilot, lambda: isinstance(app.screen, Choice))
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
             await pilot.press("ctrl+q", "enter")
             await until(pilot, lambda: app.screen is app.chat_screen)
             assert line.display
             await pilot.press("ctrl+q")
-            await until(pilot, lambda: isinstance(app.screen, Choice) and app.screen.query(OptionList))
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog) and app.screen.query(OptionList))
             await pilot.press("down", "enter")
             await until(pilot, lambda: app._exit)
 
@@ -51,7 +50,7 @@ async def test_a_full_disk_is_said_in_a_line_that_stays_and_quitting_asks(make_a
 async def test_quitting_saves_and_does_not_ask_if_there_is_room_by_then(
     make_app: MakeApp, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.tui.widgets.hints._TRY_SECONDS", 1e6)
+    monkeypatch.setattr("localspec.tui.widgets.chat_tabs._TRY_SECONDS", 1e6)
     app = make_app(LONG)
     async with app.run_test(size=(100, 30)) as pilot:
         with no_room(100_000):
@@ -73,7 +72,7 @@ async def test_quitting_does_not_ask_while_chats_last(make_app: MakeApp) -> None
 async def test_all_is_saved_once_there_is_room(
     folders: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.tui.widgets.hints._TRY_SECONDS", 0.1)
+    monkeypatch.setattr("localspec.tui.widgets.chat_tabs._TRY_SECONDS", 0.1)
     ballast, file = small_disk / "ballast", small_disk / "chats.sqlite3"
     with Archive.open(file) as archive:
         app = ChatApp(Session(answerer(LONG), archive, Preferences()))

@@ -6,18 +6,19 @@ import httpx
 import pytest
 from textual.widgets import Static
 
+from localspec.config import EngineSettings
 from localspec.errors import reason
+from localspec.settings import settings_of
 from localspec.tui.screens.settings import (
     Form,
     ParametersScreen,
     Pick,
     SettingsScreen,
     Tick,
-    loading,
     looks,
     parameters,
 )
-from localspec.tui.talk.conversation import Fit
+from localspec.tui.talk.session import Fit
 from localspec.tui.widgets.transcript import Welcome
 from tests.tui.conftest import MakeApp, front, say, until
 
@@ -102,7 +103,7 @@ async def test_f2_takes_two_widgets_a_setting(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen) and app.screen.query("#load-threads"))
         forms = app.screen.query(Form)
-        rows = len(looks()) + len(parameters()) + len(loading())
+        rows = len(looks()) + len(parameters()) + len(settings_of(EngineSettings))
         assert sum(len(form.query("*")) for form in forms) == 2 * rows
 
 

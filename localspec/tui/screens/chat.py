@@ -18,19 +18,15 @@ from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.plain_text import counted_lines, one_line, plain_text
 from localspec.models.installed import installed
 from localspec.remote.answerer import AnswerEnded, Answerer, AnswerPart, Prefilled
-from localspec.tui.screens import compacting
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.text.typesetting import code_blocks, code_head
-from localspec.tui.widgets.bubble import MARKDOWN, Bubble
-from localspec.tui.widgets.chat_tabs import ChatTabs, chats_at_start
+from localspec.tui.widgets.chat_tabs import ChatTabs, Unsaved, chats_at_start
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.dialogs import Choice, errors_said, say
-from localspec.tui.widgets.hints import Unsaved
+from localspec.tui.widgets.dialogs import ChoiceDialog, copy, edited, errors_said, say
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane, tab_label
-from localspec.tui.widgets.programs import copy, edited
 from localspec.tui.widgets.registry import CLOSE, COMMANDS, SCREENS, VIEWS, bind, commands, load
-from localspec.tui.widgets.transcript import Welcome
+from localspec.tui.widgets.transcript import MARKDOWN, Bubble, Welcome
 
 _STATUS_SECONDS = 0.5  # between two renewals of the line at the bottom, so that what is waited for moves
 _NOTES_LINES = 5  # the least that notes in the corner have: enough for one
@@ -49,7 +45,7 @@ class ChatScreen(Screen[None]):
         bind("chat.again", "ctrl+r", "regenerate", "Again", "Answer the last message once more", priority=True),
         bind("chat.edit", "ctrl+g", "edit", "Edit", "Edit your last message and send it again", priority=True),
         bind("chat.copy", "ctrl+l", "copy", "Copy", "Copy the last answer", priority=True),
-        bind("chat.find", "ctrl+f", "find", "Find", "Search all chats", show=True, priority=True),
+        bind("chat.find", "ctrl+f", "app.open('history')", "Find", "Search all chats", show=True, priority=True),
         bind("chat.next", "ctrl+pagedown", "tab(1)", "Next tab", "The chat in the next tab", priority=True),
         bind("chat.previous", "ctrl+pageup", "tab(-1)", "Tab before", "The chat in the tab before", priority=True),
         bind("chat.close", "ctrl+f4", "close_tab", "Close", "Close this tab; the chat is kept", priority=True),
@@ -113,7 +109,7 @@ class ChatScreen(Screen[None]):
         """Puts the open chats away, and begins with private ones; or drops those, and opens the others again."""
         for pane in self.panes:
             pane.leave()
-        self._tabs.unsettle()
+        self._tabs.settled = False
         for pane in self.panes:
             await self._tabs.drop(pane)
         self.session.set_private(private)
@@ -123,11 +119,9 @@ class ChatScreen(Screen[None]):
         for welcome in self.query(Welcome):
             welcome.show()  # what another screen has said since holds here, too
 
-    # ---- tabs
-
     @property
     def panes(self) -> list[ChatPane]:
-        return self._tabs.panes
+        return list(self._tabs.panes)
 
     @property
     def pane(self) -> ChatPane | None:
@@ -162,8 +156,7 @@ class ChatScreen(Screen[None]):
             await self._tabs.add(pane)
         self._tabs.active = str(pane.id)
         if message_id is not None:
-            path = self.session.archive.choose(message_id)
-            await pane.transcript.show(path)
+            await pane.transcript.show(self.session.archive.choose(message_id))
             self.call_after_refresh(pane.transcript.reveal, message_id)
         else:
             pane.composer.focus()
@@ -188,8 +181,6 @@ class ChatScreen(Screen[None]):
             self._offer_own_model()
         self.show_status()
 
-    # ---- status
-
     def show_status(self) -> None:
         session, pane, live = self.session, self.pane, Live()
         note = f"no model: {session.failure}" if session.failure else ""
@@ -204,10 +195,8 @@ class ChatScreen(Screen[None]):
             self._meter.tell(session.facts, session.loading, self.context_use, live, note)
 
     def show_titles(self) -> None:
-        """Renews the titles of the tabs and of the terminal's window."""
-        tabs = self._tabs
         for pane in self.panes:
-            tabs.get_tab(pane).label = tab_label(pane.chat)
+            self._tabs.get_tab(pane).label = tab_label(pane.chat)
         if self.pane is not None:
             self.sub_title = self.pane.chat.title
 
@@ -215,6 +204,11 @@ class ChatScreen(Screen[None]):
         self.show_titles()
         self.show_status()
         self._offer_own_model()
+
+    def _offer_own_model(self) -> None:
+        if (pane := self.pane) is not None and pane.is_mounted:
+            chat = pane.chat
+            pane.own_model.offer(chat.model, self.session.facts, chat.messages > 1)
 
     def learn_anew(self) -> None:
         """A model became ready or failed, or another is being loaded: it reads at another speed, and may be another
@@ -229,12 +223,6 @@ class ChatScreen(Screen[None]):
         self._offer_own_model()
         self.show_status()
 
-    def _offer_own_model(self) -> None:
-        pane = self.pane
-        if pane is not None and pane.is_mounted:
-            chat = pane.chat
-            pane.own_model.offer(chat.model, self.session.facts, chat.messages > 1)
-
     def on_unsaved_saved(self) -> None:
         say(self, "The chats of this session are saved.")
         self._tabs.remember()
@@ -245,18 +233,15 @@ class ChatScreen(Screen[None]):
             self._hear(event.told)
 
     def _hear(self, told: AnswerPart | AnswerEnded | Prefilled) -> None:
-        pane = next((pane for pane in self.panes if pane.live.answer is told.answer), None)
-        if pane is None:
-            return
-        pane.live.hear(told, self._speed)
-        self.show_status()
-        if pane is self.pane:
-            self._meter.draw(now=not isinstance(told, AnswerPart))
+        for pane in self.panes:
+            if pane.live.answer is told.answer:
+                pane.live.hear(told, self._speed)
+                self.show_status()
+                if pane is self.pane:
+                    self._meter.draw(now=not isinstance(told, AnswerPart))
 
     def on_chat_pane_full(self, event: ChatPane.Full) -> None:
-        self.run_worker(compacting.ask(event, self.load, self.open_chat), group="overflow")
-
-    # ---- models
+        self.run_worker(load(COMMANDS)(self).make_room(event), group="overflow")
 
     def use(self, answerer: Answerer, stranger: str = "") -> None:
         """Answers come from another model from now on; the old one is freed first. `stranger`: see `Session`."""
@@ -265,13 +250,13 @@ class ChatScreen(Screen[None]):
             pane.live = Live()  # its figures are the old one's
         self._changing = True
         old = self.session.use(answerer, stranger)
-        self.learn_anew()
-        self._change(old, answerer)
 
-    @work(thread=True, group="models")
-    def _change(self, old: Answerer, new: Answerer) -> None:
-        old.close()  # both may not fit memory at once
-        new.start(Posts(self.app))
+        def change() -> None:
+            old.close()  # both may not fit memory at once
+            answerer.start(Posts(self.app))
+
+        self.learn_anew()
+        self.run_worker(change, thread=True, group="models")
 
     def load(self, target: str | None, draft: str | None = None, **settings: Any) -> bool:
         """Loads models of this machine; says why if that cannot be."""
@@ -280,32 +265,29 @@ class ChatScreen(Screen[None]):
             return True
         return False
 
-    def reload(self) -> None:
-        self.load(*self.session.named)
-
     def choose(self, target: str, draft: str | None = None) -> bool:
         """Loads models of this machine, now and at later starts, and signs the chat in front with the target."""
-        pane = self.pane
-        if not self.load(target, draft):
-            return False
-        if pane is not None:
-            self.session.archive.set_model(pane.chat_id, target)
-        with errors_said(self):
-            installed.choose(target, draft)
-        return True
-
-    # ---- errands
+        pane, loaded = self.pane, self.load(target, draft)
+        if loaded:
+            if pane is not None:
+                self.session.archive.set_model(pane.chat_id, target)
+            with errors_said(self):
+                installed.choose(target, draft)
+        return loaded
 
     @work(group="exchange")
     async def tell(self, errand: Coroutine[Any, Any, str]) -> None:
-        """Says what comes of something that takes a while."""
         with errors_said(self):
             say(self, await errand)
 
-    def forget(self, key: str) -> None:
-        self.run_worker(partial(self.session.forget, key), thread=True)
-
-    # ---- sending
+    async def delete_chat(self, chat: Chat, undo: str) -> None:
+        """Deletes a chat and what is kept of its answers; `undo`: what brings it back, in words."""
+        for pane in self.panes:
+            if pane.chat_id == chat.id:
+                await self.close_chat(pane)  # first: it still keeps its unsent text
+        self.session.archive.delete_chat(chat.id)
+        self.run_worker(partial(self.session.forget, chat.key), thread=True)
+        say(self, f"Deleted {plain_text(chat.title) or 'the chat'}; {undo} brings it back.")
 
     async def on_composer_submitted(self, event: Composer.Submitted) -> None:
         """Sends or queues a message, or does what a slash command says."""
@@ -334,13 +316,11 @@ class ChatScreen(Screen[None]):
 
     def palette(self) -> Iterable[SystemCommand]:
         """The slash commands that need no words after them."""
+        screens = {row.name for row in SCREENS}
         for row in commands():
-            needs_words = row.usage.startswith(("TAG", "FILE", "N"))
-            if not needs_words and not any(screen.name == row.name for screen in SCREENS):
+            if row.name not in screens and not row.usage.startswith(("TAG", "FILE", "N")):
                 call = partial(self.call_later, self.command, row.name, "")
                 yield SystemCommand(f"/{row.name}", row.doc[0].upper() + row.doc[1:], call)
-
-    # ---- keys
 
     @property
     def _marked(self) -> StoredMessage | None:
@@ -371,8 +351,8 @@ class ChatScreen(Screen[None]):
         else:
             say(self, "The model of this chat answers, or it is not here any more.", problem=True)
 
-    def action_compact(self) -> None:
-        compacting.begin(self.front)
+    async def action_compact(self) -> None:
+        await self.command("compact", "")
 
     def action_end_thinking(self) -> None:
         self.front.end_thinking()
@@ -445,17 +425,19 @@ class ChatScreen(Screen[None]):
     @work(exclusive=True, group="code")
     async def action_copy_code(self) -> None:
         """Copies the block of code of the chosen message; asks which one if there are several."""
-        message = self.front.selected
-        blocks = code_blocks(message.content) if message is not None else []
-        if not blocks:
+        message, rows = self.front.selected, list[tuple[str, str, str]]()
+        for number, (language, code) in enumerate(code_blocks(message.content) if message is not None else (), 1):
+            lines = plain_text(code).strip("\n").split("\n")
+            shown = ["│ " + line for line in lines[:_SHOWN_LINES]] + ["│ ..."] * (len(lines) > _SHOWN_LINES)
+            head = f"{code_head(number, one_line(language))} · {counted_lines(code)}"
+            rows.append((code, head, "\n".join(shown)))
+        if not rows:
             say(self, "There is no code block in this message.", problem=True)
             return
-        answer: str | None = "0"
-        if len(blocks) > 1:
-            answers = [(str(place), *_described(place + 1, *block)) for place, block in enumerate(blocks)]
-            answer = await self.app.push_screen_wait(Choice("Which block of code?", answers))
-        if answer is not None:
-            copy(self.app, blocks[int(answer)][1], "Code block")
+        if len(rows) == 1:
+            copy(self.app, rows[0][0], "Code block")
+        elif (chosen := await self.app.push_screen_wait(ChoiceDialog("Which block of code?", rows))) is not None:
+            copy(self.app, chosen, "Code block")
 
     def action_sibling(self, step: int) -> None:
         if (message := self._marked) is not None:
@@ -486,13 +468,11 @@ class ChatScreen(Screen[None]):
         say(self, "Deleted, with what followed it; /undo brings it back.")
 
     async def action_branch(self) -> None:
-        """A new chat that begins with the messages up to the focused one, or with all of them."""
         path = self.front.path
         if not path:
             say(self, "There is nothing to branch from yet.", problem=True)
             return
-        chat = self.session.archive.branch((self._marked or path[-1]).id)
-        await self.open_chat(chat.id)
+        await self.open_chat(self.session.archive.branch((self._marked or path[-1]).id).id)
         say(self, "This is a new chat with the messages so far; the other one is as it was.")
 
     async def action_undo(self) -> None:
@@ -505,21 +485,11 @@ class ChatScreen(Screen[None]):
         await pane.transcript.show(pane.path)
         pane.count()
 
-    def action_find(self) -> None:
-        self.open("history")
-
     async def action_look(self) -> None:
         views = [MARKDOWN, *(row.name for row in VIEWS)]
         self._view = views[(views.index(self._view) + 1) % len(views)]
         for pane in self.panes:
             await pane.transcript.look(self._view)
-
-
-def _described(number: int, language: str, code: str) -> tuple[str, str]:
-    """A block of code in the list of those that can be copied: its number, language and first lines."""
-    lines = plain_text(code).strip("\n").split("\n")
-    head = f"{code_head(number, one_line(language))} · {counted_lines(code)}"
-    return head, "\n".join(["│ " + line for line in lines[:_SHOWN_LINES]] + ["│ ..."] * (len(lines) > _SHOWN_LINES))
 
 
 class Page(Screen[None]):

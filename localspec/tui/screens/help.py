@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Static
 
 from localspec.chat.plain_text import pictured
 from localspec.checks.doctor import Remark
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import Answerer
-from localspec.tui.screens.chat import ChatScreen, Page
-from localspec.tui.widgets.dialogs import say
-from localspec.tui.widgets.programs import copy
+from localspec.tui.screens.chat import Page
+from localspec.tui.widgets.dialogs import ItemList, copy, say
 from localspec.tui.widgets.registry import SCREENS, bind, commands, keys_file, known, load, shown
 
 _AROUND = 6  # columns left and right of the text: the margin and the scroll bar
@@ -48,38 +47,25 @@ class HelpScreen(Page):
 
     def on_resize(self) -> None:
         width = self.size.width - _AROUND
-        text = Content.assemble(*self._keys(width), *_slash(width), *self._names())
-        self.query_one("#help > Static", Static).update(text)
-
-    def _keys(self, width: int) -> list[str | tuple[str, str]]:
-        lines: list[str | tuple[str, str]] = []
-        for group, rows in _grouped():
-            lines.append((f"{_GROUPS.get(group, group.capitalize())}\n", "bold"))
-            lines += [
+        found = known()
+        groups = [*_GROUPS, *sorted({name.partition(".")[0] for name in found} - set(_GROUPS))]
+        named = {group: {name: found[name] for name in found if name.startswith(group + ".")} for group in groups}
+        parts: list[str | tuple[str, str]] = []
+        for group, rows in named.items():
+            parts.append((f"{_GROUPS.get(group, group.capitalize())}\n", "bold"))
+            parts += [
                 _row(f"{shown(self.app, one):<16}", one.tooltip or one.description, width) for one in rows.values()
             ]
-            lines.append("\n")
-        return lines
-
-    def _names(self) -> list[str | tuple[str, str]]:
-        """How to give a binding other keys, and what each is called there."""
-        return [
-            ("Other keys\n", "bold"),
-            f"  {keys_file()} gives a binding other keys, by its name below:\n",
-            '  [keys]\n  "chat.stop" = "escape,ctrl+g"\n\n',
-            *[
-                (f"  {name:<24} {shown(self.app, binding)}\n", "$text-muted")
-                for _, rows in _grouped()
-                for name, binding in rows.items()
-            ],
-        ]
-
-
-def _grouped() -> list[tuple[str, dict[str, Binding]]]:
-    """(first word of their names, {name: binding}) of all keys: the groups above first, each in its declared order."""
-    found = known()
-    groups = [*_GROUPS, *sorted({name.partition(".")[0] for name in found} - set(_GROUPS))]
-    return [(group, {name: found[name] for name in found if name.startswith(group + ".")}) for group in groups]
+            parts.append("\n")
+        parts.append(("Commands\n", "bold"))
+        parts += [_row(f"{'/' + row.name + ' ' + row.usage:<18}", row.doc, width) for row in commands()]
+        parts.append(_row(f"{'@path':<18}", "attach a text file; a long paste becomes an attachment by itself", width))
+        parts += ["\n", ("Other keys\n", "bold")]
+        parts.append(f"  {keys_file()} gives a binding other keys, by its name below:\n")
+        parts.append('  [keys]\n  "chat.stop" = "escape,ctrl+g"\n\n')
+        for rows in named.values():
+            parts += [(f"  {name:<24} {shown(self.app, binding)}\n", "$text-muted") for name, binding in rows.items()]
+        self.query_one("#help > Static", Static).update(Content.assemble(*parts))
 
 
 def _row(name: str, doc: str, width: int) -> str:
@@ -88,14 +74,7 @@ def _row(name: str, doc: str, width: int) -> str:
     return "\n".join(wrap(f"  {name} {doc}", width, subsequent_indent=" " * indent, break_long_words=False)) + "\n"
 
 
-def _slash(width: int) -> list[str | tuple[str, str]]:
-    lines: list[str | tuple[str, str]] = [("Commands\n", "bold")]
-    lines += [_row(f"{'/' + row.name + ' ' + row.usage:<18}", row.doc, width) for row in commands()]
-    attach = _row(f"{'@path':<18}", "attach a text file; a long paste becomes an attachment by itself", width)
-    return [*lines, attach, "\n"]
-
-
-_LAST_WORDS = 3  # lines that are shown of what a process wrote before it died
+_LAST_LINES = 3  # lines that are shown of what a process wrote before it died
 _LAST_ANSWERS = 50
 
 
@@ -112,51 +91,44 @@ class DoctorScreen(Page):
         bind("doctor.again", "r", "again", "Look again", "Examine everything again", show=True),
     ]
 
-    def __init__(self, chats: ChatScreen) -> None:
-        super().__init__(chats)
-        self.findings: list[Remark] = []
-
     def body(self) -> ComposeResult:
         yield Static("", id="verdict", markup=False)
-        yield OptionList(id="findings")
+        yield ItemList[Finding](id="findings")
 
     def on_mount(self) -> None:
         self.query_one("#findings").focus()
         self.action_again()
 
-    def action_again(self) -> None:
+    @work(exclusive=True, group="doctor")
+    async def action_again(self) -> None:
         self.query_one("#verdict", Static).update("Examining ...")
-        pane, use = self.chats.pane, self.chats.context_use
+        pane, use, answerer, findings = self.chats.pane, self.chats.context_use, self.session.answerer, list[Finding]()
         chat = None if pane is None else pane.chat_id
-        self._examine(self.session.answerer, self.session.archive.stats, chat, 0 if use is None else use[0])
 
-    @work(thread=True, exclusive=True, group="doctor")
-    def _examine(self, answerer: Answerer, stats_of: Any, chat: int | None, use: int) -> None:
-        findings: list[Remark] = []
+        def look() -> None:
+            answers = self.session.archive.stats(chat)[-_LAST_ANSWERS:] if chat is not None else []
+            for finding in examine(answerer, answers, 0 if use is None else use[0]):
+                findings.append(finding)
+
         try:
-            for finding in examine(answerer, stats_of(chat)[-_LAST_ANSWERS:] if chat is not None else [], use):
-                findings.append(finding)  # noqa: PERF402 - what came before an error is kept
+            await asyncio.to_thread(look)
         except LocalspecError as error:
-            findings.append(Remark("doctor", f"could not look further: {error.message}", error.hint))
-        self.app.call_from_thread(self._show, ordered(findings))
+            findings.append(Finding("doctor", f"could not look further: {error.message}", error.hint))
+        self._show(ordered(findings))
 
-    def _show(self, findings: list[Remark]) -> None:
-        self.findings = findings
-        options = self.query_one("#findings", OptionList)
-        options.clear_options()
-        options.add_options([Option(content_of(finding), id=str(i)) for i, finding in enumerate(findings)])
-        if findings:
-            options.highlighted = 0
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return self.query_one("#findings", ItemList).items
+
+    def _show(self, findings: list[Finding]) -> None:
+        self.query_one("#findings", ItemList).show(findings, content_of)
         self.query_one("#verdict", Static).update(verdict(findings))
 
     def action_copy(self) -> None:
-        index = self.query_one("#findings", OptionList).highlighted
-        if index is None or index >= len(self.findings):
-            return
-        finding = self.findings[index]
-        if finding.command:
+        finding: Finding | None = self.query_one("#findings", ItemList).item
+        if finding is not None and finding.command:
             copy(self.app, finding.command, "Command")
-        else:
+        elif finding is not None:
             say(self, "There is no command for this one." if finding.advice else "All is well here.")
 
     on_option_list_option_selected = action_copy
@@ -180,8 +152,8 @@ def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_us
     yield from examine_machine_state(sum(path.stat().st_size for path in found.files))
     yield from (Remark(**one) for one in found.parts)
     if found.last_words:
-        words = " | ".join(found.last_words[-_LAST_WORDS:])
-        yield Remark("last process", f"died, and the models were loaded again; it had written: {words}")
+        words = " | ".join(found.last_words[-_LAST_LINES:])
+        yield Finding("last process", f"died, and the models were loaded again; it had written: {words}")
     yield from examine_machine(found.wide)
 
 
@@ -189,13 +161,11 @@ def ordered(findings: Iterable[Remark]) -> list[Remark]:
     return sorted(findings, key=lambda finding: not finding.advice)
 
 
-def verdict(findings: Sequence[Remark]) -> Content:
-    bad = [finding for finding in findings if finding.advice]
+def verdict(findings: Sequence[Finding]) -> Content:
+    bad = [finding.name for finding in findings if finding.advice]
     if not bad:
         return Content(f"✓ {len(findings)} things looked at, nothing to mend.")
-    names = ", ".join(finding.name for finding in bad)
-    things = "thing" if len(bad) == 1 else "things"
-    return Content(pictured(f"! {len(bad)} {things} to look at: {names}"))
+    return Content(pictured(f"! {len(bad)} {'thing' if len(bad) == 1 else 'things'} to look at: {', '.join(bad)}"))
 
 
 def content_of(finding: Remark) -> Content:

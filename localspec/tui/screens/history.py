@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -11,16 +12,14 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input, Static
 
 from localspec.chat.archive.message import Chat, Hit
 from localspec.chat.plain_text import plain_text
-from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.talk import files
-from localspec.tui.widgets.dialogs import Line, errors_said, say
-from localspec.tui.widgets.hints import short
+from localspec.tui.widgets.composer import short
+from localspec.tui.widgets.dialogs import ItemList, Line, errors_said, say
 from localspec.tui.widgets.registry import CLOSE, bind
 
 _MOST_SHOWN = 100
@@ -47,73 +46,63 @@ class HistoryScreen(Page):
 
     def __init__(self, chats: ChatScreen, words: str = "") -> None:
         super().__init__(chats)
-        self._words = words
-        self._entries: list[Chat | Hit] = []
+        self._words, self._entries = words, ItemList[Chat | Hit](id="entries")
 
     def body(self) -> ComposeResult:
         yield Input(self._words, placeholder="Search all chats; #tag lists a tag", id="words")
         with Horizontal():
-            yield OptionList(id="entries")
+            yield self._entries
             yield Static("", id="preview", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#entries").can_focus = False
+        self._entries.can_focus = False
         self.query_one("#words").focus()
         self.look()
 
     @work(exclusive=True, group="look")
     async def look(self) -> None:
-        words = self.query_one("#words", Input).value.strip()
-        archive = self.session.archive
-        try:
+        words, archive = self.query_one("#words", Input).value.strip(), self.session.archive
+        entries: Sequence[Chat | Hit]
+        with errors_said(self):
             if not words or words.startswith("#"):
                 tag = words[1:].strip() or None
-                self._entries = list(await asyncio.to_thread(archive.chats, tag=tag, limit=_MOST_SHOWN))
+                entries = await asyncio.to_thread(archive.chats, tag=tag, limit=_MOST_SHOWN)
             else:
-                self._entries = list(await asyncio.to_thread(archive.search, words, limit=_MOST_SHOWN))
-        except LocalspecError as error:
-            say(self, str(error), problem=True)
+                entries = await asyncio.to_thread(archive.search, words, limit=_MOST_SHOWN)
+            self._entries.show(entries, _line)
+            if not entries:
+                self.query_one("#preview", Static).update("Nothing found." if words else "There are no chats yet.")
+
+    def on_option_list_option_highlighted(self) -> None:
+        if (chat := self.marked_chat) is None:
             return
-        entries = self.query_one("#entries", OptionList)
-        marked = entries.highlighted or 0
-        entries.clear_options()
-        entries.add_options(Option(_line(entry)) for entry in self._entries)
-        if self._entries:
-            entries.highlighted = min(marked, len(self._entries) - 1)
-        else:
-            self.query_one("#preview", Static).update("Nothing found." if words else "There are no chats yet.")
-
-    def on_input_changed(self) -> None:
-        self.look()
-
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        if event.option_index < len(self._entries):
-            self.query_one("#preview", Static).update(self._preview(self._entries[event.option_index]))
+        facts = f"{chat.messages} messages · {short(chat.model) or 'no model'} · {_day(chat.used)}"
+        tags = "  ".join(f"#{plain_text(tag)}" for tag in chat.tags)
+        last = self.session.archive.path(chat.id)[-6:]
+        said = "\n\n".join(f"{'You' if m.role == 'user' else 'Answer'}: {plain_text(m.content)[:400]}" for m in last)
+        title = (plain_text(chat.title) or "New chat", "bold")
+        preview = Content.assemble(title, "\n", (facts, "$text-muted"), f"\n{tags}\n\n{said}")
+        self.query_one("#preview", Static).update(preview)
 
     def on_input_submitted(self) -> None:
-        entry = self.marked
-        if entry is not None:
+        if (entry := self._entries.item) is not None:
             chat_id, message_id = (entry.id, None) if isinstance(entry, Chat) else (entry.chat_id, entry.message_id)
             self.dismiss(None)
             self.chats.run_worker(self.chats.open_chat(chat_id, message_id), group="open")
 
     on_option_list_option_selected = on_input_submitted
 
-    @property
-    def marked(self) -> Chat | Hit | None:
-        """The entry that keys act on."""
-        index = self.query_one("#entries", OptionList).highlighted
-        return None if index is None or index >= len(self._entries) else self._entries[index]
+    on_input_changed = look
 
     @property
     def marked_chat(self) -> Chat | None:
-        entry = self.marked
+        """That of the marked entry, which keys act on."""
+        entry = self._entries.item
         return self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
 
     def action_move(self, step: int) -> None:
-        entries = self.query_one("#entries", OptionList)
-        if self._entries:
-            entries.highlighted = min(max((entries.highlighted or 0) + step, 0), len(self._entries) - 1)
+        if entries := self._entries.items:
+            self._entries.highlighted = min(max((self._entries.highlighted or 0) + step, 0), len(entries) - 1)
 
     @work
     async def action_rename(self) -> None:
@@ -124,14 +113,11 @@ class HistoryScreen(Page):
 
     @work
     async def action_tags(self) -> None:
-        chat = self.marked_chat
-        if chat is None:
-            return
-        used = " ".join(self.session.archive.tags())
-        text = await self.app.push_screen_wait(Line("Tags, blanks between them", " ".join(chat.tags), used))
-        if text is not None:
-            self.session.archive.set_tags(chat.id, text.split())
-            self._changed()
+        if (chat := self.marked_chat) is not None:
+            line = Line("Tags, blanks between them", " ".join(chat.tags), " ".join(self.session.archive.tags()))
+            if (text := await self.app.push_screen_wait(line)) is not None:
+                self.session.archive.set_tags(chat.id, text.split())
+                self._changed()
 
     def action_pin(self) -> None:
         if (chat := self.marked_chat) is not None:
@@ -140,30 +126,19 @@ class HistoryScreen(Page):
 
     @work
     async def action_export(self) -> None:
-        chat = self.marked_chat
-        if chat is None:
-            return
-        path, _ = files.target(chat.title or "chat", "")
-        file = await self.app.push_screen_wait(Line("Write to (.md, .json or .html)", str(path)))
-        if file:
-            with errors_said(self):
-                self.chats.tell(files.export(self.session.archive, chat, file))
+        if (chat := self.marked_chat) is not None:
+            path, _ = files.target(chat.title or "chat", "")
+            if file := await self.app.push_screen_wait(Line("Write to (.md, .json or .html)", str(path))):
+                with errors_said(self):
+                    self.chats.tell(files.export(self.session.archive, chat, file))
 
     async def action_delete(self) -> None:
-        chat = self.marked_chat
-        if chat is None:
-            return
-        for pane in self.chats.panes:
-            if pane.chat_id == chat.id:
-                await self.chats.close_chat(pane)
-        self.session.archive.delete_chat(chat.id)
-        self.chats.forget(chat.key)
-        say(self, f"Deleted {plain_text(chat.title) or 'the chat'}; Ctrl+U brings it back.")
-        self._changed()
+        if (chat := self.marked_chat) is not None:
+            await self.chats.delete_chat(chat, "Ctrl+U")
+            self._changed()
 
     def action_undo(self) -> None:
-        deletions = self.session.archive.deletions()
-        if deletions:
+        if deletions := self.session.archive.deletions():
             self.session.archive.undo(deletions[0].id)
             self._changed()
         else:
@@ -172,15 +147,6 @@ class HistoryScreen(Page):
     def _changed(self) -> None:
         self.chats.show_titles()
         self.look()
-
-    def _preview(self, entry: Chat | Hit) -> Content:
-        chat = self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
-        facts = f"{chat.messages} messages · {short(chat.model) or 'no model'} · {_day(chat.used)}"
-        tags = "  ".join(f"#{plain_text(tag)}" for tag in chat.tags)
-        last = self.session.archive.path(chat.id)[-6:]
-        said = "\n\n".join(f"{'You' if m.role == 'user' else 'Answer'}: {plain_text(m.content)[:400]}" for m in last)
-        title = (plain_text(chat.title) or "New chat", "bold")
-        return Content.assemble(title, "\n", (facts, "$text-muted"), f"\n{tags}\n\n{said}")
 
 
 def _line(entry: Chat | Hit) -> Content:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Static
-from textual.worker import Worker, get_current_worker
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.plain_text import one_line, pictured
@@ -23,33 +24,28 @@ from localspec.gguf import read_parts
 from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.shape import default_context, shape_of
-from localspec.models.hub.pull import Suggestion, candidates, suggest
+from localspec.models.hub.drafters import Suggestion, candidates, suggest
+from localspec.models.hub.hub import Hub
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft, title_of, twin_sentence, twins
-from localspec.models.installed.store import Entry, Removal, Store
+from localspec.models.installed.store import Entry, Store
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
 from localspec.runtime.memory import places
 from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended_names
 from localspec.tui.screens.chat import ChatScreen, Page
-from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen, usual_hub
-from localspec.tui.screens.stats import Figures, decode_seconds
-from localspec.tui.text.plots import amount
-from localspec.tui.widgets.dialogs import Choice, call_while_running, say
+from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen
+from localspec.tui.screens.stats import AnswerFigures, decode_seconds
+from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
+from localspec.tui.widgets.meter import amount
 from localspec.tui.widgets.registry import bind
-
-if TYPE_CHECKING:
-    from localspec.models.hub.hub import Hub
-
 
 State = Literal["here", "hub", "broken"]
 BUNDLED = "bundled pair"  # what answers of the bundled pair are signed with when no model was named
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A row: something to talk with."""
-
+class ModelItem:
     name: str  # what `localspec run NAME` or `localspec pull NAME` takes
     draft: str  # name of the draft model; "" = none
     state: State
@@ -71,31 +67,29 @@ class Item:
     """What of it would run on which GPU and why not on another, a line for each; none on a machine without a GPU."""
 
 
-def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[Item]:
+def shelf(catalog: Catalog, store: Store, first: Sequence[str] = ()) -> list[ModelItem]:
     """Everything there is, without fit and speed: what is here, what is recommended, then the catalogue by size.
-
-    `first`: names that are recommended, best first.
-    """
+    `first`: names that are recommended, best first."""
     entries = {entry.name: entry for entry in store.entries()}
     items = [_pair(pair, catalog, entries) for pair in catalog.pairs.values() if pair.method in FROM_FILES]
     for model in catalog.alone(FROM_FILES):
         if not model.bundled and model.name not in entries:
             why = f"{model.reference}; pulling it looks for the drafter that its maker published"
-            items.append(Item(model.name, "", "hub", model.bytes, why, model.licence))
+            items.append(ModelItem(model.name, "", "hub", model.bytes, why, model.licence))
     listed = {name for item in items if item.state != "hub" for name in item.removable}
     items += [
         _installed(entry, entries) for entry in entries.values() if entry.role == "target" and entry.name not in listed
     ]
     rank = {name: place for place, name in enumerate(first)}
 
-    def place(item: Item) -> tuple[int, int, bool, int, str]:
+    def place(item: ModelItem) -> tuple[int, int, bool, int, str]:
         among = rank.get(item.name, len(rank)) if item.state == "hub" else 0
         return ("here", "broken", "hub").index(item.state), among, not item.bytes, item.bytes, item.name
 
     return sorted((_estimated(replace(item, recommended=item.name in rank), catalog) for item in items), key=place)
 
 
-def _estimated(item: Item, catalog: Catalog) -> Item:
+def _estimated(item: ModelItem, catalog: Catalog) -> ModelItem:
     """With the bytes that the catalogue does not list, and those that a pass reads."""
     if item.name == DEFAULT_PAIR:
         return item  # so small that its bytes say nothing about its speed
@@ -108,7 +102,7 @@ def _estimated(item: Item, catalog: Catalog) -> Item:
     return replace(item, bytes=item.bytes or offer.bytes, read_bytes=offer.read_bytes)
 
 
-def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> Item:
+def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> ModelItem:
     models = [catalog.models[pair.target], catalog.models[pair.draft]]
     mine = tuple(entries[model.name] for model in models if model.name in entries)
     fault = next((entry.fault for entry in mine if entry.fault), "")
@@ -120,7 +114,7 @@ def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> It
         return entries[model.name].bytes if model.name in entries else model.bytes
 
     sizes = [size(model) for model in models]
-    return Item(
+    return ModelItem(
         pair.name,
         pair.draft,
         "broken" if fault else "here" if here else "hub",
@@ -132,12 +126,12 @@ def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> It
     )
 
 
-def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
+def _installed(entry: Entry, entries: Mapping[str, Entry]) -> ModelItem:
     draft = entries.get(entry.draft)
     parts = [entry] if draft is None or not (draft.fault or can_draft(draft)) else [entry, draft]
     fault = next((part.fault for part in parts if part.fault), "")
     origin = f"{entry.architecture}, {entry.quant}, from {entry.origin}"
-    return Item(
+    return ModelItem(
         entry.name,
         parts[1].name if len(parts) > 1 else "",
         "broken" if fault else "here",
@@ -149,7 +143,7 @@ def _installed(entry: Entry, entries: Mapping[str, Entry]) -> Item:
     )
 
 
-def judged(item: Item, places: Sequence[Place]) -> Item:
+def judged(item: ModelItem, places: Sequence[Place]) -> ModelItem:
     """With the fit verdict: from the headers where the files are here, else a rule of thumb from their sizes."""
     if item.state == "broken":
         return item
@@ -173,7 +167,7 @@ def judged(item: Item, places: Sequence[Place]) -> Item:
     return replace(item, fits=needed <= free, fit=sentence, recommended=item.recommended and needed <= free)
 
 
-def _from_headers(item: Item, places: Sequence[Place]) -> Item:
+def _from_headers(item: ModelItem, places: Sequence[Place]) -> ModelItem:
     from localspec.drafters.heads import loading as heads
     from localspec.runtime.placement import gpu_lines, serving
 
@@ -190,7 +184,7 @@ def _from_headers(item: Item, places: Sequence[Place]) -> Item:
     return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
 
 
-def timed(item: Item, speeds: Mapping[str, Figures], here: Pace | None = None) -> Item:
+def timed(item: ModelItem, speeds: Mapping[str, AnswerFigures], here: Pace | None = None) -> ModelItem:
     """With the speed it had here, by the names that its answers are signed with, and the one to expect of this machine;
     None = nothing is known of that."""
     expected = here.words(item.read_bytes) if here is not None and item.read_bytes else ""
@@ -200,7 +194,7 @@ def timed(item: Item, speeds: Mapping[str, Figures], here: Pace | None = None) -
         names.append(BUNDLED)
     elif item.files:
         names.insert(0, title_of(item.files[0]))
-    found = next((speeds[name] for name in names if name in speeds and speeds[name].decode_seconds), Figures())
+    found = next((speeds[name] for name in names if name in speeds and speeds[name].decode_seconds), AnswerFigures())
     plain = found.answers > 0 and found.plain_answers == found.answers
     speedup = found.plain_seconds / found.compared_seconds if found.compared_seconds and not plain else 0.0
     return replace(item, rate=found.tokens_per_second, speedup=speedup, plain=plain, expected=expected)
@@ -229,12 +223,10 @@ class ModelsScreen(Page):
         bind("models.again", "r", "again", "Look again", "Read the list again"),
     ]
 
-    def __init__(
-        self, chats: ChatScreen, make_hub: Callable[[], Hub] | None = None, store: Store | None = None
-    ) -> None:
+    def __init__(self, chats: ChatScreen, make_hub: Callable[[], Hub] = Hub, store: Store | None = None) -> None:
         super().__init__(chats)
-        self.items: list[Item] = []
-        self._make_hub = make_hub or usual_hub
+        self.items: list[ModelItem] = []
+        self._make_hub = make_hub
         self._store = Store() if store is None else store
         self._wanted = ""  # name of the model that was taken in last, which the cursor goes to; "" = it stays
 
@@ -249,31 +241,27 @@ class ModelsScreen(Page):
     def on_resize(self) -> None:
         self._show(self.items)
 
-    # ---- the list
+    @work(exclusive=True, group="shelf")
+    async def action_again(self) -> None:
+        """Shows the list at once, and again when the headers are read, which takes longer."""
 
-    def action_again(self) -> None:
-        self._read(self.session.archive)
+        def listed() -> list[ModelItem]:
+            here, items = pace(), shelf(Catalog.load(), self._store, recommended_names())
+            speeds = speeds_of(self.session.archive)
+            return [timed(item, speeds, here) for item in items]
 
-    @work(thread=True, exclusive=True, group="shelf")
-    def _read(self, archive: Archive) -> None:
-        worker = get_current_worker()
-        try:
-            here = pace()
-            items = shelf(Catalog.load(), self._store, recommended_names())
-            speeds = speeds_of(archive)
-            items = [timed(item, speeds, here) for item in items]
-            call_while_running(self, self._take, items, worker)  # at once; headers take longer
+        def planned() -> list[ModelItem]:
             memory = places()
-            call_while_running(self, self._take, [judged(item, memory) for item in items], worker)
-        except LocalspecError as error:
-            call_while_running(self, self._say, str(error))
+            return [judged(item, memory) for item in items]
 
-    def _take(self, items: list[Item], worker: Worker[None]) -> None:
-        """Shows a list, unless a later one is being read or the screen is being closed, part after part."""
-        if not worker.is_cancelled and self.query(DataTable) and self.query("#detail"):
+        with errors_said(self, self._say):
+            items = await asyncio.to_thread(listed)
             self._show(items)
+            self._show(await asyncio.to_thread(planned))
 
-    def _show(self, items: list[Item]) -> None:
+    def _show(self, items: list[ModelItem]) -> None:
+        if not (self.query(DataTable) and self.query("#detail")):
+            return  # the screen is being closed, part after part
         table = self.query_one(DataTable)
         row = table.cursor_row
         self.items = items
@@ -290,17 +278,13 @@ class ModelsScreen(Page):
         table.move_cursor(row=min(row, max(0, len(items) - 1)))
         self._explain()
 
-    def _answers(self, item: Item) -> bool:
+    def _answers(self, item: ModelItem) -> bool:
         """Whether it is the model that answers now."""
         facts = self.session.facts
         return facts is not None and item.files[:1] == (facts.target,)
 
-    def on_data_table_row_highlighted(self) -> None:
-        self._explain()
-
     @property
-    def item(self) -> Item | None:
-        """The row under the cursor."""
+    def item(self) -> ModelItem | None:
         row = self.query_one(DataTable).cursor_row
         return self.items[row] if 0 <= row < len(self.items) else None
 
@@ -310,21 +294,19 @@ class ModelsScreen(Page):
             layers = facts.layers if facts is not None and self._answers(self.item) else ()
             self.query_one("#detail", Static).update(detail(self.item, layers))
 
+    on_data_table_row_highlighted = _explain
+
     def _say(self, text: str) -> None:
         self.query_one("#detail", Static).update(Content(pictured(text)))
 
-    # ---- keys
-
     def action_use(self) -> None:
         item = self.item
-        if item is None:
-            return
-        if item.state == "here":
+        if item is not None and item.state == "here":
             self._load(item.name)
-        elif item.state == "broken":
+        elif item is not None and item.state == "broken":
             self._say(f"{item.name} cannot be used: {item.why}. Remove it (x), or pull it again (p).")
-        else:
-            self._open_pull(item.name)
+        elif item is not None:
+            self.action_pull(item.name)
 
     def _load(self, target: str, draft: str | None = None) -> None:
         if self.chats.choose(target, draft):
@@ -332,75 +314,58 @@ class ModelsScreen(Page):
 
     on_data_table_row_selected = action_use
 
-    def action_pull(self) -> None:
-        self._open_pull("")
+    @work
+    async def action_search(self) -> None:
+        if name := await self.app.push_screen_wait(FindModelScreen(self._make_hub)):
+            self.action_pull(name)
 
-    def action_search(self) -> None:
-        self.app.push_screen(FindModelScreen(self._make_hub), lambda name: self._open_pull(name) if name else None)
+    @work
+    async def action_pull(self, wanted: str = "") -> None:
+        name = await self.app.push_screen_wait(PullScreen(self._make_hub, self._store, wanted))
+        if name is not None:
+            say(self, f"{name} is installed.")
+            self._wanted = name
+            self.action_again()
+            rows = [("yes", "Use it", "loads it for all chats"), ("no", "Later", "it stays in the list")]
+            if await self.app.push_screen_wait(ChoiceDialog(f"{name} is installed. Use it now?", rows)) == "yes":
+                self._load(name)
 
-    def _open_pull(self, name: str) -> None:
-        self.app.push_screen(PullScreen(self._make_hub, self._store, name), self._pulled)
+    @work
+    async def action_import(self) -> None:
+        name = await self.app.push_screen_wait(ImportScreen(self._store))
+        if name is not None:
+            entries = self._store.entries()
+            twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
+            say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
+            self._wanted = name
+            self.action_again()
 
-    def _pulled(self, name: str | None) -> None:
-        if name is None:
-            return
-        say(self, f"{name} is installed.")
-        self._wanted = name
-        self.action_again()
-        question = f"{name} is installed. Use it now?"
-        self.app.push_screen(
-            Choice(question, [("yes", "Use it", "loads it for all chats"), ("no", "Later", "it stays in the list")]),
-            lambda answer: self._load(name) if answer == "yes" else None,
-        )
-
-    def action_import(self) -> None:
-        def imported(name: str | None) -> None:
-            if name is not None:
-                entries = self._store.entries()
-                twins = [twin_sentence(entry, entries) for entry in entries if entry.name == name]
-                say(self, " ".join([f"{name} is in the list.", *filter(None, twins)]))
-                self._wanted = name
-                self.action_again()
-
-        self.app.push_screen(ImportScreen(self._store), imported)
-
-    # ---- another draft model
-
-    def action_draft(self) -> None:
-        if self.item is None or self.item.state != "here":
+    @work(exclusive=True, group="drafts")
+    async def action_draft(self) -> None:
+        item = self.item
+        if item is None or item.state != "here":
             self._say("Only a model that is here can be given another draft model.")
-        else:
-            self._suggest(self.item)
+            return
+        target = item.files[0]
 
-    @work(thread=True, exclusive=True, group="drafts")
-    def _suggest(self, item: Item) -> None:
-        try:
-            target = item.files[0]
+        def suggested() -> list[Suggestion]:
             known = candidates(target, self._store)
             found = suggest(read_parts(target), [item.name, target.name], Catalog.load(), known)
-        except LocalspecError as error:
-            call_while_running(self, self._say, str(error))
-            return
-        usable = [one for one in found if one.installed and one.method in FROM_FILES]
-        call_while_running(self, self._offer, item, usable)
+            return [one for one in found if one.installed and one.method in FROM_FILES]
 
-    def _offer(self, item: Item, found: Sequence[Suggestion]) -> None:
-        own = str(item.files[0])
-        answers = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found if one.draft != own]
-        inside = next((one.why for one in found if one.draft == own), "prompt lookup guesses alone")
-        answers.append((_NO_DRAFT, "No draft model", inside))
-
-        def take(answer: str | None) -> None:
+        with errors_said(self, self._say):
+            found, own = await asyncio.to_thread(suggested), str(target)
+            rows = [(one.draft, one.draft, f"{amount(one.bytes)}, {one.why}") for one in found if one.draft != own]
+            inside = next((one.why for one in found if one.draft == own), "prompt lookup guesses alone")
+            rows.append((_NO_DRAFT, "No draft model", inside))
+            answer = await self.app.push_screen_wait(ChoiceDialog(f"What drafts for {item.name}?", rows))
             if answer == _NO_DRAFT:
                 self._load(own)  # a plain file brings no draft along
             elif answer is not None:
                 self._load(item.name, answer)
 
-        self.app.push_screen(Choice(f"What drafts for {item.name}?", answers), take)
-
-    # ---- removal
-
-    def action_remove(self) -> None:
+    @work
+    async def action_remove(self) -> None:
         item = self.item
         if item is None or not item.removable:
             self._say("There is nothing of it on this disk that could be removed.")
@@ -408,33 +373,26 @@ class ModelsScreen(Page):
         if self._answers(item):
             self._say(f"{item.name} answers now; use another model first.")
             return
-        names = " and ".join(item.removable)
-        answers = [("no", "Keep", "nothing changes"), ("yes", "Remove", "files that something else uses stay")]
-
-        def take(answer: str | None) -> None:
-            if answer == "yes":
-                self._remove(item)
-
-        self.app.push_screen(Choice(f"Remove {names} ({amount(item.bytes)})?", answers), take)
-
-    @work(thread=True, exclusive=True, group="shelf")
-    def _remove(self, item: Item) -> None:
-        removed: list[Removal] = []
+        question = f"Remove {' and '.join(item.removable)} ({amount(item.bytes)})?"
+        rows = [("no", "Keep", "nothing changes"), ("yes", "Remove", "files that something else uses stay")]
+        if await self.app.push_screen_wait(ChoiceDialog(question, rows)) != "yes":
+            return
         try:
-            for name in item.removable:
-                removed += self._store.remove(name)
-            text = removal(removed)
+            removals = await asyncio.to_thread(lambda: [self._store.remove(name) for name in item.removable])
+            removed = list(chain.from_iterable(removals))
+            kept = next((one.kept for one in removed if one.kept), "")
+            text = f"Removed; {amount(sum(one.bytes for one in removed))} given back." + f" Kept: {kept}." * bool(kept)
         except LocalspecError as error:
             text = str(error)
         except OSError as error:
             text = f"{error.filename or item.name} cannot be removed: {reason(error)}."
-        call_while_running(self, say, self, text)
-        call_while_running(self, self.action_again)
+        say(self, text)
+        self.action_again()
 
 
-def speeds_of(archive: Archive) -> dict[str, Figures]:
+def speeds_of(archive: Archive) -> dict[str, AnswerFigures]:
     """What the answers of the newest chats say about the speed of models, by the model that gave them."""
-    speeds = defaultdict[str, Figures](Figures)
+    speeds = defaultdict[str, AnswerFigures](AnswerFigures)
     for chat in archive.chats(limit=_CHATS):
         for message in archive.tree(chat.id):
             if message.role == "assistant" and message.model and decode_seconds(message.stats) > 0:
@@ -442,7 +400,7 @@ def speeds_of(archive: Archive) -> dict[str, Figures]:
     return speeds
 
 
-def cells(item: Item, in_use: bool) -> list[Content]:
+def cells(item: ModelItem, in_use: bool) -> list[Content]:
     fits = {True: ("yes", "$success"), False: ("no", "$warning"), None: ("?", "dim")}[item.fits]
     state = {"here": ("●" if in_use else "✓", "$success"), "hub": ("↓", "dim"), "broken": ("!", "$error")}
     speed = f"{item.rate:.0f} tok/s" if item.rate else f"~{item.expected.partition(' ')[2]}" if item.expected else ""
@@ -460,7 +418,7 @@ def cells(item: Item, in_use: bool) -> list[Content]:
     ]
 
 
-def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
+def detail(item: ModelItem, loaded: Sequence[str] = ()) -> Content:
     """The row in sentences. `loaded`: where its layers are, if it answers now on a machine with a GPU."""
     states = {
         "here": "Here. Enter uses it.",
@@ -478,10 +436,3 @@ def detail(item: Item, loaded: Sequence[str] = ()) -> Content:
     if item.licence:
         lines.append(f"Licence: {item.licence}")
     return Content(pictured("\n".join(lines)))
-
-
-def removal(removed: Sequence[Removal]) -> str:
-    """What a removal gave back, in a sentence."""
-    freed = sum(one.bytes for one in removed)
-    kept = next((one.kept for one in removed if one.kept), "")
-    return f"Removed; {amount(freed)} given back." + (f" Kept: {kept}." if kept else "")

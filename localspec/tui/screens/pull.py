@@ -8,10 +8,8 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from textual import events, work
@@ -21,25 +19,21 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Footer, Input, Static
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
-from localspec.models.hub.download import PullPart
-from localspec.models.hub.hub import Hub
-from localspec.models.hub.pull import PullPlan
+from localspec.models.hub.hub import Found, Hub
+from localspec.models.hub.pull import Plan
 from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
 from localspec.tui.screens.settings import Tick
-from localspec.tui.text.plots import amount, bar, duration
-from localspec.tui.widgets.dialogs import Dialog, Errands, Tell, call_while_running
+from localspec.tui.widgets.dialogs import Dialog, ItemList, errand, errors_said
+from localspec.tui.widgets.meter import amount, bar, duration
 from localspec.tui.widgets.registry import bind
-
-if TYPE_CHECKING:
-    from localspec.models.hub.hub import FoundRepository, Hub
 
 Listed = PairEntry | ModelEntry  # what the catalogue lists by name: pairs, and targets that are in none
 _LIMIT = 30  # repositories asked for: more words find better than a longer list
@@ -57,70 +51,81 @@ class FindModelScreen(Dialog[str | None]):
     def __init__(self, make_hub: Callable[[], Hub]) -> None:
         super().__init__()
         self._make_hub = make_hub
-        self._names: list[str] = []
-        self._errands = Errands(self)
+        self._found = ItemList[Listed | Found](id="found")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Search on the hub", classes="question", markup=False)
             yield Input(placeholder="words, such as: qwen3 8b", id="words")
-            yield OptionList(id="found")
+            yield self._found
             yield Static(HELP, id="note", markup=False)
             yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one("#found").display = False
+        self._found.display = False
         self.query_one("#words").focus()
 
     def key_down(self) -> None:
         """From the words to what was found, which need not be complete yet."""
-        entries = self.query_one("#found", OptionList)
-        if entries.display and self.focused is not entries:
-            entries.focus()
-            entries.highlighted = 0
+        if self._found.display and self.focused is not self._found:
+            self._found.focus()
+            self._found.highlighted = 0
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        words = event.value.split()
-        if not words:
+        if words := event.value.split():
+            self._search(words)
+        else:
             self.say("Give a word first: a part of the model's name.", bad=True)
-            return
+
+    @work(exclusive=True, group="search")
+    async def _search(self, words: Sequence[str]) -> None:
+        def listed() -> list[Listed]:
+            catalog = Catalog.load()
+            known: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
+            return [one for one in known if all(word.lower() in one.name.lower() for word in words)]
+
         self.say("Asking the hub ...")
-        self._errands.begin(partial(self._search, words), "The search", lambda error: self.say(str(error), True))
+        with errors_said(self, lambda text: self.say(text, bad=True)):
+            pairs = await errand(listed, "The search")
+            self._show(pairs, [], "Asking the hub ...")
+            found = await errand(lambda: self._make_hub().search(words, _LIMIT), "The search")
+            self._show(pairs, found, "Nothing was found. " * (not pairs and not found) + HELP)
 
-    def _search(self, words: Sequence[str], tell: Tell) -> None:
-        catalog = Catalog.load()
-        listed: list[Listed] = [*catalog.pairs.values(), *catalog.alone()]
-        pairs = [one for one in listed if all(word.lower() in one.name.lower() for word in words)]
-        tell(self._show, pairs, [], "Asking the hub ...")
-        found = self._make_hub().search(words, _LIMIT)
-        nothing = "" if pairs or found else "Nothing was found. "
-        tell(self._show, pairs, found, nothing + HELP)
-
-    def _show(self, pairs: Sequence[Listed], found: Sequence[FoundRepository], note: str) -> None:
-        self._names = [pair.name for pair in pairs] + [one.repository for one in found]
-        entries = self.query_one("#found", OptionList)
-        entries.clear_options()
-        for one in pairs:
-            what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
-            entries.add_option(Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}"))
-        for repository in found:
-            gated = "  gated: its terms must be accepted on the hub" if repository.gated else ""
-            facts = (f"  {repository.downloads:,} downloads{gated}", "$text-muted")
-            entries.add_option(Content.assemble((one_line(repository.repository), "bold"), facts))
-        entries.display = bool(self._names)
+    def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
+        self._found.show([*pairs, *found], _found_line)
+        self._found.display = bool(self._found.items)
+        self._found.highlighted = 0 if found else None
         self.say(note)
         if found:
-            entries.focus()
-            entries.highlighted = 0
+            self._found.focus()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._names[event.option_index])
+    def on_option_list_option_selected(self) -> None:
+        if (one := self._found.item) is not None:
+            self.dismiss(one.name if isinstance(one, PairEntry | ModelEntry) else one.repository)
+
+
+def _found_line(one: Listed | Found) -> Content:
+    if isinstance(one, PairEntry | ModelEntry):
+        what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
+        return Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}")
+    gated = "  gated: its terms must be accepted on the hub" if one.gated else ""
+    facts = (f"  {one.downloads:,} downloads{gated}", "$text-muted")
+    return Content.assemble((one_line(one.repository), "bold"), facts)
 
 
 def plan_page(plan: PullPlan, hub: Hub) -> Content:
     """The plan for people: files, whether they fit each other, memory and disk. Looks at files; a few milliseconds."""
-    lines = [line for part in plan.parts for line in _part_lines(part, hub)]
+    lines = list[Content]()
+    for part in plan.parts:
+        have = part.choice.size - part.missing(hub)
+        here = f", {amount(have)} of it here already" if have else ""
+        commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
+        licence = f", licence {part.licence}" if part.licence else ""
+        gated = ", gated: its terms must be accepted on the hub" if part.listing and part.listing.gated else ""
+        quant = part.choice.quant or part.header.quantisation
+        lines.append(_line(part.role, f"{part.name}  {amount(part.choice.size)}{here}", "bold"))
+        lines.append(_line("", f"{part.header.architecture}, {quant}{commit}{licence}{gated}"))
     if plan.match is not None:
         lines.append(_line("pair", plan.match.verdict, "$success" if plan.match.fits else "$error"))
         lines += [_line("", f"note: {warning}") for warning in plan.match.warnings]
@@ -134,19 +139,6 @@ def plan_page(plan: PullPlan, hub: Hub) -> Content:
     return Content("\n").join(lines)
 
 
-def _part_lines(part: PullPart, hub: Hub) -> list[Content]:
-    have = part.choice.size - part.missing(hub)
-    here = f", {amount(have)} of it here already" if have else ""
-    commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
-    licence = f", licence {part.licence}" if part.licence else ""
-    gated = ", gated: its terms must be accepted on the hub" if part.listing is not None and part.listing.gated else ""
-    quant = part.choice.quant or part.header.quantisation
-    return [
-        _line(part.role, f"{part.name}  {amount(part.choice.size)}{here}", "bold"),
-        _line("", f"{part.header.architecture}, {quant}{commit}{licence}{gated}"),
-    ]
-
-
 def _line(label: str, text: str, style: str = "") -> Content:
     parts: list[Any] = [(f"{label:7} ", "dim"), (one_line(text), style) if style else one_line(text)]
     return Content.assemble(*parts)
@@ -157,10 +149,9 @@ _SPEED_CELLS = 46
 
 
 class Transfers:
-    """How far a pull is: told by any thread, read by the screen. What is shown never goes back while bytes come."""
+    """How far a pull is: any thread reports it, the screen reads it. What is shown never goes back while bytes come."""
 
     def __init__(self, missing_bytes: int = 0) -> None:
-        """`missing_bytes`: that must come, in all."""
         self.missing_bytes = missing_bytes
         self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
         self._start: dict[str, int] = {}
@@ -183,7 +174,12 @@ class Transfers:
         with self._lock:
             files = dict(self._files)
             come = sum(most - self._start[file] for file, most in self._most.items())
-        rate = self._rate(monotonic() if now is None else now, come)
+        now = monotonic() if now is None else now
+        self._samples.append((now, come))
+        while now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
+            self._samples.popleft()
+        (first, before), (last, after) = self._samples[0], self._samples[-1]
+        rate = (after - before) / (last - first) if last - first > 0.2 else 0.0
         cells = max(8, min(40, width - _SPEED_CELLS))
         doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
         lines = [
@@ -206,23 +202,9 @@ class Transfers:
             )
         return Content("\n").join(lines)
 
-    def _rate(self, now: float, come: int) -> float:
-        self._samples.append((now, come))
-        while self._samples and now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
-            self._samples.popleft()
-        (first, before), (last, after) = self._samples[0], self._samples[-1]
-        return (after - before) / (last - first) if last - first > 0.2 else 0.0
-
 
 _NO_DRAFT = "-"  # what is typed for a draft where none is wanted
 _FRAMES_A_SECOND = 8  # progress is drawn so often a second
-
-
-def usual_hub() -> Hub:
-    """The hub of the environment's settings. Its library takes long to import: call it from a thread."""
-    from localspec.models.hub.hub import Hub
-
-    return Hub()
 
 
 class PullScreen(Dialog[str | None]):
@@ -241,11 +223,9 @@ class PullScreen(Dialog[str | None]):
         self._make_hub, self._store = make_hub, store
         self._wanted, self._draft = name, draft
         self._hub: Hub | None = None
-        self._plan: PullPlan | None = None
-        self._errands = Errands(self)
+        self._plan: Plan | None = None
         self._stop = threading.Event()
         self._busy = False
-        self._transfers = Transfers()
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -280,37 +260,39 @@ class PullScreen(Dialog[str | None]):
     def action_other(self) -> None:
         self.query_one("#name").focus()
 
-    def _begin_plan(self) -> None:
+    @work(exclusive=True, group="plan")
+    async def _begin_plan(self) -> None:
         name, draft = (self.query_one(f"#{part}", Input).value.strip() for part in ("name", "draft"))
         if not name:
             self.say("Give a name first: a pair of the list, user/repo[:quant], or an address.", bad=True)
             return
+
+        def planned() -> tuple[Hub, Plan, Content, str]:
+            from localspec.drafters.heads.loading import out_of_reach
+            from localspec.models.hub.pull import check_disk, make_plan, wishes
+
+            hub, alone = self._make_hub(), draft == _NO_DRAFT
+            wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
+            catalog = None if alone else Catalog.load()
+            plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
+            page = plan_page(plan, hub)
+            try:
+                check_disk(plan)
+            except LocalspecError as error:
+                return hub, plan, page, str(error)
+            return hub, plan, page, ""
+
         self._plan, self._busy = None, True
         self.refresh_bindings()
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        self._errands.begin(partial(self._make_plan, name, draft), "The plan", self._failed)
-
-    def _make_plan(self, name: str, draft: str, tell: Tell) -> None:
-        from localspec.drafters.heads.loading import out_of_reach
-        from localspec.models.hub.pull import check_disk, make_plan, wishes
-
-        hub = self._make_hub()
-        alone = draft == _NO_DRAFT
-        wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
-        catalog = None if alone else Catalog.load()
-        plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
-        page = plan_page(plan, hub)
-        refusal = ""
         try:
-            check_disk(plan)
+            self._hub, plan, page, refusal = await errand(planned, "The plan")
         except LocalspecError as error:
-            refusal = str(error)
-        tell(self._planned, hub, plan, page, refusal)
-
-    def _planned(self, hub: Hub, plan: PullPlan, page: Content, refusal: str) -> None:
-        self._hub, self._plan, self._busy = hub, None if refusal else plan, False
+            self._failed(error)
+            return
+        self._plan, self._busy = None if refusal else plan, False
         self.query_one("#plan", Static).update(page)
         if refusal:
             self.say(refusal, bad=True)
@@ -319,28 +301,32 @@ class PullScreen(Dialog[str | None]):
             self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
         self.refresh_bindings()
 
-    def action_load(self) -> None:
-        if self._plan is None or self._hub is None or self._busy:
+    @work(group="load")
+    async def action_load(self) -> None:
+        plan, hub = self._plan, self._hub
+        if plan is None or hub is None or self._busy:
             return
+        transfers = Transfers(sum(part.missing(hub) for part in plan.parts))  # less than planned after a stop
+
+        def load() -> Sequence[Entry]:
+            from localspec.drafters.heads.loading import find
+            from localspec.models.hub.pull import install
+
+            return install(plan, hub, self._store, transfers, self._stop, find)
+
+        def draw() -> None:
+            width = self.query_one("#plan-scroll").size.width
+            self.query_one("#plan", Static).update(transfers.lines(width))
+
         self._busy = True
         self.refresh_bindings()
-        missing = sum(part.missing(self._hub) for part in self._plan.parts)  # less than planned after a stop
-        self._transfers = Transfers(missing)
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
-        self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._draw)
-        self._errands.begin(partial(self._install, self._plan, self._hub), "The pull", self._failed)
-
-    def _install(self, plan: PullPlan, hub: Hub, tell: Tell) -> None:
-        from localspec.drafters.heads.loading import find
-        from localspec.models.hub.pull import install
-
-        tell(self._installed, install(plan, hub, self._store, self._transfers, self._stop, find))
-
-    def _draw(self) -> None:
-        width = self.query_one("#plan-scroll").size.width
-        self.query_one("#plan", Static).update(self._transfers.lines(width))
-
-    def _installed(self, entries: Sequence[Entry]) -> None:
+        self._timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
+        try:
+            entries = await errand(load, "The pull")
+        except LocalspecError as error:
+            self._failed(error)
+            return
         self._end()
         asked = self.query_one("#name", Input).value.strip()
         self.dismiss(asked if "://" not in asked else entries[0].name)
@@ -363,7 +349,6 @@ class PullScreen(Dialog[str | None]):
             self._timer = None
 
     def action_close(self) -> None:
-        """Stops what is being loaded; closes otherwise."""
         if self._busy and self._timer is not None:
             self._stop.set()
             self.say("Stopping ...")
@@ -387,9 +372,7 @@ def dropped(text: str) -> str:
 
 def completed(text: str, ending: str) -> str | None:
     """The first file with this ending, or folder, whose path begins as typed; None = there is none, or nothing to add.
-
-    Takes a moment in a large folder: call it from a thread.
-    """
+    Takes a moment in a large folder: call it from a thread."""
     start, slash, name = text.rpartition("/")
     if not text or (not slash and text != "~"):
         start, name = "", text
@@ -417,10 +400,8 @@ class _Paths(Suggester):
 
 
 class PathInput(Input):
-    """A line for a path, also as terminals paste a file that is dropped on them.
-
-    Tab takes what is suggested; without a suggestion it goes to the next field.
-    """
+    """A line for a path, also as terminals paste a file that is dropped on them. Tab takes what is suggested; without a
+    suggestion it goes to the next field."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested")
@@ -459,13 +440,13 @@ class ImportScreen(Dialog[str | None]):
         self._store = store
         self._stop = threading.Event()
         self._busy = False
-        self._found: list[Kept] = []  # models that other programs keep, as they are listed
+        self._found = ItemList[Kept](id="found")  # models that other programs keep
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Import a GGUF file of this machine", classes="question", markup=False)
             yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
-            yield OptionList(id="found")
+            yield self._found
             yield Input(placeholder="name (else the file's)", id="name")
             yield Tick("It is a draft model", id="draft")
             yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
@@ -476,25 +457,18 @@ class ImportScreen(Dialog[str | None]):
         self.query_one("#file").focus()
         self._find()
 
-    @work(thread=True, exclusive=True, group="find")
-    def _find(self) -> None:
-        found = [one for one in find_kept(self._store) if not one.installed]
-        call_while_running(self, self._offer, found)
+    @work(exclusive=True, group="find")
+    async def _find(self) -> None:
+        kept = [one for one in await asyncio.to_thread(find_kept, self._store) if not one.installed]
+        self._found.show(kept, lambda one: Content(pictured(f"{one.name}  {amount(one.bytes)}  {one.program}")))
+        self._found.display = bool(kept)
 
-    def _offer(self, found: list[Kept]) -> None:
-        self._found = found
-        options = self.query_one(OptionList)
-        options.add_options([pictured(f"{one.name}  {amount(one.bytes)}  {one.program}") for one in found])
-        options.display = bool(found)
-        options.highlighted = 0 if found else None
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        one = self._found[event.option_index]
-        self.query_one("#file", Input).value = str(one.path)
-        self.query_one("#name", Input).value = one.name
-        self.query_one("#draft", Tick).value = one.is_head
-        self.query_one("#file").focus()
+    def on_option_list_option_selected(self) -> None:
+        if (one := self._found.item) is not None:
+            self.query_one("#file", Input).value = str(one.path)
+            self.query_one("#name", Input).value = one.name
+            self.query_one("#draft", Tick).value = one.is_head
+            self.query_one("#file").focus()
 
     def on_unmount(self) -> None:
         self._stop.set()
@@ -503,7 +477,8 @@ class ImportScreen(Dialog[str | None]):
         event.stop()
         self.action_take()
 
-    def action_take(self) -> None:
+    @work(group="import")
+    async def action_take(self) -> None:
         path = dropped(self.query_one("#file", Input).value)
         if self._busy or not path:
             return
@@ -511,31 +486,27 @@ class ImportScreen(Dialog[str | None]):
         self._stop.clear()
         role = "draft" if self.query_one("#draft", Tick).value else "target"
         name, copy = self.query_one("#name", Input).value.strip(), self.query_one("#copy", Tick).value
+
+        def progress(file: str, done: int, size: int) -> None:
+            if self._stop.is_set() or not self.is_running:
+                raise Cancelled("The import was stopped; nothing was changed.")
+            text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
+            self.app.call_from_thread(self.say, text)
+
+        def work() -> Entry:
+            return adopt(typed(path), self._store, name=name, role=role, copy=copy, progress=progress)
+
         self.say("Reading the file ...")
-        self._adopt(typed(path), name, role, copy)
-
-    @work(thread=True, exclusive=True, group="import")
-    def _adopt(self, path: Path, name: str, role: str, copy: bool) -> None:
         try:
-            entry = adopt(path, self._store, name=name, role=role, copy=copy, progress=self._progress)
-        except (LocalspecError, OSError) as error:
-            text = str(error) if isinstance(error, LocalspecError) else f"{path} cannot be read: {reason(error)}."
-            call_while_running(self, self._failed, text)
-        else:
-            call_while_running(self, self.dismiss, entry.name)
-
-    def _progress(self, file: str, done: int, size: int) -> None:
-        if self._stop.is_set():
-            raise Cancelled("The import was stopped; nothing was changed.")
-        text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
-        call_while_running(self, self.say, text)
-
-    def _failed(self, text: str) -> None:
-        self._busy = False
-        self.say(text, bad=True)
+            self.dismiss((await asyncio.to_thread(work)).name)
+        except LocalspecError as error:
+            self.say(str(error), bad=True)
+        except OSError as error:
+            self.say(f"{typed(path)} cannot be read: {reason(error)}.", bad=True)
+        finally:
+            self._busy = False
 
     def action_close(self) -> None:
-        """Stops what is being read; closes otherwise."""
         if self._busy:
             self._stop.set()
         else:

@@ -1,9 +1,7 @@
 """A race of plain decoding against speculation on one prompt: two lanes, a clock each, and whether they say the same.
 
-The engine computes one pass at a time on one thread. Two answers at once would share passes, and neither clock would
-mean anything. So the heats are run one after the other, each alone on the engine and with nothing of the other to help
-it; then both lanes are shown side by side at the pace each really had. A lane's clock adds up what its passes took
-on the engine (drafting, verifying, bookkeeping), so drawing the screen slows neither.
+The heats run one after the other, as two answers at once would share passes of the engine; then both are shown side by
+side at the pace each had. A clock adds up what passes took on the engine, so drawing the screen slows neither.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from textual.widgets import Input, Static
 
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
-from localspec.errors import LocalspecError
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Question
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.stats import SPEEDS, watchable
 from localspec.tui.talk.session import Inbox, Posted
-from localspec.tui.text.origin_lines import Pass, PassReader
-from localspec.tui.text.plots import bar, duration
+from localspec.tui.text.origin_lines import AnswerPass, PassReader
+from localspec.tui.widgets.dialogs import errors_said
+from localspec.tui.widgets.meter import bar, duration
 from localspec.tui.widgets.origin_view import OriginView
 from localspec.tui.widgets.registry import bind
 
@@ -41,15 +39,14 @@ class Lane:
     """One heat."""
 
     name: str  # `plain` or `speculative`
-    passes: list[Pass] = field(default_factory=list)
+    passes: list[AnswerPass] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     exact: bool = True  # no pass of it could have changed the text
     over: bool = False
-    _ends: list[float] = field(default_factory=list)
-    _counts: list[int] = field(default_factory=list)
+    _ends: list[float] = field(default_factory=lambda: [0.0])  # when each pass ended, the start before them
+    _counts: list[int] = field(default_factory=lambda: [0])  # tokens at its end
 
-    def add(self, passes: Iterable[Pass], tokens: Sequence[int]) -> None:
-        """What some passes brought."""
+    def add(self, passes: Iterable[AnswerPass], tokens: Sequence[int]) -> None:
         for one in passes:
             self.passes.append(one)
             self._ends.append(self.seconds + one.seconds)
@@ -58,18 +55,17 @@ class Lane:
 
     @property
     def seconds(self) -> float:
-        return self._ends[-1] if self._ends else 0.0
+        return self._ends[-1]
 
     @property
     def count(self) -> int:
-        return self._counts[-1] if self._counts else 0
+        return self._counts[-1]
 
     def at(self, seconds: float) -> int:
-        return bisect_right(self._ends, seconds)
+        return bisect_right(self._ends, seconds) - 1
 
     def count_at(self, seconds: float) -> int:
-        done = self.at(seconds)
-        return self._counts[done - 1] if done else 0
+        return self._counts[self.at(seconds)]
 
 
 def likeness(one: Lane, other: Lane) -> str:
@@ -87,10 +83,8 @@ def likeness(one: Lane, other: Lane) -> str:
 
 def summary(speedups: Sequence[float]) -> str:
     """All races so far in a line, from plain decoding's time over speculation's in each, prompts not counted."""
-    if not speedups:
-        return ""
-    if len(speedups) == 1:
-        return f"speedup {speedups[0]:.2f}x, one race; press a for another in the other order"
+    if len(speedups) < 2:
+        return f"speedup {speedups[0]:.2f}x, one race; press a for another in the other order" if speedups else ""
     middle, least, most = median(speedups), min(speedups), max(speedups)
     return f"speedup {middle:.2f}x in the middle of {len(speedups)} races, {least:.2f}x to {most:.2f}x"
 
@@ -100,13 +94,6 @@ _NARROW = 32  # columns of a lane; with fewer, its figures do not fit into one l
 
 class LaneView(Vertical):
     """Shows a lane as it is, or as it was at some second."""
-
-    DEFAULT_CSS: ClassVar[str] = """
-    LaneView { width: 1fr; height: 1fr; padding: 0 1; border: round $panel; }
-    LaneView.ahead { border: round $accent; }
-    LaneView Static { height: auto; }
-    LaneView VerticalScroll { height: 1fr; margin-top: 1; }
-    """
 
     def __init__(self, lane: Lane, doc: str, id: str) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
@@ -121,11 +108,11 @@ class LaneView(Vertical):
         with VerticalScroll(can_focus=False):
             yield OriginView()
 
-    def on_mount(self) -> None:
-        self.show()
-
     def on_resize(self) -> None:
         self.show(*self._drawn)
+
+    def on_mount(self) -> None:
+        self.show()
 
     def restart(self, lane: Lane) -> None:
         self.lane, self._shown = lane, 0
@@ -174,8 +161,6 @@ KNEW = "Both heats knew the prompt alone: no past answers, no cache."  # said be
 
 
 class RaceScreen(Page):
-    """Two heats, then both lanes side by side."""
-
     CSS_PATH = "race.tcss"
     TITLE = "Race"
     AUTO_FOCUS = "#prompt"
@@ -216,39 +201,30 @@ class RaceScreen(Page):
         if self._answer is not None:
             self._answer.cancel()
 
-    # ---- keys
-
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """A new prompt: its races are counted anew."""
         event.stop()
-        if self._answer is not None or not event.value.strip():
-            return
-        try:
-            self._question = self._make_question(event.value)
-        except LocalspecError as error:
-            self._note(str(error))
-            return
-        self.speedups, self._order = [], (PLAIN, SPECULATIVE)
-        event.input.action_home()  # its beginning is seen
-        self.set_focus(None)  # from here on letters are keys
-        self._begin()
+        if self._answer is None and event.value.strip():
+            with errors_said(self, self._note):
+                self._question = self._make_question(event.value)
+                self.speedups, self._order = [], (PLAIN, SPECULATIVE)
+                event.input.action_home()  # its beginning is seen
+                self.set_focus(None)  # from here on letters are keys
+                self._begin()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The keys of a race are not offered while its prompt is written."""
-        writing = isinstance(self.focused, Input)
-        return not (writing and action in ("again", "replay", "pace", "prompt"))
+        return not (isinstance(self.focused, Input) and action in ("again", "replay", "pace", "prompt"))
 
     def action_prompt(self) -> None:
         self.query_one("#prompt").focus()
 
     def action_again(self) -> None:
-        if self._question is None or self._answer is not None:
-            return
-        self._order = (self._order[1], self._order[0])
-        self._begin()
+        if self._question is not None and self._answer is None:
+            self._order = (self._order[1], self._order[0])
+            self._begin()
 
     def action_replay(self) -> None:
-        """Both lanes side by side, from the start."""
         if self._answer is None and all(lane.over for lane in self.lanes.values()):
             self._started = monotonic()
             if self._timer is None:
@@ -258,47 +234,31 @@ class RaceScreen(Page):
         self._pace = max(0, min(len(SPEEDS) - 1, self._pace + step))
         self.action_replay()
 
-    # ---- heats
-
     def _begin(self) -> None:
-        trouble = self._trouble()
-        if trouble:
-            self._note(trouble)
+        facts = self.session.facts
+        if facts is None:
+            self._note("The model is still being loaded.")
+            return
+        if facts.remote:
+            self._note("An endpoint cannot be told to decode plain; a race needs a model on this machine.")
+            return
+        if any(pane.answer is not None for pane in self.chats.panes):
+            self._note("An answer is being written in a chat, and would share the engine; stop it or wait for its end.")
             return
         self._stop_replay()
         for name in (PLAIN, SPECULATIVE):
             self.lanes[name] = Lane(name)
             self.query_one(f"#{name}", LaneView).restart(self.lanes[name])
         self.query_one("#result", Static).update("")
-        self._waiting = list(self._order)
-        self._warming = True
+        self._waiting, self._warming = list(self._order), True
         self._note("Warming up ...")
         self._ask(drafter="none", max_tokens=1)
-
-    def _trouble(self) -> str:
-        """Why there can be no race now; "" = nothing speaks against it."""
-        facts = self.session.facts
-        if facts is None:
-            return "The model is still being loaded."
-        if facts.remote:
-            return "An endpoint cannot be told to decode plain; a race needs a model on this machine."
-        if any(pane.answer is not None for pane in self.chats.panes):
-            return "An answer is being written in a chat, and would share the engine; stop it or wait for its end."
-        return ""
 
     def _ask(self, drafter: str | None, max_tokens: int) -> None:
         assert self._question is not None
         self._reader = PassReader(self.session.piece)
         asked = replace(self._question, drafter=drafter, max_tokens=max_tokens)
         self._answer = self.session.answerer.answer(asked, Inbox(self))
-
-    def _run_next(self) -> None:
-        assert self._question is not None
-        name = self._waiting[0]
-        number = len(self._order) - len(self._waiting) + 1
-        self._note(f"Heat {number} of 2: {name} decoding, alone on the engine")
-        drafter = "none" if name == PLAIN else self._question.drafter
-        self._ask(drafter, self._question.max_tokens or MOST_TOKENS)
 
     def on_posted(self, event: Posted) -> None:
         event.stop()
@@ -322,16 +282,16 @@ class RaceScreen(Page):
             lane = self.lanes[self._waiting.pop(0)]
             lane.over, lane.exact = True, message.stats.exact
             self.query_one(f"#{lane.name}", LaneView).show()
-        if self._waiting:
-            self._run_next()
+        if self._waiting and self._question is not None:
+            name, number = self._waiting[0], len(self._order) - len(self._waiting) + 1
+            self._note(f"Heat {number} of 2: {name} decoding, alone on the engine")
+            self._ask("none" if name == PLAIN else self._question.drafter, self._question.max_tokens or MOST_TOKENS)
             return
         plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
         self.speedups.append(plain.seconds / other.seconds if other.seconds else 0.0)
         self._pace = watchable(max(plain.seconds, other.seconds), _WATCHABLE_SECONDS)
         self._compare()
         self.action_replay()
-
-    # ---- side by side
 
     def _frame(self) -> None:
         seconds = (monotonic() - self._started) * SPEEDS[self._pace]

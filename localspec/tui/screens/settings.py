@@ -21,9 +21,8 @@ from localspec.errors import LocalspecError
 from localspec.remote.answerer import Question
 from localspec.settings import Setting, settings_of
 from localspec.tui.screens.chat import Page
-from localspec.tui.talk.conversation import checked
-from localspec.tui.talk.session import Preferences
-from localspec.tui.widgets.dialogs import Choice, Line, errors_said, say
+from localspec.tui.talk.session import Preferences, checked
+from localspec.tui.widgets.dialogs import ChoiceDialog, Line, errors_said, say
 from localspec.tui.widgets.registry import CLOSE, bind
 from localspec.types import SamplingParams
 
@@ -38,10 +37,8 @@ class Tick(Checkbox):
 
 
 class Pick(Static, can_focus=True):
-    """One word of a few, on one line: what Textual's list that opens takes eight widgets for.
-
-    Right, Enter, Space or a click goes to the next word, Left to the one before.
-    """
+    """One word of a few, on one line: what Textual's list that opens takes eight widgets for. Right, Enter, Space or a
+    click goes to the next word, Left to the one before; after the last comes the first."""
 
     ALLOW_SELECT = False
     value = reactive("", init=False)  # the word that is chosen
@@ -54,27 +51,22 @@ class Pick(Static, can_focus=True):
     def render(self) -> Content:
         return Content(f"‹ {self.value} ›")  # noqa: RUF001 - brackets to look at
 
-    def step(self, by: int) -> None:
-        """Goes on by so many words; after the last comes the first."""
-        self.value = self._words[(self._words.index(self.value) + by) % len(self._words)]
-
     def key_left(self) -> None:
-        self.step(-1)
+        self.value = self._words[self._words.index(self.value) - 1]
 
     def key_right(self) -> None:
-        self.step(1)
+        self.value = self._words[(self._words.index(self.value) + 1) % len(self._words)]
 
     key_enter = key_space = on_click = key_right
 
 
 _UNSET = "default"
+_WORDS = {None: _UNSET, True: "on", False: "off"}
 
 
 class Row(Static):
-    """A setting: its name, beside it the field that holds its value, and below both what it does.
-
-    Name and text are drawn by the row itself: widgets of their own would take most of the time that a form takes.
-    """
+    """A setting: its name, beside it the field that holds its value, and below both what it does. Name and text are
+    drawn by the row itself: widgets of their own would take most of the time that a form takes."""
 
     def __init__(self, label: str, doc: str, field: Widget) -> None:
         super().__init__(Content.assemble((label, "bold"), "\n", (doc, "$text-muted")), classes="row")
@@ -103,52 +95,39 @@ class Form(Vertical):
             yield Row(setting.label, setting.doc, field)
 
     def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for setting, field in self._fields:
-            value = _read(setting, field)
-            if value != setting.default:
-                found[setting.name] = value
-        return found
+        found = {setting.name: (setting, _read(setting, field)) for setting, field in self._fields}
+        return {name: value for name, (setting, value) in found.items() if value != setting.default}
 
     def show(self, values: Mapping[str, Any]) -> None:
-        for setting, widget in self._fields:
-            value = values.get(setting.name, setting.default)
-            if isinstance(widget, Tick):
-                widget.value = bool(value)
-            elif isinstance(widget, Pick):
-                widget.value = _word(setting, value)
-            elif isinstance(widget, Input):
-                widget.value = setting.show(value)
+        for setting, field in self._fields:
+            field.value = _shown(setting, values.get(setting.name, setting.default))
 
-    def _field(self, setting: Setting, values: Mapping[str, Any]) -> Widget:
-        value = values.get(setting.name, setting.default)
-        name = f"{self._prefix}{setting.name}"
-        if setting.kind is bool and not setting.optional:
-            return Tick(value=bool(value), id=name, compact=True)
+    def _field(self, setting: Setting, values: Mapping[str, Any]) -> Any:
+        shown, name = _shown(setting, values.get(setting.name, setting.default)), f"{self._prefix}{setting.name}"
+        if isinstance(shown, bool):
+            return Tick(value=shown, id=name, compact=True)
         if setting.kind is bool or setting.choices:
-            words = [_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"])
-            return Pick(words, _word(setting, value), id=name)
-        return Input(setting.show(value), placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
+            return Pick([_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"]), shown, id=name)
+        return Input(shown, placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
 
 
-def _read(setting: Setting, widget: Widget) -> Any:
-    if isinstance(widget, Tick):
-        return widget.value
-    if isinstance(widget, Pick):
-        word = widget.value
-        if word == _UNSET:
+def _shown(setting: Setting, value: Any) -> bool | str:
+    """A value as its field holds it."""
+    if setting.kind is bool and not setting.optional:
+        return bool(value)
+    if setting.kind is bool or setting.choices:
+        return _WORDS.get(value, str(value))
+    return setting.show(value)
+
+
+def _read(setting: Setting, field: Any) -> Any:
+    if isinstance(field, Input):
+        return setting.read(field.value)
+    if isinstance(field, Pick):
+        if field.value == _UNSET:
             return None
-        return word == "on" if setting.kind is bool else word
-    assert isinstance(widget, Input)
-    return setting.read(widget.value)
-
-
-def _word(setting: Setting, value: Any) -> str:
-    if value is None:
-        return _UNSET
-    if setting.kind is bool:
-        return "on" if value else "off"
-    return str(value)
+        return field.value == "on" if setting.kind is bool else field.value
+    return field.value
 
 
 _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")
@@ -185,48 +164,39 @@ class ParametersScreen(Page):
             yield Form(parameters(), chat.params, "chat-")
 
     def action_save(self) -> None:
-        found = self._read()
-        if found is None:
-            return
-        system, params = found
-        pane = self.chats.front
-        self.session.archive.set_system(pane.chat_id, system)
-        self.session.archive.set_params(pane.chat_id, params)
-        pane.count()
-        self.dismiss(None)
+        if (found := self._read()) is not None:
+            pane, (system, params) = self.chats.front, found
+            self.session.archive.set_system(pane.chat_id, system)
+            self.session.archive.set_params(pane.chat_id, params)
+            pane.count()
+            self.dismiss(None)
 
     @work
     async def action_preset(self) -> None:
-        preset = await self._pick("Which preset?")
-        if preset is not None:
+        if (preset := await self._pick("Which preset?")) is not None:
             self.query_one("#system", TextArea).text = preset.system
             self.query_one(Form).show(preset.params)
 
     @work
     async def action_keep(self) -> None:
-        found = self._read()
-        if found is None:
-            return
-        name = await self.app.push_screen_wait(Line("Name of the preset"))
-        if name and name.strip():
-            self.session.archive.save_preset(Preset(name.strip(), *found))
-            say(self, f"Preset {name.strip()} is saved; /preset {name.strip()} uses it.")
+        if (found := self._read()) is not None:
+            name = (await self.app.push_screen_wait(Line("Name of the preset")) or "").strip()
+            if name:
+                self.session.archive.save_preset(Preset(name, *found))
+                say(self, f"Preset {name} is saved; /preset {name} uses it.")
 
     @work
     async def action_forget(self) -> None:
-        preset = await self._pick("Delete which preset?")
-        if preset is not None:
+        if (preset := await self._pick("Delete which preset?")) is not None:
             self.session.archive.delete_preset(preset.name)
             say(self, f"Preset {preset.name} is deleted.")
 
     async def _pick(self, question: str) -> Preset | None:
-        presets = {preset.name: preset for preset in self.session.archive.presets()}
-        if not presets:
+        rows = [(preset, preset.name, preset.system[:70]) for preset in self.session.archive.presets()]
+        if not rows:
             say(self, "There are no presets yet; Ctrl+K saves one.", problem=True)
             return None
-        rows = [(name, name, preset.system[:70]) for name, preset in presets.items()]
-        chosen = await self.app.push_screen_wait(Choice(question, rows))
-        return None if chosen is None else presets[chosen]
+        return await self.app.push_screen_wait(ChoiceDialog(question, rows))
 
     def _read(self) -> tuple[str, dict[str, Any]] | None:
         with errors_said(self):
@@ -239,10 +209,6 @@ _TEXT = "system"  # the preference that gets a text area of its own
 
 def looks() -> list[Setting]:
     return [setting for setting in settings_of(Preferences) if setting.name != _TEXT]
-
-
-def loading() -> list[Setting]:
-    return list(settings_of(EngineSettings))
 
 
 class SettingsScreen(Page):
@@ -262,7 +228,7 @@ class SettingsScreen(Page):
         liked = self.session.preferences
         self._look = Form(looks(), {row.name: getattr(liked, row.name) for row in looks()}, "look-")
         self._new = Form(parameters(), liked.parameters, "new-")
-        self._load = Form(loading(), liked.engine, "load-")
+        self._load = Form(settings_of(EngineSettings), liked.engine, "load-")
         with VerticalScroll(classes="sheet"):
             yield Static("Looks and keys", classes="section")
             yield self._look
@@ -279,18 +245,8 @@ class SettingsScreen(Page):
         if self.is_running:
             await self.query_one(".sheet").mount_all(widgets)
 
-    def action_save(self) -> None:
+    def action_save(self) -> bool:
         """Keeps everything, or says what is wrong and keeps nothing."""
-        if self._keep():
-            self.dismiss(None)
-
-    def action_reload(self) -> None:
-        """Keeps everything and loads the models again with it."""
-        if self._keep():
-            self.dismiss(None)
-            self.chats.reload()
-
-    def _keep(self) -> bool:
         with errors_said(self):
             look_values, new_values, engine = self._look.values(), checked(self._new.values()), self._load.values()
             check_engine(engine)
@@ -306,8 +262,13 @@ class SettingsScreen(Page):
             with errors_said(self):
                 liked.save()
             self.app.theme = liked.theme
+            self.dismiss(None)
             return True
         return False
+
+    def action_reload(self) -> None:
+        if self.action_save():
+            self.chats.load(*self.session.named)
 
 
 def check_engine(values: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,21 +19,17 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
-from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import one_line
 from localspec.engine.stats import RequestStats, kept_comparison, number
-from localspec.errors import LocalspecError
 from localspec.tui.screens.chat import ChatScreen, Page
-from localspec.tui.text.origin_lines import Guess, Pass, kind_of, ordered, read_passes
-from localspec.tui.text.plots import bar, columns, duration, graph
+from localspec.tui.text.origin_lines import AnswerPass, kind_of, ordered, read_passes
+from localspec.tui.widgets.dialogs import copy, errors_said
+from localspec.tui.widgets.meter import bar, columns, duration, graph
 from localspec.tui.widgets.origin_view import OriginView
-from localspec.tui.widgets.programs import copy
 from localspec.tui.widgets.registry import bind
 
 
 class StatsScreen(Page):
-    """Numbers and bars; a key switches between this chat and all."""
-
     CSS_PATH = "stats.tcss"
     TITLE = "Statistics"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -42,8 +39,8 @@ class StatsScreen(Page):
 
     def __init__(self, chats: ChatScreen) -> None:
         super().__init__(chats)
-        self._figures = Figures()
-        self._positions: Sequence[Position] = ()
+        self._figures = AnswerFigures()
+        self._positions: Sequence[tuple[int, int, int]] = ()
         self._all = False
 
     def body(self) -> ComposeResult:
@@ -53,13 +50,12 @@ class StatsScreen(Page):
 
     def on_mount(self) -> None:
         self.query_one("#scroll").focus()
-        pane = self.chats.pane
-        self._all = pane is None
+        self._all = self.chats.pane is None
         self._count()
 
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
-            self._show(self._figures, self._positions)
+            self._show()
 
     def action_scope(self) -> None:
         self._all = not self._all or self.chats.pane is None
@@ -68,39 +64,32 @@ class StatsScreen(Page):
     def action_copy(self) -> None:
         copy(self.app, stats_page(self._figures, self._positions, 80).plain, "Statistics")
 
-    def _count(self) -> None:
+    @work(exclusive=True, group="stats")
+    async def _count(self) -> None:
         pane = self.chats.pane
-        self._read(self.session.archive, None if self._all or pane is None else pane.chat_id)
+        chat = None if self._all or pane is None else pane.chat_id
+        with errors_said(self, self.query_one("#page", Static).update):
+            self._figures, self._positions = await asyncio.to_thread(count, self.session.archive, chat)
+            self._show()
 
-    @work(thread=True, exclusive=True, group="stats")
-    def _read(self, archive: Archive, chat: int | None) -> None:
-        try:
-            found = count(archive, chat)
-        except LocalspecError as error:
-            self.app.call_from_thread(self.query_one("#page", Static).update, str(error))
-        else:
-            self.app.call_from_thread(self._show, *found)
-
-    def _show(self, figures: Figures, found: Sequence[Position]) -> None:
-        self._figures, self._positions = figures, found
+    def _show(self) -> None:
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
-        self.query_one("#page", Static).update(stats_page(figures, found, max(30, self.size.width - 4)))
+        page = stats_page(self._figures, self._positions, max(30, self.size.width - 4))
+        self.query_one("#page", Static).update(page)
 
 
-def count(archive: Archive, chat: int | None) -> tuple[Figures, list[Position]]:
+def count(archive: Archive, chat: int | None) -> tuple[AnswerFigures, list[tuple[int, int, int]]]:
     """Figures of a chat and acceptance by position from its passes, or of all chats (None): too many passes."""
     answers = [] if chat is None else [message for message in archive.tree(chat) if message.role == "assistant"]
     passes = (read_passes(archive.replay(message.id).passes, lambda token: b"") for message in answers)
-    return Figures.of(archive.stats(chat)), positions(chain.from_iterable(passes))
+    return AnswerFigures.of(archive.stats(chat)), positions(chain.from_iterable(passes))
 
 
 @dataclass(slots=True)
-class Figures(RequestStats):
+class AnswerFigures(RequestStats):
     """The counters of many answers, added up. Plain and compared seconds are of answers whose plain time is known.
-
     Stored stats (`RequestStats.as_dict()`) may be old, partial or an endpoint's: a number that is missing counts as 0,
-    and what is no number is ignored.
-    """
+    and what is no number is ignored."""
 
     answers: int = 0
     inexact: int = 0  # answers with a pass that was not exact
@@ -108,7 +97,7 @@ class Figures(RequestStats):
     rates: list[float] = field(default_factory=list)  # tokens/s, answer by answer
 
     @classmethod
-    def of(cls, stats: Iterable[Mapping[str, Any]]) -> Figures:
+    def of(cls, stats: Iterable[Mapping[str, Any]]) -> AnswerFigures:
         found = cls()
         for one in stats:
             found.add(one)
@@ -153,44 +142,38 @@ def decode_seconds(stats: Mapping[str, Any]) -> float:
     return sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """What became of guesses at one position of the draft."""
-
-    depth: int  # 1 = first
-    drafted: int  # passes whose draft had a guess there
-    accepted: int
-
-    @property
-    def rate(self) -> float:
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-
-def positions(passes: Iterable[Pass]) -> list[Position]:
-    """Acceptance by position in the draft, from passes; a tree counts once for each position it reaches."""
-    drafted: Counter[int] = Counter()
-    accepted: Counter[int] = Counter()
+def positions(passes: Iterable[AnswerPass]) -> list[tuple[int, int, int]]:
+    """(position in the draft, 1 = first; passes whose draft had a guess there; those in which one was accepted); a tree
+    counts once for each position that it reaches."""
+    drafted, accepted = Counter[int](), Counter[int]()
     for one in passes:
         drafted.update({guess.depth for guess in one.guesses})
         accepted.update({guess.depth for guess in one.guesses if guess.accepted})
-    return [Position(depth, drafted[depth], accepted[depth]) for depth in sorted(drafted)]
+    return [(depth, drafted[depth], accepted[depth]) for depth in sorted(drafted)]
 
 
 _GRAPH_ROWS = 4
 _PARTS = (("draft", "drafting"), ("verify", "verifying"), ("host", "bookkeeping"), ("prefill", "reading prompts"))
 
 
-def stats_page(figures: Figures, positions: Sequence[Position], width: int) -> Content:
+def stats_page(figures: AnswerFigures, positions: Sequence[tuple[int, int, int]], width: int) -> Content:
     """All sections. `positions`: from stored passes; [] = not known, then the figures tell less."""
     if not figures.answers:
         return Content("No answer yet: there is nothing to count.")
-    sections = [
-        _summary(figures),
-        _by_position(figures, positions, width),
-        _by_drafter(figures, width),
-        _time(figures, width),
-        _speed(figures, width),
-    ]
+    sections = [_summary(figures), _by_position(figures, positions, width), _by_drafter(figures, width)]
+    total = figures.decode_seconds + figures.prefill_seconds
+    lines = []
+    for part, name in _PARTS:
+        seconds = getattr(figures, f"{part}_seconds")
+        share = seconds / total if total else 0.0
+        lines.append(_bar_line(f"  {name:15}", share, width - 42, duration(seconds)))
+    sections.append(_section("Where the time went", "", lines))
+    if len(figures.rates) > 1:
+        rows = graph(figures.rates, max(10, min(width - 12, 100)), _GRAPH_ROWS)
+        labels = [f"{max(figures.rates):>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
+        lines = [Content.assemble((label, "dim"), (row, "$primary")) for label, row in zip(labels, rows, strict=True)]
+        explained = f"answer by answer, the newest last, {len(figures.rates):,} in all"
+        sections.append(_section("Tokens a second", explained, lines))
     return Content("\n\n").join(section for section in sections if section)
 
 
@@ -199,7 +182,7 @@ def _section(title: str, explained: str, lines: Sequence[Content]) -> Content:
     return Content("\n").join([head, *lines])
 
 
-def _summary(figures: Figures) -> Content:
+def _summary(figures: AnswerFigures) -> Content:
     rows = [
         ("answers", f"{figures.answers:,} with {figures.generated:,} tokens in {figures.passes:,} passes"),
         ("speed", f"{figures.tokens_per_second:.1f} tok/s, {figures.tokens_per_pass:.2f} tokens a pass"),
@@ -221,59 +204,36 @@ def _summary(figures: Figures) -> Content:
     return Content("\n").join(Content.assemble((f"{name:{label}}  ", "dim"), value) for name, value in rows)
 
 
-def _by_position(figures: Figures, positions: Sequence[Position], width: int) -> Content | None:
+def _by_position(figures: AnswerFigures, positions: Sequence[tuple[int, int, int]], width: int) -> Content | None:
     if not figures.draft_passes or not figures.accepted_per_position:
         return None
-    cells = _bar_cells(width, 34)
     if positions:
         title, explained = "Acceptance by position", "of the guesses made at that position of the draft"
-        rows = [(one.depth, one.rate, f"{one.accepted:,} of {one.drafted:,}") for one in positions]
+        rows = [(depth, got / made if made else 0.0, f"{got:,} of {made:,}") for depth, made, got in positions]
     else:
         title, explained = "Drafts accepted at least so deep", "share of all passes with a draft"
         counts = enumerate(figures.accepted_per_position, start=1)
         rows = [(depth, count / figures.draft_passes, f"{count:,} drafts") for depth, count in counts]
-    return _section(title, explained, [_bar_line(f"{depth:>3}", share, cells, said) for depth, share, said in rows])
+    lines = [_bar_line(f"{depth:>3}", share, width - 34, said) for depth, share, said in rows]
+    return _section(title, explained, lines)
 
 
-def _by_drafter(figures: Figures, width: int) -> Content | None:
+def _by_drafter(figures: AnswerFigures, width: int) -> Content | None:
     kinds = {name: kind_of(name) for name in ordered(figures.drafted_by_drafter)}
     if not kinds:
         return None
     label = max(len(kind.name) for kind in kinds.values())
-    cells = _bar_cells(width, 34 + label)
     lines = []
     for name, kind in kinds.items():
         drafted, accepted = figures.drafted_by_drafter[name], figures.accepted_by_drafter[name]
         rate, said = accepted / drafted if drafted else 0.0, f"{accepted:,} of {drafted:,} guesses"
-        lines.append(_bar_line(f"  {kind.name:{label}}", rate, cells, said, kind.colour or "$primary"))
+        lines.append(_bar_line(f"  {kind.name:{label}}", rate, width - 34 - label, said, kind.colour or "$primary"))
     return _section("By drafter", "accepted of drafted", lines)
 
 
-def _time(figures: Figures, width: int) -> Content:
-    total = figures.decode_seconds + figures.prefill_seconds
-    lines = []
-    for part, name in _PARTS:
-        seconds = getattr(figures, f"{part}_seconds")
-        share = seconds / total if total else 0.0
-        lines.append(_bar_line(f"  {name:15}", share, _bar_cells(width, 42), duration(seconds)))
-    return _section("Where the time went", "", lines)
-
-
-def _speed(figures: Figures, width: int) -> Content | None:
-    if len(figures.rates) < 2:
-        return None
-    rows = graph(figures.rates, max(10, min(width - 12, 100)), _GRAPH_ROWS)
-    labels = [f"{max(figures.rates):>7.0f} ", *[" " * 8] * (_GRAPH_ROWS - 2), f"{0:>7} "]
-    lines = [Content.assemble((label, "dim"), (row, "$primary")) for label, row in zip(labels, rows, strict=True)]
-    return _section("Tokens a second", f"answer by answer, the newest last, {len(figures.rates):,} in all", lines)
-
-
-def _bar_line(label: str, share: float, cells: int, said: str, colour: str = "$primary") -> Content:
-    return Content.assemble(f"{label}  ", (bar(share, cells), colour), f" {share:>4.0%}  ", said)
-
-
-def _bar_cells(width: int, beside: int) -> int:
-    return max(6, min(40, width - beside))
+def _bar_line(label: str, share: float, room: int, said: str, colour: str = "$primary") -> Content:
+    """`room`: cells for the bar, of which it takes 6 to 40."""
+    return Content.assemble(f"{label}  ", (bar(share, max(6, min(40, room))), colour), f" {share:>4.0%}  ", said)
 
 
 SPEEDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of a replay: 1 is as fast as it was
@@ -305,7 +265,7 @@ class StepsScreen(Page):
 
     def __init__(self, chats: ChatScreen) -> None:
         super().__init__(chats)
-        self.passes: list[Pass] = []
+        self.passes: list[AnswerPass] = []
         self.index = 0
         self._shown = 0  # passes the text view holds
         self._speed = 0  # its place in `SPEEDS`
@@ -320,41 +280,31 @@ class StepsScreen(Page):
         yield Static("", id="timing", markup=False)
         yield Static("", id="timeline", markup=False)
 
-    def on_mount(self) -> None:
-        pane = self.chats.pane
-        message = None if pane is None else pane.selected
+    @work(group="steps")
+    async def on_mount(self) -> None:
+        message = None if self.chats.pane is None else self.chats.pane.selected
         if message is None or message.role != "assistant":
             self._say("There is no answer to replay: select one in the chat, or ask something first.")
             return
-        self._read(self.session.archive, message)
+
+        def read() -> list[AnswerPass]:
+            replay = self.session.archive.replay(message.id)
+            return read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
+
+        with errors_said(self, self._say):
+            self.passes = await asyncio.to_thread(read)
+            if self.passes:
+                self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
+                self._show()
+            else:
+                self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
     def on_resize(self, event: events.Resize) -> None:
         if self.passes:
             self._show()
 
-    @work(thread=True, exclusive=True, group="steps")
-    def _read(self, archive: Archive, message: StoredMessage) -> None:
-        try:
-            replay = archive.replay(message.id)
-            passes = read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
-        except LocalspecError as error:
-            self.app.call_from_thread(self._say, str(error))
-            return
-        self.app.call_from_thread(self._take, passes)
-
-    def _take(self, passes: list[Pass]) -> None:
-        if not passes:
-            self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
-            return
-        self.passes = passes
-        usual = median(one.seconds for one in passes)
-        self._speed = watchable(usual, _READABLE)
-        self._show()
-
     def _say(self, text: str) -> None:
         self.query_one("#headline", Static).update(Content(text))
-
-    # ---- keys
 
     def action_go(self, step: int) -> None:
         self._to(self.index + step)
@@ -383,15 +333,15 @@ class StepsScreen(Page):
             self._show()
 
     def _tick_later(self) -> None:
-        seconds = self.passes[self.index].seconds / SPEEDS[self._speed]
-        self._timer = self.set_timer(max(_SHORTEST_WAIT, min(_LONGEST_WAIT, seconds)), self._tick)
+        def tick() -> None:
+            self._timer = None
+            if self.index < len(self.passes) - 1:
+                self.index += 1
+                self._tick_later()
+            self._show()
 
-    def _tick(self) -> None:
-        self._timer = None
-        if self.index < len(self.passes) - 1:
-            self.index += 1
-            self._tick_later()
-        self._show()
+        seconds = self.passes[self.index].seconds / SPEEDS[self._speed]
+        self._timer = self.set_timer(max(_SHORTEST_WAIT, min(_LONGEST_WAIT, seconds)), tick)
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -399,13 +349,10 @@ class StepsScreen(Page):
             self._timer = None
 
     def _to(self, index: int) -> None:
-        if not self.passes:
-            return
-        self._stop()
-        self.index = max(0, min(len(self.passes) - 1, index))
-        self._show()
-
-    # ---- looks
+        if self.passes:
+            self._stop()
+            self.index = max(0, min(len(self.passes) - 1, index))
+            self._show()
 
     def _show(self) -> None:
         passes, index, width = self.passes, self.index, max(20, self.size.width - 2)
@@ -434,60 +381,43 @@ _FATES = {
 """Of guesses: sign, style and words."""
 
 
-def headline(passes: Sequence[Pass], index: int) -> Content:
+def headline(passes: Sequence[AnswerPass], index: int) -> Content:
     one = passes[index]
-    brought = len(one.emitted)
-    tokens = f"{brought} token{'' if brought == 1 else 's'}"
+    tokens = f"{len(one.emitted)} token{'' if len(one.emitted) == 1 else 's'}"
+    who = "plain decoding, nothing drafted"
     if one.guesses:
         who = f"{kind_of(one.drafter).name} drafted {len(one.guesses)}, accepted {one.accepted}"
-    else:
-        who = "plain decoding, nothing drafted"
-    return Content.assemble(
-        (f"Pass {index + 1} of {len(passes)}", "bold"),
-        f"  {who}  width {one.width}  {tokens} in {duration(one.seconds)}",
-    )
+    said = f"  {who}  width {one.width}  {tokens} in {duration(one.seconds)}"
+    return Content.assemble((f"Pass {index + 1} of {len(passes)}", "bold"), said)
 
 
-def verdict(one: Pass, width: int) -> Content:
+def verdict(one: AnswerPass, width: int) -> Content:
     """The guesses of a pass with what became of each, and the target's own token; a line each."""
-    own = one.emitted[-1].text if one.emitted and not one.emitted[-1].depth else None
-    lines = [_guess_line(guess, fate) for guess, fate in zip(one.guesses, _fates(one), strict=True)]
-    if own is None:
+    lines, fates = list[Content](), list[str]()
+    for guess in one.guesses:
+        tried = guess.parent < 0 or fates[guess.parent] == "accepted"
+        fates.append("accepted" if guess.accepted else "rejected" if tried else "unreached")
+        mark, style, words = _FATES[fates[-1]]
+        indent = "  " * (guess.depth - 1 if guess.depth <= 12 else 12)
+        shown = (_quoted(guess.text), style)
+        lines.append(Content.assemble(f"{mark} {guess.depth:>2} {indent}", shown, (f"  {words}", "dim")))
+    if not one.emitted or one.emitted[-1].depth:
         lines.append(Content.styled("    the answer ended with an accepted guess", "dim"))
     else:
-        lines.append(Content.assemble("  → ", (_quoted(own), "bold"), (f"  {_meaning(one)}", "dim")))
+        meaning = "the target's own token"
+        if one.guesses:
+            last = max((node for node, guess in enumerate(one.guesses) if guess.accepted), default=-1)
+            instead = any(guess.parent == last for guess in one.guesses)
+            meaning += ", instead of the rejected guess" if instead else ", on top of the whole draft"
+        lines.append(Content.assemble("  → ", (_quoted(one.emitted[-1].text), "bold"), (f"  {meaning}", "dim")))
     return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
-
-
-def _guess_line(guess: Guess, fate: str) -> Content:
-    mark, style, words = _FATES[fate]
-    indent = "  " * (guess.depth - 1 if guess.depth <= 12 else 12)
-    return Content.assemble(f"{mark} {guess.depth:>2} {indent}", (_quoted(guess.text), style), (f"  {words}", "dim"))
-
-
-def _fates(one: Pass) -> list[str]:
-    """`accepted`, `rejected` (tried and refused) or `unreached`, node by node."""
-    fates: list[str] = []
-    for guess in one.guesses:
-        reached = guess.parent < 0 or fates[guess.parent] == "accepted"
-        fates.append("accepted" if guess.accepted else "rejected" if reached else "unreached")
-    return fates
-
-
-def _meaning(one: Pass) -> str:
-    if not one.guesses:
-        return "the target's own token"
-    last = max((node for node, guess in enumerate(one.guesses) if guess.accepted), default=-1)
-    if not any(guess.parent == last for guess in one.guesses):
-        return "the target's own token, on top of the whole draft"
-    return "the target's own token, instead of the rejected guess"
 
 
 def _quoted(text: str) -> str:
     return f"“{one_line(text)}”" if text else "(no text)"
 
 
-def timing(passes: Sequence[Pass], index: int, width: int) -> Content:
+def timing(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
     """How long this pass took beside the usual one, and what it cost a token."""
     one, usual = passes[index], median(known.seconds for known in passes)
     slowest = max(known.seconds for known in passes) or 1.0
@@ -503,7 +433,7 @@ def timing(passes: Sequence[Pass], index: int, width: int) -> Content:
     )
 
 
-def timeline(passes: Sequence[Pass], index: int, width: int) -> Content:
+def timeline(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
     """Tokens each pass brought, a column a pass, around the present one, which is marked beneath."""
     room = max(1, width)
     first = max(0, min(index - room // 2, len(passes) - room))
@@ -515,7 +445,7 @@ def timeline(passes: Sequence[Pass], index: int, width: int) -> Content:
     return Content.assemble((plot, "$primary"), "\n", (marker, "bold"), "\n", (caption[:room], "dim"))
 
 
-def so_far(passes: Sequence[Pass], index: int) -> str:
+def so_far(passes: Sequence[AnswerPass], index: int) -> str:
     """Tokens, time and rate up to and with this pass."""
     tokens = sum(len(one.emitted) for one in passes[: index + 1])
     seconds = sum(one.seconds for one in passes[: index + 1])

@@ -1,15 +1,16 @@
-"""The terminal chat: what all screens share, the way between them, and the net below them: an error that nobody
-expected is said in a line and logged, and the chat goes on."""
+"""The app around the screens: themes, the way between them, warnings; an unexpected error is logged and said, and the
+chat goes on."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -36,8 +37,8 @@ from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelRea
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.widgets import registry
-from localspec.tui.widgets.dialogs import call_soon, errors_said, say
-from localspec.tui.widgets.hints import does_not_last, may_leave
+from localspec.tui.widgets.chat_tabs import does_not_last, may_leave
+from localspec.tui.widgets.dialogs import errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
 
@@ -54,35 +55,23 @@ small model takes 0.001 and needs the interpreter several times."""
 _MOST, _SPAN_SECONDS = 100, 10.0  # so many errors in so short a time: nothing works any more, and the chat ends
 _AGAIN_SECONDS = 8.0  # after which the same error is said and logged again: so long the note of it stands in the corner
 _LARGEST = 1024 * 1024  # bytes of a log; a fuller one is put aside, in place of the one before
-# Two calm themes: one accent, readable contrast; all of Textual's can be chosen, too.
-DARK = Theme(
-    name="localspec-dark",
-    dark=True,
-    primary="#7aa7d9",
-    secondary="#6d8299",
-    accent="#e0a458",
-    foreground="#d7dae0",
-    background="#14171c",
-    surface="#191d23",
-    panel="#222831",
-    success="#7fb685",
-    warning="#d9a441",
-    error="#d9706c",
-)
-LIGHT = Theme(
-    name="localspec-light",
-    dark=False,
-    primary="#2b5f96",
-    secondary="#5a6b7d",
-    accent="#9a5b00",
-    foreground="#1f242b",
-    background="#f7f7f4",
-    surface="#efefea",
-    panel="#e3e4df",
-    success="#2f6b3a",
-    warning="#8a5a00",
-    error="#a1312d",
-)
+_COLOURS = {
+    "primary": ("#7aa7d9", "#2b5f96"),
+    "secondary": ("#6d8299", "#5a6b7d"),
+    "accent": ("#e0a458", "#9a5b00"),
+    "foreground": ("#d7dae0", "#1f242b"),
+    "background": ("#14171c", "#f7f7f4"),
+    "surface": ("#191d23", "#efefea"),
+    "panel": ("#222831", "#e3e4df"),
+    "success": ("#7fb685", "#2f6b3a"),
+    "warning": ("#d9a441", "#8a5a00"),
+    "error": ("#d9706c", "#a1312d"),
+}
+"""Of two calm themes, a dark and a light one: one accent, readable contrast. All of Textual's can be chosen, too."""
+_DARK: dict[str, Any] = {part: dark for part, (dark, _) in _COLOURS.items()}
+_LIGHT: dict[str, Any] = {part: light for part, (_, light) in _COLOURS.items()}
+DARK = Theme("localspec-dark", dark=True, **_DARK)
+LIGHT = Theme("localspec-light", dark=False, **_LIGHT)
 
 
 def log_file() -> Path:
@@ -93,36 +82,14 @@ def write(error: BaseException) -> bool:
     """Adds an error with its traceback to the log; False = it cannot be written."""
     path = log_file()
     text = f"{datetime.now():%Y-%m-%d %H:%M:%S}\n{''.join(traceback.format_exception(error))}\n"
-    try:
+    with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _LARGEST:
             path.replace(path.with_suffix(".old.log"))
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
             file.write(text)
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def handlers_caught(catch: Callable[[Exception], object]) -> Iterator[None]:
-    """An error in a handler is caught where it is called, and the widget goes on with its next message.
-
-    Textual ends the widget, and with the app the program. It has no public place to say otherwise.
-    """
-    dispatch = MessagePump._dispatch_message
-
-    async def caught(self: MessagePump, message: Message) -> None:
-        try:
-            await dispatch(self, message)
-        except Exception as error:  # noqa: BLE001 - the worker's edge
-            catch(error)
-
-    MessagePump._dispatch_message = caught  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        MessagePump._dispatch_message = dispatch  # type: ignore[method-assign]
+        return True
+    return False
 
 
 class ChatApp(App[int]):
@@ -144,7 +111,6 @@ class ChatApp(App[int]):
     ]
 
     def __init__(self, session: Session, notices: Iterable[str] = ()) -> None:
-        """`notices`: shown at the start."""
         super().__init__()
         self.session = session
         self._notices = tuple(notices)
@@ -157,17 +123,26 @@ class ChatApp(App[int]):
         self._said_errors: dict[tuple[object, ...], float] = {}  # when each was said last, by its kind and place
         self.ended_by = ""  # the sentence of the error that ended the chat
 
-    # ---- life
-
     @contextmanager
     def kept_up(self) -> Iterator[None]:
-        """While this holds, no unexpected error ends the chat, as long as it can go on."""
+        """While this holds, no unexpected error ends the chat, as long as it can go on. An error in a handler is caught
+        where it is called, and the widget goes on with its next message: Textual ends the widget, and with the app the
+        program, and has no public place to say otherwise."""
+        dispatch = MessagePump._dispatch_message
+
+        async def caught(pump: MessagePump, message: Message) -> None:
+            try:
+                await dispatch(pump, message)
+            except Exception as error:  # noqa: BLE001 - the worker's edge
+                self._handle_exception(error)
+
+        MessagePump._dispatch_message = caught  # type: ignore[method-assign, assignment]
         self._kept_up = True
         try:
-            with handlers_caught(self._handle_exception):
-                yield
+            yield
         finally:
             self._kept_up = False
+            MessagePump._dispatch_message = dispatch  # type: ignore[method-assign]
 
     def _handle_exception(self, error: Exception) -> None:
         """Textual calls this, which is not public, with what workers, timers, callbacks and drawing raise: it is said
@@ -207,17 +182,26 @@ class ChatApp(App[int]):
         return Terminal
 
     def on_mount(self) -> None:
+        liked, archive = self.session.preferences, self.session.archive
+
+        def remember(theme: Theme) -> None:
+            if liked.theme != theme.name:
+                liked.theme = theme.name
+                with errors_said(self):
+                    liked.save()
+
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
-        liked = self.session.preferences.theme
-        self.theme = liked if liked in self.available_themes else DARK.name
-        self.theme_changed_signal.subscribe(self, self._remember_theme)
-        archive = self.session.archive
+        self.theme = liked.theme if liked.theme in self.available_themes else DARK.name
+        self.theme_changed_signal.subscribe(self, remember)
         archive.on_notice = self.warn
         for text in (*self._notices, archive.notice, self.session.fault):
             if text:
                 say(self, text, problem=True)
-        self._take_keys()
+        with errors_said(self):
+            if keys := registry.read_keys():
+                self.set_keymap(keys)
+                self._check_keys(keys)
         if not self.is_headless:
             sys.setswitchinterval(_SWITCH_SECONDS)
             self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
@@ -241,9 +225,8 @@ class ChatApp(App[int]):
         if again:
             await self.action_quit()
             return
-        pane = self.pane
-        if pane is not None and pane.answer is not None:
-            pane.stop()
+        if self.pane is not None and self.pane.answer is not None:
+            self.pane.stop()
         say(self, "Ctrl+C again leaves.")
 
     def _leave(self) -> None:
@@ -260,8 +243,6 @@ class ChatApp(App[int]):
     @property
     def pane(self) -> ChatPane | None:
         return self.chat_screen.pane
-
-    # ---- models and answers
 
     def on_posted(self, event: Posted) -> None:
         told, session = event.told, self.session
@@ -281,24 +262,20 @@ class ChatApp(App[int]):
         elif isinstance(told, AnswerEnded):
             self._stir()
 
-    @work(thread=True, exclusive=True, group="import")
-    def _import_screens(self) -> None:
-        """So that the first opening of a screen keeps no key waiting."""
-        for row in SCREENS:
-            load(row.home)
-        call_soon(self, self._settle_memory)
-
-    def _settle_memory(self) -> None:
-        """What is loaded stays: it is not searched for garbage any more, which would take 0.1 s each time."""
-        from localspec.runtime import memory
-
+    @work(exclusive=True, group="import")
+    async def _import_screens(self) -> None:
+        """So that the first opening of a screen keeps no key waiting. What is loaded stays: it is not searched for
+        garbage any more, which would take 0.1 s each time."""
+        await asyncio.to_thread(_load_screens)
         if not self.is_headless:
+            from localspec.runtime import memory
+
             if not gc.get_freeze_count():
                 memory.settle()
             gc.set_threshold(*_GARBAGE)
 
     def on_chat_pane_long_answered(self, event: ChatPane.LongAnswered) -> None:
-        """Nobody need look for it: the terminal is told."""
+        """The user may look elsewhere: the terminal signals the end."""
         if self._driver is not None:
             self._driver.write(sign(self.session.preferences.answer_end, self.app_focus, event.title))
 
@@ -318,10 +295,9 @@ class ChatApp(App[int]):
             self._quiet.pause()
             gc.collect()
 
-    # ---- what is called from elsewhere
-
     def warn(self, text: str) -> None:
-        """A warning in the corner, from any thread at any time; it stays in `unseen` if the screen is left before."""
+        """A warning in the corner, from any thread at any time, and never blocks; it stays in `unseen` if the screen is
+        left before."""
         text = plain_text(text)
         self.unseen.append(text)
 
@@ -330,7 +306,9 @@ class ChatApp(App[int]):
                 say(self, text, problem=True)
                 self.unseen.remove(text)
 
-        call_soon(self, show)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.call_later, show)
 
     def action_open(self, name: str) -> None:
         self.chat_screen.open(name)
@@ -341,29 +319,13 @@ class ChatApp(App[int]):
             yield SystemCommand(row.title, row.doc[0].upper() + row.doc[1:], partial(self.chat_screen.open, row.name))
         yield from self.chat_screen.palette()
 
-    # ---- looks and keys
-
-    def _remember_theme(self, theme: Any) -> None:
-        liked = self.session.preferences
-        if liked.theme != theme.name:
-            liked.theme = theme.name
-            with errors_said(self):
-                liked.save()
-
-    def _take_keys(self) -> None:
-        with errors_said(self):
-            if keys := registry.read_keys():
-                self.set_keymap(keys)
-                self._check_keys(keys)
-
-    @work(thread=True, group="keys")
-    def _check_keys(self, keys: dict[str, str]) -> None:
-        for row in SCREENS:
-            load(row.home)
+    @work(group="keys")
+    async def _check_keys(self, keys: dict[str, str]) -> None:
+        await asyncio.to_thread(_load_screens)
         unknown = sorted(set(keys) - set(registry.known()))
         if unknown:
             text = f"{registry.keys_file()} names {unknown[0]!r}, and no key has that name; F1 lists the names."
-            self.call_from_thread(say, self, text, True)
+            say(self, text, problem=True)
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         names = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
@@ -375,14 +337,17 @@ class ChatApp(App[int]):
     _said_clashes: set[str] = set()  # noqa: RUF012 - of the process: the file is one for all
 
 
+def _load_screens() -> None:
+    for row in SCREENS:
+        load(row.home)
+
+
 BELL = "\a"
 
 
 def sign(wish: str, in_front: bool, title: str) -> str:
-    """What tells the terminal that a long answer has ended; "" = nothing.
-
-    `wish`: `Preferences.answer_end`. `in_front`: the terminal is, as far as it says. `title`: of the chat.
-    """
+    """What tells the terminal that a long answer has ended; "" = nothing. `wish`: `Preferences.answer_end`. `in_front`:
+    the terminal is, as far as it says. `title`: of the chat."""
     if wish == "notify":
         sequence = f"\x1b]9;localspec: the answer of {one_line(title or 'a new chat')} is there\a"
         return f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\" if os.environ.get("TMUX") else sequence

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,22 +26,26 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 
 def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
     """The files a message mentions as `@path` or `@"path with spaces"`; other words after an @ are only words."""
-    folder = Path.cwd() if folder is None else folder
     found: dict[str, Attachment] = {}
     for mention in _MENTION.findall(text):
         name = mention.strip('"')
         for candidate in (name, name.rstrip(".,;:!?)")):
-            path = folder / typed(candidate)
-            if os.path.isfile(path):
-                found.setdefault(candidate, Attachment(candidate, _read(path)))
-                break
+            path = (folder or Path.cwd()) / typed(candidate)
+            if not os.path.isfile(path):
+                continue
+            try:
+                if (size := path.stat().st_size) > LARGEST:
+                    raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
+                found.setdefault(candidate, Attachment(candidate, read_text(path)))
+            except OSError as error:
+                raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+            break
     return tuple(found.values())
 
 
-def folders(text: str, folder: Path | None = None) -> list[str]:
-    folder = Path.cwd() if folder is None else folder
+def folders(text: str) -> list[str]:
     names = (mention.strip('"') for mention in _MENTION.findall(text))
-    return list(dict.fromkeys(name for name in names if os.path.isdir(folder / typed(name))))
+    return list(dict.fromkeys(name for name in names if os.path.isdir(Path.cwd() / typed(name))))
 
 
 def mentioned(text: str, name: str) -> bool:
@@ -49,21 +54,9 @@ def mentioned(text: str, name: str) -> bool:
     return name in words or any(word and name.startswith(word.rstrip("/") + "/") for word in words)
 
 
-def _read(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
-        return read_text(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-
-
 def files(folder: Path) -> list[str]:
-    """Paths of files and folders below a folder, relative to it, shallow ones first; a folder's ends with a slash.
-
-    What is hidden, made, or named by `.gitignore` is left out. Takes long in a large folder: call it from a thread.
-    """
+    """Paths of files and folders below a folder, relative to it, shallow ones first; a folder's ends with a slash. What
+    is hidden, made, or named by `.gitignore` is left out. Takes long in a large folder: call it from a thread."""
     folder = paths.real(folder)
     found, level = list[str](), [(folder, rules_above(folder))]
     for _ in range(_DEEPEST):
@@ -81,21 +74,16 @@ def files(folder: Path) -> list[str]:
 def matching(known: Sequence[str], word: str, limit: int = 8) -> list[str]:
     """Paths for what is typed after the @: a folder's content for `~`, `/` and `..`, else the best of `known`."""
     if word.startswith(("~", "/", "..")):
-        return _listing(word, limit)
+        start, _, name = word.rpartition("/")
+        if not start and not word.startswith("/"):
+            return [word + "/"] if word in ("~", "..") else []
+        place = paths.real(typed(start + "/"))
+        found = [one for one, _ in entries(place, rules_above(place))[0] if one.startswith(name)][:limit]
+        return [f"{start}/{one}{'/' if os.path.isdir(place / one) else ''}" for one in found]
     word = word.lower()
     ranked = ((_rank(path.lower(), word), index) for index, path in enumerate(known))
     best = sorted(pair for pair in ranked if pair[0] is not None)
     return [known[index] for _, index in best[:limit]]
-
-
-def _listing(word: str, limit: int) -> list[str]:
-    start, _, name = word.rpartition("/")
-    if not start and not word.startswith("/"):
-        return [word + "/"] if word in ("~", "..") else []
-    place = paths.real(typed(start + "/"))
-    inside, _rules = entries(place, rules_above(place))
-    found = [one for one, _is_folder in inside if one.startswith(name)][:limit]
-    return [f"{start}/{one}{'/' if os.path.isdir(place / one) else ''}" for one in found]
 
 
 def _rank(path: str, word: str) -> tuple[int, int] | None:
@@ -122,7 +110,12 @@ class Ignored:
     """What the `.gitignore` of one folder names. A line that git cannot use is skipped, as git does."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self._spec = GitIgnoreSpec.from_lines([usable for line in lines if _is_sound(usable := _quick(line))])
+        usable = list[str]()
+        for line in map(_quick, lines):
+            with suppress(ValueError, re.error):
+                GitIgnoreSpec.from_lines([line])
+                usable.append(line)
+        self._spec = GitIgnoreSpec.from_lines(usable)
 
     def names(self, path: str, is_folder: bool) -> bool | None:
         """Whether a path below the folder is left out; None = nothing is said of it. The last line that fits counts."""
@@ -130,14 +123,6 @@ class Ignored:
 
 
 Rules = list[tuple[Path, Ignored]]  # of each folder on the way, the nearest one last
-
-
-def _is_sound(line: str) -> bool:
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except (ValueError, re.error):
-        return False
-    return True
 
 
 def _quick(line: str) -> str:
@@ -149,11 +134,8 @@ def _quick(line: str) -> str:
 
 
 def attached_below(folder: Path, name: str) -> tuple[Attachment, ...]:
-    """The text files below a folder, by path, as `name/path`; hidden and binary ones are left out.
-
-    Raises:
-        UsageError: there are none, or too many, or they are too large together.
-    """
+    """The text files below a folder, by path, as `name/path`; hidden and binary ones are left out. Raises UsageError:
+    there are none, or too many, or they are too large together."""
     found, size = list[Attachment](), 0
     folder = paths.real(folder)
     for path in _below(folder, rules_above(folder)):
@@ -184,11 +166,8 @@ def rules_above(folder: Path) -> Rules:
 
 
 def entries(place: Path, above: Rules) -> tuple[list[tuple[str, bool]], Rules]:
-    """What is in a folder, by name, with whether it is a folder, and the rules below it.
-
-    What is hidden, ignored or made stays out, and so does all of a folder that cannot be read.
-    `above`: the rules of the folders on the way.
-    """
+    """What is in a folder, by name, with whether it is a folder, and the rules below it. What is hidden, ignored or
+    made stays out, and so does all of a folder that cannot be read. `above`: the rules of the folders on the way."""
     rules = [*above, (place, Ignored(_lines(place / ".gitignore")))]
     try:
         with os.scandir(place) as scanned:
@@ -225,11 +204,9 @@ def _left_out(rules: Rules, path: str, is_folder: bool) -> bool:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with suppress(OSError):
         if path.is_file():
             return path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
-    except OSError:
-        pass
     return []
 
 
@@ -238,11 +215,8 @@ KINDS: dict[str, Kind] = {".md": "markdown", ".json": "json", ".html": "html"}
 
 
 def target(title: str, file: str) -> tuple[Path, Kind]:
-    """Where an export goes, and as what: the file that was named, or one of the chat's title in this folder.
-
-    Raises:
-        UsageError: the name's ending is none of `KINDS`.
-    """
+    """Where an export goes, and as what: the file that was named, or one of the chat's title in this folder. Raises
+    UsageError: the name's ending is none of `KINDS`."""
     path = typed(file) if file else Path(re.sub(r"[^\w-]+", "-", title.lower()).strip("-")[:60] + ".md")
     if path.suffix not in KINDS:
         raise UsageError(f"{path.name} ends in {path.suffix or 'nothing'}; exports end in {', '.join(KINDS)}.")
@@ -254,27 +228,16 @@ def target(title: str, file: str) -> tuple[Path, Kind]:
 def export(archive: Archive, chat: Chat, file: str) -> Coroutine[Any, Any, str]:
     """Writes a chat to a file that does not exist yet; the result says where."""
     path, kind = target(chat.title or "chat", file)
-    return asyncio.to_thread(_write, archive, chat, path, kind)
 
+    def write() -> str:
+        text = archive.export([chat.id], kind)
+        try:
+            with path.open("x", encoding="utf-8") as opened:
+                opened.write(text)
+        except FileExistsError:
+            raise UsageError(f"{path} exists already; name another file: /export FILE.") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+        return f"Written to {path}."
 
-def _write(archive: Archive, chat: Chat, path: Path, kind: Kind) -> str:
-    text = archive.export([chat.id], kind)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path} exists already; name another file: /export FILE.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    return f"Written to {path}."
-
-
-def import_(archive: Archive, file: str) -> Coroutine[Any, Any, str]:
-    """Takes in the chats of a file; the result says how many.
-
-    Raises:
-        UsageError: no file is named.
-    """
-    if not file:
-        raise UsageError("Name the file to take in.", "/import FILE: own JSON, or ChatGPT's conversations.json or zip.")
-    return asyncio.to_thread(lambda: archive.import_file(typed(file)).sentence())
+    return asyncio.to_thread(write)

@@ -1,25 +1,30 @@
-"""What a chat works with and no screen draws: who answers, what comes of it, where chats are kept, what people like."""
+"""What a chat works with and no screen draws: who answers, the questions it gets, what comes of them, preferences."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-from textual.message import Message
+from textual.message import Message as TextualMessage
 from textual.message_pump import MessagePump
 
 from localspec import paths
 from localspec.chat.archive.archive import Archive
+from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.prompt.prompt import drop_oldest, prompt_messages, sampling_params, summary_request, window_start
+from localspec.chat.turn import Message
 from localspec.config import EngineSettings
+from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError, UsageError, reason
+from localspec.options import LIMITS
 from localspec.remote.answerer import (
     POSTS_PER_SECOND,
     AnswerEnded,
@@ -28,10 +33,173 @@ from localspec.remote.answerer import (
     Facts,
     Loading,
     Prefilled,
+    Question,
     Taken,
     Told,
 )
 from localspec.settings import settings_of
+
+ROOM = 256  # tokens kept free for an answer, where the context has so many
+FULL = "full"  # of a context that the prompt alone fills, or more than fills
+_NEARLY = 0.8
+"""Share of a prompt's longest length from which on a chat is nearly full: another turn of usual length still fits."""
+SUMMARY = 4096
+"""Tokens that a summary of a chat may have, thoughts included: ten times what is asked for, as some models think first
+and cannot be told not to. An eighth of the context where that is less."""
+
+
+def question_of(
+    chat: Chat,
+    path: Sequence[StoredMessage],
+    facts: Facts | None,
+    go_on: bool = False,
+    thought_out: bool = False,
+    private: bool = False,
+) -> Question:
+    """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
+    With `thought_out` as well, its thinking ends where it is. `private`: nothing of it is kept."""
+    prefix = reasoning = ""
+    if go_on and path and path[-1].role == "assistant":
+        prefix, reasoning = path[-1].content, path[-1].reasoning
+        path = path[:-1]
+    params = chat.params
+    local = facts is None or not facts.remote
+    seed = params.get("seed")
+    return Question(
+        messages=prompt_messages(chat, path),
+        sampling=sampling_params(params),
+        seed=fresh_seed() if seed is None and local else seed,
+        max_tokens=params.get("max_tokens"),
+        stop=tuple(params.get("stop") or ()),
+        prefix=prefix,
+        reasoning=reasoning,
+        thought_out=thought_out,
+        thinking=params.get("thinking") if facts is not None and facts.can_think else None,
+        drafter=params.get("drafter") if local else None,
+        max_draft_tokens=params.get("max_draft_tokens") if local else None,
+        chat=None if private else chat.key,
+        private=private,
+    )
+
+
+def checked(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters without what is not set."""
+    sampling_params(params)
+    for name in ("seed", "max_tokens", "max_draft_tokens"):
+        LIMITS[name].check(params.get(name))
+    return {name: value for name, value in params.items() if value is not None and value != () and value != []}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a question fits the context."""
+
+    tokens: int | None  # of the prompt; None = it is not known
+    limit: int | None
+
+    @property
+    def full(self) -> bool:
+        """No room is left for an answer worth the name."""
+        return self.tokens is not None and self.limit is not None and self.tokens > self.limit - room(self.limit)
+
+    @property
+    def nearly_full(self) -> bool:
+        if self.tokens is None or self.limit is None:
+            return False
+        return self.tokens > _NEARLY * (self.limit - room(self.limit))
+
+    @property
+    def share(self) -> str:
+        """How full the context is, in words; "" = it is not known."""
+        if self.tokens is None or not self.limit:
+            return ""
+        share = share_of(self.tokens, self.limit)
+        return share if share == FULL else f"{share} full"
+
+
+def share_of(tokens: int, limit: int) -> str:
+    """How full a context of so many tokens is: a share that is never 100 %, or `FULL`."""
+    return FULL if tokens >= limit else f"{min(99, round(100 * tokens / limit))}%"
+
+
+def room(limit: int) -> int:
+    """Tokens to keep free for the answer in a context of so many."""
+    return min(ROOM, limit // 4)
+
+
+def fit(answerer: Answerer, question: Question) -> Fit:
+    """Counts; may take milliseconds. Raises what the template does."""
+    limit = answerer.facts.context if answerer.facts else None
+    return Fit(None if limit is None else answerer.count(question), limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where the model's view of a chat must begin so that there is room again."""
+
+    first: StoredMessage  # the first message it still sees
+    dropped: list[Message]  # what it no longer sees, with the system message and an earlier summary
+    fits: bool  # false = even the last turn alone is too long
+
+
+def window(answerer: Answerer, chat: Chat, path: Sequence[StoredMessage], question: Question) -> Window:
+    """The longest end of a chat that leaves room for as much again as one answer. Counts: call it from a thread."""
+    assert answerer.facts is not None
+    assert answerer.facts.context is not None
+    limit = answerer.facts.context
+
+    def count(messages: Sequence[Message]) -> int:
+        return answerer.count(replace(question, messages=list(messages), prefix="", reasoning="")) or 0
+
+    trimmed = drop_oldest(question.messages, max(1, limit - max(2 * room(limit), limit // 3)), count)
+    if not trimmed.fits:
+        trimmed = drop_oldest(question.messages, limit - room(limit), count)
+    seen = _seen(chat, path)
+    system = [message for message in question.messages[:1] if message.role == "system"]
+    dropped = [*system, *question.messages[len(system) : len(system) + trimmed.dropped]]
+    return Window(seen[trimmed.dropped], dropped, trimmed.fits)
+
+
+def _seen(chat: Chat, path: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """The messages of a path that `prompt_messages` hands on, in order."""
+    return [
+        message
+        for message in path[window_start(chat, path) :]
+        if message.role != "assistant" or message.content.strip() or message.attachments
+    ]
+
+
+def last_turn(chat: Chat, path: Sequence[StoredMessage], question: Question) -> Window | None:
+    """A view that begins with the last message of the user's; None = nothing is before it."""
+    seen = _seen(chat, path)
+    start = max((at for at, message in enumerate(seen) if message.role == "user"), default=0)
+    if start == 0:
+        return None
+    system = sum(message.role == "system" for message in question.messages[:1])
+    return Window(seen[start], list(question.messages[: system + start]), True)
+
+
+def summary_question(answerer: Answerer, found: Window, question: Question) -> Question:
+    """Asks for a summary of what is dropped; if that is too long itself, of its end. Counts: call it from a thread."""
+    facts = answerer.facts
+    limit = facts.context if facts is not None else None
+    longest = SUMMARY if limit is None else max(32, min(SUMMARY, limit // 8))
+    asked = replace(
+        question,
+        prefix="",
+        reasoning="",
+        stop=(),
+        max_tokens=longest,
+        thinking=False if facts is not None and facts.can_think else None,
+    )
+    messages = summary_request(found.dropped)
+    if limit is None:
+        return replace(asked, messages=messages)
+
+    def count(messages: Sequence[Message]) -> int:
+        return answerer.count(replace(asked, messages=list(messages))) or 0
+
+    return replace(asked, messages=drop_oldest(messages, limit - longest, count).messages)
 
 
 @dataclass(slots=True)
@@ -63,12 +231,9 @@ class Preferences:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Preferences:
-        """What was saved; defaults without a file.
-
-        Raises:
-            UsageError: the file cannot be read, or a value has the wrong type; says which.
-        """
-        path = _file() if path is None else path
+        """What was saved; defaults without a file. Raises UsageError: the file cannot be read, or a value has the wrong
+        type; says which."""
+        path = path or paths.config_dir() / "settings.json"
         try:
             saved = json.loads(paths.read_own(path))
         except FileNotFoundError:
@@ -92,21 +257,13 @@ class Preferences:
         return own
 
     def save(self, path: Path | None = None) -> None:
-        """Writes the file, whole or not at all.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        path = _file() if path is None else path
+        """Writes the file, whole or not at all. Raises UsageError: it cannot be written."""
+        path = path or paths.config_dir() / "settings.json"
         text = json.dumps({known.name: getattr(self, known.name) for known in fields(self)}, indent=2)
         try:
             paths.write_whole(path, text + "\n")
         except OSError as error:
             raise UsageError(f"Settings cannot be saved to {path}: {error.strerror}.") from None
-
-
-def _file() -> Path:
-    return paths.config_dir() / "settings.json"
 
 
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
@@ -128,13 +285,9 @@ class Session:
         fault: str = "",
         private: bool = False,
     ) -> None:
-        """
-        Args:
-            make: how another model of this machine is loaded; None = the one that answers is the only one.
-            begin: parameters of new chats, and their "system", on top of the preferences'.
-            resume: whether the last chat may be gone on with; not with anything in `begin`.
-            fault: why the model that was chosen does not answer, in sentences; "" = it does.
-        """
+        """`make`: how another model of this machine is loaded; None = the one that answers is the only one. `begin`:
+        parameters of new chats, and their "system", on top of the preferences'. `resume`: whether the last chat may be
+        gone on with; not with anything in `begin`. `fault`: why the chosen model does not answer; "" = it does."""
         self.answerer, self.archive, self.preferences = answerer, archive, preferences
         self._make = make
         self.named: tuple[str | None, str | None] = (None, None)
@@ -166,11 +319,8 @@ class Session:
         return (self.facts.key or self.facts.name) if self.facts is not None else self.answerer.name
 
     def made(self, target: str | None, draft: str | None = None, **settings: Any) -> Answerer:
-        """Models of this machine, with the engine settings of the preferences and these on top; not loaded yet.
-
-        Raises:
-            UsageError: the one that answers is the only one.
-        """
+        """Models of this machine, with the engine settings of the preferences and these on top; not loaded yet. Raises
+        UsageError: the one that answers is the only one."""
         if self._make is None:
             raise UsageError(
                 "Answers come from an endpoint, whose models /model lists; without --endpoint localspec loads others."
@@ -199,10 +349,8 @@ class Session:
             self.archive.close()
 
     def forget(self, chat: str) -> None:
-        """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; warns if that fails.
-
-        May take as long as a pass: call it from a thread.
-        """
+        """Deletes the KV cache of a chat that was deleted, and its answers in the corpus; warns if that fails. May take
+        as long as a pass: call it from a thread."""
         from localspec.runtime.kept.caches import CacheFolder
         from localspec.runtime.kept.corpus import erase
 
@@ -217,12 +365,11 @@ class Session:
 _LONGEST_REST = 0.25  # seconds between two parts at most: text that stands still for longer seems to be stuck
 
 
-class Posted(Message):
+@dataclass
+class Posted(TextualMessage):
     """What an answerer tells, as a widget, a screen or the app gets it."""
 
-    def __init__(self, told: Told) -> None:
-        super().__init__()
-        self.told = told
+    told: Told
 
 
 class Posts:
@@ -236,11 +383,8 @@ class Posts:
 
 
 class Inbox(Posts):
-    """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second.
-
-    After each part the owner rests for as long as the part took to be handled and drawn, so that keys have half of the
-    time on a slow machine, too.
-    """
+    """A sink for one answer; its owner gets at most `POSTS_PER_SECOND` parts a second. After each part the owner rests
+    for as long as the part took to be handled and drawn, so that keys have half of the time on a slow machine, too."""
 
     def __init__(self, owner: MessagePump, clock: Callable[[], float] = monotonic) -> None:
         """`clock` tells seconds."""
@@ -277,18 +421,19 @@ class Inbox(Posts):
         taken = self._take()
         if taken:
             began = self._clock()
+
+            def rest() -> None:
+                took = self._clock() - began
+                self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, min(took, _LONGEST_REST)), self._deliver)
+
             for message in _joined(taken):
                 super().post_message(message)
-            self._owner.call_after_refresh(self._rest, began)
+            self._owner.call_after_refresh(rest)
             return
         self._expected = False
         if self._waiting and not self._stopped:  # it came just now, when a call was still expected
             self._expected = True
             self._owner.call_later(self._deliver)
-
-    def _rest(self, began: float) -> None:
-        took = self._clock() - began
-        self._owner.set_timer(max(1 / POSTS_PER_SECOND - took, min(took, _LONGEST_REST)), self._deliver)
 
 
 def _joined(messages: list[Told]) -> list[Told]:
@@ -296,20 +441,15 @@ def _joined(messages: list[Told]) -> list[Told]:
     parts = [message for message in messages if isinstance(message, AnswerPart)]
     others = {type(message): message for message in messages if not isinstance(message, AnswerPart)}
     prefilled, ended = others.pop(Prefilled, None), others.pop(AnswerEnded, None)
-    ordered = [prefilled, *others.values(), _one(parts) if parts else None, ended]
-    return [message for message in ordered if message is not None]
-
-
-def _one(parts: list[AnswerPart]) -> AnswerPart:
-    last = parts[-1]
-    if len(parts) == 1:
-        return last
-    return AnswerPart(
-        last.answer,
-        "".join(part.text for part in parts),
-        tuple(chain.from_iterable(part.tokens for part in parts)),
-        tuple(chain.from_iterable(part.origins for part in parts)),
-        tuple(chain.from_iterable(part.records for part in parts)),
-        last.stats,
-        "".join(part.thinking for part in parts),
-    )
+    part = parts[-1] if parts else None
+    if part is not None and len(parts) > 1:
+        part = AnswerPart(
+            part.answer,
+            "".join(one.text for one in parts),
+            tuple(chain.from_iterable(one.tokens for one in parts)),
+            tuple(chain.from_iterable(one.origins for one in parts)),
+            tuple(chain.from_iterable(one.records for one in parts)),
+            part.stats,
+            "".join(one.thinking for one in parts),
+        )
+    return [message for message in (prefilled, *others.values(), part, ended) if message is not None]

@@ -8,22 +8,18 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from localspec.chat.plain_text import pictured
+from localspec.engine.slot import PassRecord
 from localspec.methods import DARK, RED, TABLE
-
-if TYPE_CHECKING:
-    from localspec.engine.slot import PassRecord
-
 
 Piece = Callable[[int], bytes]  # the bytes a token stands for; none for control tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class DraftGuess:
     """A node of a draft."""
 
     text: str
@@ -42,11 +38,11 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class AnswerPass:
     """One decode of the target."""
 
     drafter: str  # the drafter that guessed; "" = none
-    guesses: tuple[Guess, ...]  # as they were sent
+    guesses: tuple[DraftGuess, ...]  # as they were sent
     emitted: tuple[Emitted, ...]  # tokens it brought to the answer, the target's own last
     width: int  # rows
     seconds: float  # drafting, verifying and all else between two passes
@@ -57,7 +53,7 @@ class Pass:
         return sum(guess.accepted for guess in self.guesses)
 
     @property
-    def rejected(self) -> tuple[Guess, ...]:
+    def rejected(self) -> tuple[DraftGuess, ...]:
         """Guesses that came to nothing."""
         return tuple(guess for guess in self.guesses if not guess.accepted)
 
@@ -74,7 +70,7 @@ class PassReader:
         self._piece = piece
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def read(self, record: PassRecord, kept: int | None = None) -> Pass:
+    def read(self, record: PassRecord, kept: int | None = None) -> AnswerPass:
         """`kept`: tokens that came into the answer; fewer than the verdict's where a stop cut them. None = all."""
         chosen = set(record.accepted)
         depths: list[int] = []
@@ -82,7 +78,7 @@ class PassReader:
         for node, (token, parent) in enumerate(zip(record.guesses, record.parents, strict=True)):
             depths.append(1 if parent < 0 else depths[parent] + 1)
             text = self._piece(token).decode("utf-8", errors="replace")
-            guesses.append(Guess(text, parent, depths[node], node in chosen))
+            guesses.append(DraftGuess(text, parent, depths[node], node in chosen))
         tokens = [
             (record.guesses[node], record.drafter_of(node), depth) for depth, node in enumerate(record.accepted, 1)
         ]
@@ -91,9 +87,9 @@ class PassReader:
         emitted = tuple(
             Emitted(self._decoder.decode(self._piece(token)), drafter, depth) for token, drafter, depth in tokens[:kept]
         )
-        return Pass(record.drafter, tuple(guesses), emitted, record.width, record.seconds)
+        return AnswerPass(record.drafter, tuple(guesses), emitted, record.width, record.seconds)
 
-    def read_all(self, records: Iterable[PassRecord], tokens: int) -> list[Pass]:
+    def read_all(self, records: Iterable[PassRecord], tokens: int) -> list[AnswerPass]:
         """Some records that brought so many tokens in all; what the last verdict has beyond them was cut by a stop."""
         found = []
         for record in records:
@@ -102,18 +98,16 @@ class PassReader:
         return found
 
 
-def read_passes(records: Iterable[PassRecord], piece: Piece, text: str | None = None) -> list[Pass]:
+def read_passes(records: Iterable[PassRecord], piece: Piece, text: str | None = None) -> list[AnswerPass]:
     """All passes of an answer; what was generated after its text (the end of a turn, a stop string) is left out."""
     reader = PassReader(piece)
     passes = [reader.read(record) for record in records]
     return passes if text is None else list(cut_to(passes, text))
 
 
-def cut_to(passes: Iterable[Pass], text: str) -> Iterator[Pass]:
-    """Passes that end where the answer's text does; as they are where their text does not contain it.
-
-    Thinking stands before the text, so the last place where the text is found counts.
-    """
+def cut_to(passes: Iterable[AnswerPass], text: str) -> Iterator[AnswerPass]:
+    """Passes that end where the answer's text does; as they are where their text does not contain it. Thinking stands
+    before the text, so the last place where the text is found counts."""
     rest = list(passes)
     whole = "".join(one.text for one in rest)
     left = 0 if whole.startswith(text) else whole.rfind(text)
@@ -134,10 +128,8 @@ def cut_to(passes: Iterable[Pass], text: str) -> Iterator[Pass]:
 
 
 def joined(stored: Sequence[PassRecord], live: Sequence[PassRecord]) -> list[PassRecord]:
-    """Records read from disk and records heard live of the same answer, as one list; both may overlap.
-
-    What both have is found by comparing; seconds are rounded on disk and do not count.
-    """
+    """Records read from disk and records heard live of the same answer, as one list; both may overlap. What both have
+    is found by comparing; seconds are rounded on disk and do not count."""
     heard = [one._replace(seconds=0.0) for one in live]
     known = [one._replace(seconds=0.0) for one in stored]
     for start in range(max(0, len(known) - len(heard)), len(known)):
@@ -210,7 +202,7 @@ LINE_END, TAB = "↵", "⇥ "
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class OriginCell:
     """Text of one token, or of the part of it that stands on this line."""
 
     text: str
@@ -232,7 +224,7 @@ class Cell:
         return REJECTED if self.ghost else sign(self.drafter, self.depth)
 
 
-Line = list[Cell]
+Line = list[OriginCell]
 
 
 class OriginLines:
@@ -256,37 +248,37 @@ class OriginLines:
         tail._put(self._word)
         return [*self._done, *tail._done, tail._line]
 
-    def add(self, passes: Iterable[Pass]) -> None:
+    def add(self, passes: Iterable[AnswerPass]) -> None:
         for one in passes:
             for cell in self._cells(one):
                 self._add(cell)
 
-    def _cells(self, one: Pass) -> Iterator[Cell]:
+    def _cells(self, one: AnswerPass) -> Iterator[OriginCell]:
         guessed = [token for token in one.emitted if token.depth]
         for token in guessed:
-            yield Cell(pictured(token.text), token.drafter, token.depth)
+            yield OriginCell(pictured(token.text), token.drafter, token.depth)
         if self.ghosts:
             for guess in one.rejected:
                 # kept on the line: where a guess has a line end, only its sign is shown
                 text = pictured(guess.text).replace("\n", LINE_END).replace("\t", TAB)
-                yield Cell(text, one.drafter, guess.depth, ghost=True)
+                yield OriginCell(text, one.drafter, guess.depth, ghost=True)
         for token in one.emitted[len(guessed) :]:
-            yield Cell(pictured(token.text), "", 0)
+            yield OriginCell(pictured(token.text), "", 0)
 
-    def _add(self, cell: Cell) -> None:
+    def _add(self, cell: OriginCell) -> None:
         """Takes a token apart at line ends and where words begin."""
         starts = True
         for text in _parts(cell.text):
             if text == "\n":
                 if self.line_ends:
-                    self._word.append(Cell(LINE_END, cell.drafter, cell.depth, cell.ghost, starts))
+                    self._word.append(replace(cell, text=LINE_END, starts=starts))
                     starts = False
                 self._end_word()
                 self._end_line()
             else:
                 if text[0] in " \t":
                     self._end_word()
-                self._word.append(Cell(text.replace("\t", TAB), cell.drafter, cell.depth, cell.ghost, starts))
+                self._word.append(replace(cell, text=text.replace("\t", TAB), starts=starts))
                 starts = False
 
     def _end_word(self) -> None:
@@ -294,30 +286,27 @@ class OriginLines:
         self._word = []
 
     def _put(self, word: Line) -> None:
-        """Puts a word on the line, or on the next; one longer than a line is broken."""
-        width = sum(cell.width for cell in word)
-        if self._used and self._used + width > self.width:
+        """Puts a word on the line, or on the next; one longer than a line is broken: it fills the line, then the next
+        ones."""
+        if self._used and self._used + sum(cell.width for cell in word) > self.width:
             self._end_line()
-            word = _without_space(word)
-            width = sum(cell.width for cell in word)
-        if self._used + width <= self.width:
+            first = word[0]
+            if first.text.startswith(" ") and len(first.text) > 1:  # one goes, unless it is all of a token
+                word = [replace(first, text=first.text[1:]), *word[1:]]
+        if self._used + sum(cell.width for cell in word) <= self.width:
             self._line += word
-            self._used += width
+            self._used += sum(cell.width for cell in word)
             return
         for cell in word:
-            self._put_broken(cell)
-
-    def _put_broken(self, cell: Cell) -> None:
-        """Fills the line, then the next ones."""
-        text, starts = cell.text, cell.starts
-        while text:
-            fits, text = _split(text, self.width - self._used)
-            if fits:
-                self._line.append(Cell(fits, cell.drafter, cell.depth, cell.ghost, starts))
-                self._used += cell_len(fits)
-                starts = False
-            if text:
-                self._end_line()
+            text, starts = cell.text, cell.starts
+            while text:
+                fits, text = _split(text, self.width - self._used)
+                if fits:
+                    self._line.append(replace(cell, text=fits, starts=starts))
+                    self._used += cell_len(fits)
+                    starts = False
+                if text:
+                    self._end_line()
 
     def _end_line(self) -> None:
         self._done.append(self._line)
@@ -342,14 +331,6 @@ def _split(text: str, width: int) -> tuple[str, str]:
         if used > width:
             return text[:index], text[index:]
     return text, ""
-
-
-def _without_space(word: Line) -> Line:
-    """A word as it begins a line: one blank goes, unless it is all there is of a token (its sign must stay)."""
-    first = word[0] if word else None
-    if first is not None and first.text.startswith(" ") and len(first.text) > 1:
-        return [Cell(first.text[1:], first.drafter, first.depth, first.ghost, first.starts), *word[1:]]
-    return word
 
 
 def sign_line(line: Line) -> str:

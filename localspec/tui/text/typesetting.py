@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from io import StringIO
 from itertools import chain, count
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
@@ -27,7 +27,6 @@ from rich.measure import Measurement
 from rich.rule import Rule
 from rich.segment import Segment
 from rich.style import Style
-from rich.style import Style as RichStyle
 from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
@@ -61,25 +60,25 @@ _MARKDOWN = {
 """Rich's names for parts of Markdown, and how Textual's themes call their colours."""
 
 
-class Look:
+class TextStyles:
     """Styles upon the colours of a widget; one for each theme."""
 
     def __init__(self, base: ContentStyle) -> None:
         """`base`: the colours of the widget that is drawn upon."""
         self._base = base
-        self._found: dict[str | ContentStyle, RichStyle] = {}
+        self._found: dict[str | ContentStyle, Style] = {}
         self.plain = base.rich_style  # text that is nothing special
         markdown = {f"markdown.{name}": self.rich(style) for name, style in _MARKDOWN.items()}
         self.theme = Theme(markdown)  # what Rich needs to draw Markdown
         self.code = self.rich("$text on $boost")  # after blocks of code
 
-    def rich(self, style: str | ContentStyle) -> RichStyle:
+    def rich(self, style: str | ContentStyle) -> Style:
         """A style in Textual's words, such as `bold $primary`; needs the running app, whose theme it asks."""
         found = self._found.get(style)
         if found is None:
             asked = ContentStyle.parse(style) if isinstance(style, str) else style
             mixed = (self._base + asked).rich_style
-            found = self._found[style] = RichStyle(  # what it does not say stays open: styles lie upon one another
+            found = self._found[style] = Style(  # what it does not say stays open: styles lie upon one another
                 color=mixed.color if asked.foreground is not None else None,
                 bgcolor=mixed.bgcolor if asked.background is not None else None,
                 bold=asked.bold,
@@ -105,16 +104,6 @@ _COLUMN = 12
 _UNBOUNDED = 100_000  # columns that no table needs: Rich measures up to a width only
 
 
-class Numbered(Protocol):
-    """A document that knows the colours of its theme, and counts its blocks of code."""
-
-    look: Look
-
-    def number(self) -> int | None:
-        """That of the next block; None = what is drawn goes on with one that has its number already."""
-        ...
-
-
 class Title(Heading):
     """A heading, always at the left."""
 
@@ -124,14 +113,13 @@ class Title(Heading):
 class Code(CodeBlock):
     """Highlighted in the colours of the theme, beneath a line with its number and language."""
 
-    look: Look
+    look: TextStyles
     head: str
 
     @classmethod
     def create(cls, markdown: Markdown, token: Token) -> Code:
-        document, language = cast("Numbered", markdown), token.info.strip().partition(" ")[0]
-        made = cls(language or "text", "")
-        number = document.number()
+        document, language = cast("_Document", markdown), token.info.strip().partition(" ")[0]
+        made, number = cls(language or "text", ""), next(document.numbers)
         made.look, made.head = document.look, "" if number is None else code_head(number, language)
         return made
 
@@ -198,7 +186,7 @@ class Quote(BlockQuote):
             yield from _flat(console.render_lines(self.elements, options, style=self.style))
 
 
-class Item(ListItem):
+class ListEntry(ListItem):
     """Indented, where there is room for it; else its mark stands on a line of its own."""
 
     def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -261,12 +249,11 @@ def _clean(state: StateCore) -> None:
             part.content = plain_text(part.content)
 
 
-def _parser() -> MarkdownIt:
-    """GitHub's Markdown without HTML: tags a model writes are text, and are shown."""
-    return MarkdownIt("gfm-like", {"html": False, "maxNesting": _DEEPEST})
-
-
-_PARSER, _BLOCKS = _parser(), _parser()
+_RULES: dict[str, Any] = {
+    "html": False,
+    "maxNesting": _DEEPEST,
+}  # without HTML: tags are text, and are shown
+_PARSER, _BLOCKS = MarkdownIt("gfm-like", _RULES), MarkdownIt("gfm-like", _RULES)  # GitHub's Markdown
 _PARSER.core.ruler.push("plain_text", _clean)
 _BLOCKS.core.ruler.enableOnly(["normalize", "block"])  # what stands in a paragraph is not looked at
 _CODE = ("fence", "code_block")
@@ -275,11 +262,8 @@ _MAY_HAVE_CODE = re.compile(r"```|~~~| {4}|\t")
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
     """(language, code as it was written) of each block of code that is drawn as one, in order."""
-    if not _MAY_HAVE_CODE.search(text):
-        return []
-    return [
-        (token.info.strip().partition(" ")[0], token.content) for token in _BLOCKS.parse(text) if token.type in _CODE
-    ]
+    tokens = _BLOCKS.parse(text) if _MAY_HAVE_CODE.search(text) else ()
+    return [(token.info.strip().partition(" ")[0], token.content) for token in tokens if token.type in _CODE]
 
 
 def begins_with_code(text: str) -> bool:
@@ -305,38 +289,34 @@ class _Document(Markdown):
         "hr": Ruler,
         "table_open": Tabular,
         "blockquote_open": Quote,
-        "list_item_open": Item,
+        "list_item_open": ListEntry,
     }
 
-    def __init__(self, text: str, look: Look, numbers: Iterator[int | None]) -> None:
+    def __init__(self, text: str, look: TextStyles, numbers: Iterator[int | None]) -> None:
         # Not Rich's own, which would build a parser for each text.
-        self._numbers = numbers
+        self.numbers = numbers  # of its blocks of code; None = of one that goes on, and has its number already
         self.parsed, self.look = _PARSER.parse(text), look
         self.style, self.justify, self.hyperlinks = "none", None, True
         self.inline_code_lexer, self.inline_code_theme = None, ""
-
-    def number(self) -> int | None:
-        return next(self._numbers)
 
     def _flatten_tokens(self, tokens: Iterable[Token]) -> Iterable[Token]:
         """Line breaks stay, and images are links in their place; Rich would draw them before their paragraph."""
         for token in super()._flatten_tokens(tokens):
             if token.type == "softbreak":
                 yield Token("hardbreak", "br", 0)
-                continue
-            if token.type != "image":
+            elif token.type == "image":
+                target = str(token.attrs.get("src", ""))
+                yield Token("link_open", "a", 1, attrs={"href": target})
+                yield Token("text", "", 0, content=f"🖼 {token.content or target}")
+                yield Token("link_close", "a", -1)
+            else:
                 yield token
-                continue
-            target = str(token.attrs.get("src", ""))
-            yield Token("link_open", "a", 1, attrs={"href": target})
-            yield Token("text", "", 0, content=f"🖼 {token.content or target}")
-            yield Token("link_close", "a", -1)
 
 
 class Typesetter:
     """Sets text in the look of one theme."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: TextStyles) -> None:
         self.look = look
         self._console = Console(
             file=StringIO(),
@@ -351,32 +331,21 @@ class Typesetter:
         )
 
     def lines(self, text: str, width: int, number: int = 1, goes_on: bool = False) -> list[Line]:
-        """Markdown as lines of `width` columns, without blank ones at the start and the end.
-
-        `number`: of its first block of code; `goes_on`: the text begins with the rest of a block, which gets none.
-        All of it is there from `LEAST` columns on; in fewer, lines are cut.
-        Links become the meta value `href` of what is drawn: nothing that a terminal would follow by itself.
-        """
+        """Markdown as lines of `width` columns, without blank ones at the start and the end. `number`: of its first
+        block of code; `goes_on`: the text begins with the rest of a block, which gets none. All of it is there from
+        `LEAST` columns on; in fewer, lines are cut. Links become the meta value `href` of what is drawn: nothing that a
+        terminal would follow by itself."""
         options = self._console.options.update(width=max(width, LEAST), height=None)
         document = _Document(text, self.look, chain([None] * goes_on, count(number)))
         rows = self._console.render_lines(document, options, style=self.look.plain, pad=True)
-        while rows and _blank(rows[-1]):
-            rows.pop()
-        while rows and _blank(rows[0]):
-            rows.pop(0)
-        return [_finished(row, width) for row in rows]
-
-
-def _blank(row: list[Segment]) -> bool:
-    return not any(segment.text.strip() for segment in row)
-
-
-def _finished(row: list[Segment], width: int) -> Line:
-    """Cut to the width, pieces of one style joined, links as meta values."""
-    if width < LEAST:
-        row = Segment.adjust_line_length(row, width)
-    return tuple(
-        Segment(text, style.update_link(None) + Style(meta={"href": style.link})) if style and style.link else part
-        for part in Segment.simplify(row)
-        for text, style, _ in (part,)
-    )
+        filled = [place for place, row in enumerate(rows) if any(segment.text.strip() for segment in row)]
+        found = list[Line]()
+        for row in rows[filled[0] : filled[-1] + 1] if filled else ():
+            if width < LEAST:
+                row = Segment.adjust_line_length(row, width)
+            parts = list(Segment.simplify(row))
+            for place, (part, style, _) in enumerate(parts):
+                if style and style.link:
+                    parts[place] = Segment(part, style.update_link(None) + Style(meta={"href": style.link}))
+            found.append(tuple(parts))
+        return found

@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from math import inf
 from time import monotonic
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.segment import Segment as RichSegment
+from rich.segment import Segment
 from textual import events
 from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
@@ -23,7 +24,7 @@ from textual.widget import Widget
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
 from localspec.remote.answerer import AnswerPart
-from localspec.tui.text.typesetting import Line, Look, Typesetter, begins_with_code, code_blocks
+from localspec.tui.text.typesetting import Line, TextStyles, Typesetter, begins_with_code, code_blocks
 
 # A long answer in segments: only the last one is parsed again while text streams in, whatever the length before it.
 #
@@ -50,8 +51,7 @@ def cut(text: str) -> Cut | None:
     """The first segment; None = the text is not long enough, or more must be known."""
     if len(text) <= SOFT:
         return None
-    place, fence, table = 0, "", ""
-    previous = ""
+    place, previous, fence, table = 0, "", "", ""  # the line that opened the block of code; the table's head and rule
     for line in text.splitlines(keepends=True):
         end = place + len(line)
         blank = not previous.strip()
@@ -60,7 +60,10 @@ def cut(text: str) -> Cut | None:
         if end > HARD:
             return _hard(text, place, line, fence, table)
         fence = _fence_after(line, fence)
-        table = _table_after(line, previous, table)
+        if not line.strip():
+            table = ""
+        elif not table and "|" in previous and _TABLE_RULE.match(line):
+            table = previous + line
         previous = line
         place = end
     return None
@@ -68,46 +71,29 @@ def cut(text: str) -> Cut | None:
 
 def _hard(text: str, place: int, line: str, fence: str, table: str) -> Cut:
     """Cuts before the line that goes too far, or inside it when it is all there is."""
-    inside = len(code_blocks(text[:place] + line)) == len(code_blocks(text[:place]))
+    inside, ending = len(code_blocks(text[:place] + line)) == len(code_blocks(text[:place])), ""
     if place < SOFT:  # one very long line
         space = text.rfind(" ", place + 1, HARD)
-        place = space + 1 if space > SOFT else HARD
-        ending = "\n"
-    else:
-        ending = ""
-    if fence:
-        mark = _FENCE.match(fence)
-        assert mark is not None
+        place, ending = space + 1 if space > SOFT else HARD, "\n"
+    if mark := _FENCE.match(fence):
         return Cut(text[:place] + ending + mark[1] + "\n", fence + text[place:], inside)
     return Cut(text[:place], (table if line.lstrip().startswith("|") else "") + text[place:], inside)
 
 
 def _fence_after(line: str, fence: str) -> str:
     """The opening line of the code block that is open after this line; "" = none."""
-    mark = _FENCE.match(line)
+    mark, opened = _FENCE.match(line), _FENCE.match(fence)
     if not mark:
         return fence
-    if not fence:
+    if not opened:
         return line if mark[1][0] == "~" or "`" not in mark[2] else ""
-    opened = _FENCE.match(fence)
-    assert opened is not None
-    closes = mark[1].startswith(opened[1]) and not mark[2].strip()
-    return "" if closes else fence
+    return "" if mark[1].startswith(opened[1]) and not mark[2].strip() else fence
 
 
-def _table_after(line: str, previous: str, table: str) -> str:
-    """Head and rule of the table this line belongs to; "" = none."""
-    if not line.strip():
-        return ""
-    if not table and "|" in previous and _TABLE_RULE.match(line):
-        return previous + line
-    return table
-
-
-class Segment:
+class AnswerSegment:
     """A part of the answer that is set by itself."""
 
-    def __init__(self, text: str, before: Segment | None = None, inside: bool = False) -> None:
+    def __init__(self, text: str, before: AnswerSegment | None = None, inside: bool = False) -> None:
         """`before`: the one that it comes after. `inside`: the next one begins amid a block of this one."""
         self.text = text  # its Markdown
         self.inside = inside
@@ -139,19 +125,19 @@ class Segment:
         self.height = sum(1 + len(line) // width for line in self.text.splitlines())
 
 
-def segments(text: str, before: Segment | None = None) -> list[Segment]:
+def segments(text: str, before: AnswerSegment | None = None) -> list[AnswerSegment]:
     """All segments of a text that comes after `before`; at least one."""
-    found = list[Segment]()
+    found = list[AnswerSegment]()
     while (first := cut(text)) is not None:
-        before, text = Segment(first.segment, before, first.inside), first.rest
+        before, text = AnswerSegment(first.segment, before, first.inside), first.rest
         found.append(before)
-    return [*found, Segment(text, before)]
+    return [*found, AnswerSegment(text, before)]
 
 
 @lru_cache(maxsize=8)
 def _typesetter(theme: str, base: Style) -> Typesetter:
     """`theme` names the colours that `base` does not."""
-    return Typesetter(Look(base))
+    return Typesetter(TextStyles(base))
 
 
 class AnswerText(Widget):
@@ -165,63 +151,44 @@ class AnswerText(Widget):
         self._height = 1
         self._set_for: tuple[int, str, Style] | None = None  # width and colours of the lines there are
 
-    # ---- text
-
     async def extend(self, part: AnswerPart) -> None:
-        text = self._plain.push(part.text)
-        if not text:
-            return
-        changed = len(self.segments) - 1
-        last = self.segments.pop()
-        self.segments += segments(last.text + text, self.segments[-1] if self.segments else None)
-        self._show_from(changed)
+        if text := self._plain.push(part.text):
+            last = self.segments.pop()
+            changed = len(self.segments)
+            self.segments += segments(last.text + text, self.segments[-1] if self.segments else None)
+            self._show_from(changed)
 
     async def settle(self, message: StoredMessage) -> None:
         wanted = segments(plain_text(message.content))
-        changed = 0
-        while changed < min(len(wanted), len(self.segments)) and self.segments[changed].text == wanted[changed].text:
-            changed += 1
+        pairs = zip(wanted, self.segments, strict=False)
+        changed = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
         self.segments[changed:] = wanted[changed:]
         self._show_from(changed)
 
     def _show_from(self, changed: int) -> None:
-        """Draws the segments from this one on; nothing around them moves unless the height differs."""
+        """Draws the segments from this one on: sets what will be seen of them, guesses the heights of the others.
+        Nothing around them moves unless the height differs."""
         if self._set_for is None:
             self.refresh(layout=True)
             return
-        before, top = self._height, self._starts[changed] if changed < len(self._starts) else self._height
-        self._set_seen(changed)
+        before, new = self._height, self.segments[changed:]
+        top = self._starts[changed] if changed < len(self._starts) else before
+        for segment in new:
+            segment.guess(self._set_for[0])
+        scroll = next((node for node in self.ancestors if isinstance(node, VerticalScroll)), None)
+        if scroll is not None and self.is_on_screen and self.screen.is_current:
+            at_end = scroll.is_vertical_scroll_end  # the newest lines will be seen
+            lines = scroll.size.height if at_end else scroll.region.bottom - self.region.y - top
+            for segment in reversed(new) if at_end else new:
+                if lines <= 0:
+                    break
+                self._set(segment)
+                lines -= segment.height
         self._measure()
         if self._height != before:
             self.refresh(layout=True)
-        elif changed < len(self.segments):
+        elif new:
             self.refresh(Region(0, top, self.size.width, max(1, self._height - top)))
-
-    def _set_seen(self, changed: int) -> None:
-        """Sets what of the segments from this one on will be seen; guesses the heights of the others."""
-        assert self._set_for is not None
-        for segment in self.segments[changed:]:
-            segment.guess(self._set_for[0])
-        scroll = next((node for node in self.ancestors if isinstance(node, VerticalScroll)), None)
-        if scroll is None or not self.is_on_screen or not self.screen.is_current:
-            return
-        if scroll.is_vertical_scroll_end:  # the newest lines will be seen
-            lines = scroll.size.height
-            for segment in reversed(self.segments[changed:]):
-                self._set(segment)
-                lines -= segment.height
-                if lines <= 0:
-                    break
-            return
-        line = self._starts[changed] if changed < len(self._starts) else self._height
-        bottom = scroll.region.bottom - self.region.y
-        for segment in self.segments[changed:]:
-            if line >= bottom:
-                break
-            self._set(segment)
-            line += segment.height
-
-    # ---- lines
 
     @property
     def complete(self) -> bool:
@@ -230,9 +197,7 @@ class AnswerText(Widget):
 
     def fill(self, deadline: float, top: float, bottom: float = inf) -> float:
         """Finds out the heights that are guessed above line `bottom`, the end first, until `deadline` (of `monotonic`).
-
-        Returns how many lines more than guessed there are above line `top`.
-        """
+        Returns how many lines more than guessed there are above line `top`."""
         more, found = 0.0, False
         for index in reversed(range(len(self.segments))):
             segment = self.segments[index]
@@ -251,10 +216,8 @@ class AnswerText(Widget):
         return more
 
     def keep(self, top: float, bottom: float, deadline: float) -> None:
-        """Has what lies between two lines ready to be drawn, as far as there is time, and nothing else.
-
-        The lines of a long answer take many times the memory of its text.
-        """
+        """Has what lies between two lines ready to be drawn, as far as there is time, and nothing else. The lines of a
+        long answer take many times the memory of its text."""
         if self._set_for is None:
             return
         for start, segment in zip(self._starts, self.segments, strict=True):
@@ -314,7 +277,7 @@ class AnswerText(Widget):
         assert self._set_for is not None
         return _typesetter(*self._set_for[1:])
 
-    def _set(self, segment: Segment) -> None:
+    def _set(self, segment: AnswerSegment) -> None:
         assert self._set_for is not None
         segment.lines = self._setter.lines(segment.text, self._set_for[0], segment.number, segment.goes_on)
         segment.height, segment.measured = len(segment.lines), True
@@ -329,8 +292,6 @@ class AnswerText(Widget):
             self._starts.append(place)
             place += segment.height
         self._height = max(1, place)
-
-    # ---- mouse
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         for segment in self.segments:
@@ -356,7 +317,7 @@ class AnswerText(Widget):
             return strip
         before, marked, after = strip.divide([cell_len(text[:first]), cell_len(text[:end]), strip.cell_length])
         style = self.screen.get_component_rich_style("screen--selection")
-        painted = (RichSegment(part.text, (part.style or style) + style) for part in marked)
+        painted = (Segment(part.text, (part.style or style) + style) for part in marked)
         return Strip([*before, *painted, *after], strip.cell_length)
 
     def on_click(self, event: events.Click) -> None:

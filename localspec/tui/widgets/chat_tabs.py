@@ -1,20 +1,27 @@
-"""The open chats, each in its tab. Which ones are open is written down, so that they come back at the next start."""
+"""The open chats, each in its tab, which come back at the next start; and those that are not saved."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from textual import work
-from textual.widgets import TabbedContent
+from textual.app import App
+from textual.content import Content
+from textual.message import Message as TextualMessage
+from textual.widgets import Static, TabbedContent
 
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
-from localspec.processes import Claim, is_held
+from localspec.chat.plain_text import plain_text
+from localspec.claim import Claim, is_held
 from localspec.tui.talk.session import Session
+from localspec.tui.widgets.dialogs import ChoiceDialog
 from localspec.tui.widgets.pane import ChatPane
 
 # Which chats are open, and which one is in front: a small file beside the archive, written at every change.
@@ -50,10 +57,8 @@ class OpenTabs:
 
 
 def chats_at_start(archive: Archive, resume: bool, tabs: bool) -> tuple[list[Chat], Chat | None]:
-    """(chats whose tabs come back, the one of them in front; None = a new chat after them).
-
-    `resume`: an earlier chat may be in front. `tabs`: tabs come back at all.
-    """
+    """(chats whose tabs come back, the one of them in front; None = a new chat after them). `resume`: an earlier chat
+    may be in front. `tabs`: tabs come back at all."""
     remembered = OpenTabs.load(archive)
     chats = remembered.chats(archive) if tabs else []
     if not resume:
@@ -72,34 +77,25 @@ class ChatTabs(TabbedContent):
     def __init__(self, session: Session) -> None:
         super().__init__(id="chats")
         self._session = session
-        self._panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
-        self._settled = False  # the tabs of last time are there, so that what is open may be written down
+        self.panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
+        self.settled = False  # the tabs of last time are there; until then what is open is not written down
         self._claim: Claim | None = None  # on the file of open tabs; None = it is another window's, or there is none
 
     def claim(self, archive: Archive) -> bool:
         """Takes the file of open tabs for this window; False = another window has it, and this one leaves it alone."""
-        self.unsettle()
+        self.settled = False
         file = _file(archive)
-        if file is None or self._claim is not None:
-            return True
-        place = file.with_suffix(".window")
-        try:
-            self._claim = None if is_held(place) else Claim(place)
-        except OSError:
-            return True  # a folder that cannot be written has no tabs to overwrite
-        return self._claim is not None
-
-    def unsettle(self) -> None:
-        """What is open changes as a whole: it is not written down before `bring_back` is done."""
-        self._settled = False
+        if file is not None and self._claim is None:
+            place = file.with_suffix(".window")
+            with suppress(OSError):  # a folder that cannot be written has no tabs to overwrite
+                if is_held(place):
+                    return False
+                self._claim = Claim(place)
+        return True
 
     def on_unmount(self) -> None:
         if self._claim is not None:
             self._claim.release()
-
-    @property
-    def panes(self) -> list[ChatPane]:
-        return list(self._panes)
 
     @property
     def front(self) -> ChatPane | None:
@@ -108,13 +104,13 @@ class ChatTabs(TabbedContent):
 
     async def add(self, pane: ChatPane, before: ChatPane | None = None) -> None:
         await self.add_pane(pane, before=before)
-        self._panes.insert(len(self._panes) if before is None else self._panes.index(before), pane)
-        self.set_class(len(self._panes) < 2, "single")
+        self.panes.insert(len(self.panes) if before is None else self.panes.index(before), pane)
+        self.set_class(len(self.panes) < 2, "single")
 
     async def drop(self, pane: ChatPane) -> None:
-        self._panes.remove(pane)
+        self.panes.remove(pane)
         await self.remove_pane(str(pane.id))
-        self.set_class(len(self._panes) < 2, "single")
+        self.set_class(len(self.panes) < 2, "single")
         self.remember()
 
     @work(group="tabs")
@@ -124,11 +120,57 @@ class ChatTabs(TabbedContent):
         for chat in chats:
             if chat.id == front.chat_id:
                 before = None
-            elif all(pane.chat_id != chat.id for pane in self._panes):
-                await self.add(ChatPane(self._session, chat, asleep=True), before if before in self._panes else None)
-        self._settled = True
+            elif all(pane.chat_id != chat.id for pane in self.panes):
+                await self.add(ChatPane(self._session, chat, asleep=True), before if before in self.panes else None)
+        self.settled = True
         self.remember()
 
     def remember(self) -> None:
-        if self._settled and self._claim is not None and self.front is not None:
-            OpenTabs(tuple(pane.key for pane in self._panes), self.front.key).save(self._session.archive)
+        if self.settled and self._claim is not None and self.front is not None:
+            OpenTabs(tuple(pane.key for pane in self.panes), self.front.key).save(self._session.archive)
+
+
+_TRY_SECONDS = 5.0
+"""How often it is tried to save what is in memory only: a person who has made room does not wait long."""
+_QUESTION = "The chats of this session are kept in memory only, and are lost when localspec ends. Leave?"
+_ANSWERS = (
+    ("stay", "Stay", "/export FILE writes the chat in front to a file; it may be on another disk."),
+    ("leave", "Leave", "What was written since then is lost."),
+)
+
+
+class Unsaved(Static):
+    """Shown as long as what is written does not last, with the reason."""
+
+    class Saved(TextualMessage):
+        """All that was in memory only lasts now."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(markup=False)
+        self._archive = archive
+
+    def on_mount(self) -> None:
+        self.set_interval(_TRY_SECONDS, lambda: self._save_back() if self.display else None)
+
+    @work(exclusive=True, group="save-back")
+    async def _save_back(self) -> None:
+        if await asyncio.to_thread(self._archive.save_back):
+            self.post_message(self.Saved())
+
+    def tell(self) -> None:
+        wanted = does_not_last(self._archive)
+        if wanted != self.display:
+            self.update(Content(plain_text(self._archive.notice)))
+            self.display = wanted
+
+
+def does_not_last(archive: Archive) -> bool:
+    """Whether what is written is kept in memory only, and should not be."""
+    return archive.file is not None and not archive.persistent
+
+
+async def may_leave(app: App[Any], archive: Archive) -> bool:
+    """Saves what would be lost if that can be done by now; else asks whether it may be lost."""
+    if await asyncio.to_thread(archive.save_back):
+        return True
+    return await app.push_screen_wait(ChoiceDialog(_QUESTION, _ANSWERS)) == "leave"

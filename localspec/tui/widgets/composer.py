@@ -1,9 +1,12 @@
-"""Where people write: lines, history of prompts, folded pastes, attached files; and the list above the input."""
+"""Where people write: lines, earlier prompts, folded pastes, files; and the lines above: suggestions, the model that
+answered before, a summary, queued prompts."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,20 +16,26 @@ from textual import events
 from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message as TextualMessage
-from textual.widgets import OptionList, TextArea
+from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
+from localspec import paths
 from localspec.chat.archive.message import Attachment
-from localspec.chat.plain_text import counted_lines, plain_text
+from localspec.chat.plain_text import counted_lines, one_line, plain_text
+from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed import installed
+from localspec.models.installed.installed import find, knows
+from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
 from localspec.tui.talk import files
+from localspec.tui.talk.session import Fit, Inbox, Posted
+from localspec.tui.widgets.dialogs import ItemList
 from localspec.tui.widgets.registry import bind, commands
 
 _FOLD_CHARACTERS = 2_000  # a paste of so many characters is folded even if it is one line
 
 
-class Prompt(NamedTuple):
+class WrittenPrompt(NamedTuple):
     """What was written, ready to be sent."""
 
     text: str
@@ -37,12 +46,12 @@ class Prompt(NamedTuple):
         return "\n\n".join(part for part in (self.text, *(item.content for item in self.attachments)) if part)
 
 
-def joined(prompts: Sequence[Prompt], rest: str) -> str:
+def joined(prompts: Sequence[WrittenPrompt], rest: str) -> str:
     return "\n\n".join(text for text in (*(prompt.whole for prompt in prompts), rest) if text)
 
 
 class Composer(TextArea):
-    """Posts `Submitted`, and `Moved` when the list of suggestions must follow the text."""
+    """Posts `Submitted`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("write.send", "enter", "send", "Send", "Send the message"),
@@ -54,18 +63,12 @@ class Composer(TextArea):
         bind("write.complete", "tab", "complete", "Complete", "Take the suggestion"),
     ]
 
+    @dataclass
     class Submitted(TextualMessage):
-        """The text is to be sent."""
-
-        def __init__(self, prompt: Prompt) -> None:
-            super().__init__()
-            self.prompt = prompt
-
-    class Moved(TextualMessage):
-        """Text or cursor changed: suggestions may differ."""
+        prompt: WrittenPrompt
 
     def __init__(self, prompts: Callable[[], list[str]], enter_sends: bool = True, fold_lines: int = 8) -> None:
-        """`prompts`: earlier prompts, newest first; asked when somebody begins to look through them."""
+        """`prompts`: earlier prompts, newest first; asked when the user begins to look through them."""
         super().__init__(
             tab_behavior="focus",
             highlight_cursor_line=False,
@@ -78,17 +81,15 @@ class Composer(TextArea):
         self._own = ""
         self._folded: dict[str, Attachment] = {}
         self.folds = True  # a long paste becomes an attachment; an answer that is edited has none
-        self.steer: Callable[[str], bool] | None = None
+        self.steer: Callable[[str], bool] = lambda key: False
         """Asked first with `up`, `down`, `accept`, `close`: an open list of suggestions takes them."""
-        self.take_queued: Callable[[], bool] | None = None
+        self.take_queued: Callable[[], bool] = lambda: False
         """Asked by Up in an empty input: the last queued prompt comes back; False = there is none."""
-
-    # ---- sending
 
     def action_send(self) -> None:
         if not self._enter_sends:
             self.insert("\n")
-        elif not self._steered("accept"):
+        elif not self.steer("accept"):
             self.send()
 
     def action_new_line(self) -> None:
@@ -103,26 +104,22 @@ class Composer(TextArea):
         if self.cursor_at_end_of_line and self.document.get_line(self.cursor_location[0]).endswith("\\"):
             self.action_delete_left()
             self.insert("\n")
-            return
-        if text.strip():
+        elif text.strip():
             attachments = tuple(attached for mark, attached in self._folded.items() if mark in text)
             for mark in self._folded:
                 text = text.replace(mark, "")
-            self.post_message(self.Submitted(Prompt(text.strip("\n"), attachments)))
+            self.post_message(self.Submitted(WrittenPrompt(text.strip("\n"), attachments)))
 
     def put(self, text: str) -> None:
         self.load_text(text)
         self.move_cursor(self.document.end)
         self._place = -1
 
-    def take(self) -> str:
-        """Empties the input and returns what it said."""
-        text = self.text
+    def take(self) -> None:
         self.put("")
         self._folded.clear()
-        return text
 
-    def restore(self, prompts: Sequence[Prompt]) -> None:
+    def restore(self, prompts: Sequence[WrittenPrompt]) -> None:
         """Puts prompts before what is written, with blank lines between; their attachments are folded again."""
         if prompts:
             parts = [
@@ -137,8 +134,6 @@ class Composer(TextArea):
         for mark, attached in self._folded.items():
             text = text.replace(mark, attached.content)
         return text
-
-    # ---- pastes
 
     def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]
         event.prevent_default()  # TextArea's own handler, which Textual calls as well
@@ -174,10 +169,8 @@ class Composer(TextArea):
         else:
             super().action_delete_left()
 
-    # ---- earlier prompts
-
     def action_older(self) -> None:
-        if self._steered("up") or (not self.text and self.take_queued is not None and self.take_queued()):
+        if self.steer("up") or (not self.text and self.take_queued()):
             return
         if not self.cursor_at_first_line:
             self.action_cursor_up()
@@ -187,69 +180,42 @@ class Composer(TextArea):
         self._go_to(self._place + 1)
 
     def action_newer(self) -> None:
-        if self._steered("down"):
-            return
-        if self._place < 0 or not self.cursor_at_last_line:
-            self.action_cursor_down()
-            return
-        self._go_to(self._place - 1)
+        if not self.steer("down"):
+            if self._place < 0 or not self.cursor_at_last_line:
+                self.action_cursor_down()
+            else:
+                self._go_to(self._place - 1)
 
     def _go_to(self, place: int) -> None:
-        if place >= len(self._older):
-            return
-        self.load_text(self._older[place] if place >= 0 else self._own)
-        self.move_cursor(self.document.end)
-        self._place = place
-
-    # ---- completion
+        if place < len(self._older):
+            self.put(self._older[place] if place >= 0 else self._own)
+            self._place = place
 
     def action_complete(self) -> None:
-        if not self._steered("accept"):
+        if not self.steer("accept"):
             self.insert("    ")
 
     def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
         if event.key == "enter":  # a binding, not text
             event.prevent_default()
 
-    def on_text_area_changed(self) -> None:
-        self.post_message(self.Moved())
-
-    def _steered(self, key: str) -> bool:
-        return self.steer is not None and self.steer(key)
-
     def word_before_cursor(self) -> str:
         row, column = self.cursor_location
-        words = self.document.get_line(row)[:column].split(" ")
-        return words[-1] if words else ""
-
-    def replace_word(self, text: str) -> None:
-        row, column = self.cursor_location
-        self.replace(text, (row, column - len(self.word_before_cursor())), (row, column))
-
-
-class Suggested(NamedTuple):
-    """What may stand there instead of the word before the cursor."""
-
-    text: str
-    doc: str = ""
-    more: bool = False  # something is expected after it: no space, the list stays (folders)
+        return self.document.get_line(row)[:column].split(" ")[-1]
 
 
 _MOST_SUGGESTIONS = 8
 _MODEL = "/model "  # what the name of a model follows
 
 
-class Suggestions(OptionList, can_focus=False):
-    """The list above an input: slash commands at its start, models after `/model`, files after an @.
-
-    Shown while it has anything to say; keys come through the input, which keeps the focus.
-    """
+class Suggestions(ItemList[tuple[str, str]], can_focus=False):
+    """The list above an input: slash commands at its start, models after `/model`, files after an @. Shown while it has
+    anything to say; keys come through the input, which keeps the focus."""
 
     def __init__(self, composer: Composer) -> None:
         super().__init__(compact=True)
         self.display = False
         self._composer = composer
-        self._offered: list[Suggested] = []
         self._files: list[str] | None = None
         self._models: list[str] | None = None
         self._closed_for = ""
@@ -261,7 +227,7 @@ class Suggestions(OptionList, can_focus=False):
             return
         self._closed_for = ""
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
-            self._offer([Suggested(f"/{row.name}", row.doc) for row in commands() if row.name.startswith(word[1:])])
+            self._offer([(f"/{row.name}", row.doc) for row in commands() if row.name.startswith(word[1:])])
         elif composer.text == f"{_MODEL}{word}":
             if word and self._models is not None:
                 self._offer_models(self._models, word)
@@ -280,31 +246,29 @@ class Suggestions(OptionList, can_focus=False):
         self._closed_for = self._composer.word_before_cursor()
         self._offer([])
 
-    def _offer(self, found: list[Suggested]) -> None:
-        """Shows the first of these, the first one marked; none = hides."""
-        self._offered = found = found[:_MOST_SUGGESTIONS]
-        self.clear_options()
+    def _offer(self, found: list[tuple[str, str]]) -> None:
+        """Shows (what may stand in place of the word before the cursor, what it is), the first marked; none = hides."""
+        offered = found[:_MOST_SUGGESTIONS]
+        width = max((len(text) for text, _ in offered), default=0) + 2
+        self.show(offered, lambda one: Content.assemble(one[0].ljust(width), (one[1], "$text-muted")))
         self.display = bool(found)
-        if found:
-            width = max(len(one.text) for one in found) + 2
-            self.add_options(Option(Content.assemble(one.text.ljust(width), (one.doc, "$text-muted"))) for one in found)
-            self.highlighted = 0
+        self.highlighted = 0 if found else None
 
     def _steer(self, key: str) -> bool:
+        """False = the key is not the list's."""
         if not self.display:
             return False
-        if key == "accept":
-            return self._take()
-        self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self._offered)
-        return True
-
-    def _take(self) -> bool:
-        """Puts the marked suggestion in; False = it stands there already, or there is none."""
-        chosen = None if self.highlighted is None else self._offered[self.highlighted]
-        if chosen is None or chosen.text == self._composer.word_before_cursor():
+        if key != "accept":
+            self.highlighted = ((self.highlighted or 0) + (-1 if key == "up" else 1)) % len(self.items)
+            return True
+        chosen = self.item[0] if self.item is not None else ""
+        if chosen in ("", self._composer.word_before_cursor()):  # it stands there already
             self._offer([])
             return False
-        self._composer.replace_word(chosen.text + ("" if chosen.more else " "))
+        row, column = self._composer.cursor_location
+        start = (row, column - len(self._composer.word_before_cursor()))
+        ending = " " * (not chosen.endswith("/"))  # in a folder the list goes on
+        self._composer.replace(chosen + ending, start, (row, column))
         return True
 
     async def _offer_files(self, word: str) -> None:
@@ -312,8 +276,7 @@ class Suggestions(OptionList, can_focus=False):
             self._files = await asyncio.to_thread(files.files, Path.cwd())
         paths = await asyncio.to_thread(files.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
         if self._composer.word_before_cursor() == word:
-            mentions = [f'@"{path}"' if " " in path else f"@{path}" for path in paths]
-            self._offer([Suggested(mention, more=mention.endswith("/")) for mention in mentions])
+            self._offer([(f'@"{path}"' if " " in path else f"@{path}", "") for path in paths])
 
     async def _load_models(self) -> None:
         """Anew each time the command is typed: models come and go."""
@@ -326,4 +289,203 @@ class Suggestions(OptionList, can_focus=False):
             self._offer_models(self._models, word)
 
     def _offer_models(self, names: list[str], word: str) -> None:
-        self._offer([Suggested(name) for name in names if name.startswith(word)])
+        self._offer([(name, "") for name in names if name.startswith(word)])
+
+
+def own_model(model: str, facts: Facts | None) -> str:
+    """The model of a chat, if it is another one than the loaded one and can be loaded; else "". Nothing is offered in
+    place of a server's."""
+    if not model or facts is None or facts.target is None or model == facts.key:
+        return ""
+    try:
+        if not (knows(model) or Path(model).is_absolute()):
+            return ""
+        target, _ = find(model)
+    except LocalspecError:
+        return ""
+    return model if os.path.isfile(target) and paths.real(target) != paths.real(facts.target) else ""
+
+
+def short(model: str) -> str:
+    """A model's name without the folders of its file."""
+    return one_line(model.rpartition("/")[2])
+
+
+class Hint(Static):
+    """One line, hidden while it says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def tell(self, text: str) -> None:
+        self.update(Content(text))
+        self.display = bool(text)
+
+
+class OwnModel(Hint):
+    """Says nothing where the chat's own model answers, or has gone. A click does what the line offers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = ""  # what `/own` loads; "" = nothing is offered
+        self._asked: tuple[str, Facts | None] = ("", None)
+
+    def offer(self, model: str, facts: Facts | None, begun: bool) -> None:
+        """The model of the chat, what is loaded, and whether the chat has answers."""
+        asked = (model if begun else "", facts)
+        if asked == self._asked:
+            return  # looking for files takes a while
+        self._asked = asked
+        self.model = own_model(*asked)
+        self.tell(f"/own lets {short(self.model)} answer, as before in this chat" if self.model else "")
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.own_model")
+
+
+class Compactor(Hint):
+    """Offers to compact a chat whose context is nearly full, asks for the summary, and tells how far that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offer = ""
+        self._parts: list[str] = []
+        self._answer: Answer | None = None
+        self._done: asyncio.Event | None = None  # set at the end of the summary; None = none is being written
+        self._error: LocalspecError | None = None
+        self._stopped = False
+
+    @property
+    def writing(self) -> bool:
+        return self._done is not None
+
+    def offer(self, found: Fit | None) -> None:
+        """Offers it if the context is nearly full; None = a summary would not help."""
+        self._offer = ""
+        if found is not None and found.nearly_full:
+            self._offer = f"/compact goes on with a summary: the context is {found.share}"
+        if not self.writing:
+            self.tell(self._offer)
+
+    async def write(self, answerer: Answerer, question: Question) -> str | None:
+        """Asks a question and collects the answer; None = it was stopped."""
+        done = self._done = asyncio.Event()
+        self._parts, self._error, self._stopped = [], None, False
+        self.tell("Esc stops the summary, which is being written")
+        inbox = Inbox(self)
+        answer = self._answer = answerer.answer(question, inbox)
+        try:
+            await done.wait()
+        finally:
+            inbox.stop()
+            answer.cancel()
+            self._done = None
+            self.tell(self._offer)
+        if self._stopped:
+            return None
+        if self._error is not None:
+            raise self._error
+        return "".join(self._parts).strip()
+
+    def stop(self) -> None:
+        """Ends the writing; `write` returns None. Nothing if there is none."""
+        if self._done is not None:
+            self._stopped = True
+            self._done.set()
+
+    async def on_click(self) -> None:
+        if not self.writing:
+            await self.run_action("screen.compact")
+
+    def on_posted(self, event: Posted) -> None:
+        event.stop()
+        told, done = event.told, self._done
+        if done is None:
+            return
+        if isinstance(told, Prefilled) and told.total is not None and told.done < told.total:
+            self.tell(f"Esc stops the summary: {told.done:,} of {told.total:,} tokens are read")
+        elif isinstance(told, AnswerPart):
+            self._parts.append(told.text)
+            self.tell(f"Esc stops the summary: {len(''.join(self._parts).split())} words so far")
+        elif isinstance(told, AnswerEnded) and told.answer is self._answer and not self._stopped:
+            self._error = told.error if told.finish is FinishReason.ERROR else None
+            done.set()
+
+
+class Queue(OptionList):
+    """Shown while prompts wait. Posts `Returned` when one is to be edited."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("queue.edit", "enter", "select", "Edit", "Take this queued prompt back into the input", show=True),
+        bind("queue.remove", "delete", "remove", "Remove", "Remove this queued prompt", show=True),
+    ]
+
+    @dataclass
+    class Returned(TextualMessage):
+        prompt: WrittenPrompt
+
+    class Emptied(TextualMessage):
+        """The last prompt has left the queue."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True)
+        self.display = False
+        self.prompts: list[WrittenPrompt] = []  # in the order in which they are sent. Change them by the methods only.
+        self.place: int | None = None
+        """Where the prompt goes that was taken last, once it comes back; None = to the end."""
+
+    def add(self, prompt: WrittenPrompt) -> None:
+        """Adds a prompt at the end; one that was taken to be edited goes back to its place."""
+        self.prompts.insert(len(self.prompts) if self.place is None else self.place, prompt)
+        self.place = None
+        self._draw()
+
+    def pop(self, place: int = 0) -> WrittenPrompt:
+        """Takes out the prompt at a place; the next one by default."""
+        prompt = self.prompts.pop(place)
+        if self.place is not None and place < self.place:
+            self.place -= 1
+        self._draw()
+        return prompt
+
+    def pop_all(self) -> list[WrittenPrompt]:
+        prompts, self.prompts = self.prompts, []
+        self.place = None
+        self._draw()
+        return prompts
+
+    def take_last(self) -> bool:
+        if self.prompts:
+            self._take(len(self.prompts) - 1)
+            return True
+        return False
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click on a prompt takes it back into the input."""
+        event.stop()
+        self._take(event.option_index)
+
+    def action_remove(self) -> None:
+        if self.highlighted is not None:
+            self.pop(self.highlighted)
+
+    def _take(self, place: int) -> None:
+        prompt = self.pop(place)
+        self.place = place
+        self.post_message(self.Returned(prompt))
+
+    def _draw(self) -> None:
+        marked, options = self.highlighted, list[Option]()
+        if not self.prompts and self.has_focus:
+            self.post_message(self.Emptied())
+        for number, prompt in enumerate(self.prompts, 1):
+            first, *others = plain_text(prompt.text).split("\n")
+            more = [f"{len(others)} more lines"] * bool(others) + [plain_text(one.name) for one in prompt.attachments]
+            added = f"  + {', '.join(more)}" if more else ""
+            options.append(
+                Option(Content.assemble((f"queued {number}  ", "$text-muted"), first, (added, "$text-muted")))
+            )
+        self.set_options(options)
+        self.display = bool(self.prompts)
+        if self.prompts:
+            self.highlighted = min(marked or 0, len(self.prompts) - 1)

@@ -1,27 +1,41 @@
-"""Boxes above what is there, notes in the corner, and errands on threads that nothing waits for, not even the end."""
+"""Boxes above what is there, notes in the corner, errands on threads that nothing waits for; the user's own programs:
+the editor of the prompt, and what takes a text to the clipboard."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message_pump import MessagePump
 from textual.screen import ModalScreen, ScreenResultType
-from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec import paths
 from localspec.chat.plain_text import pictured, plain_text
-from localspec.errors import LocalspecError
+from localspec.chat.text_file import read_text
+from localspec.errors import LocalspecError, UsageError
 from localspec.tui.widgets.registry import CLOSE
+
+T = TypeVar("T")
 
 
 def say(node: MessagePump, text: str, problem: bool = False) -> None:
@@ -33,30 +47,28 @@ def say(node: MessagePump, text: str, problem: bool = False) -> None:
 
 
 @contextmanager
-def errors_said(node: MessagePump) -> Iterator[None]:
-    """An error of localspec's own ends what is done here, and is said in the corner."""
+def errors_said(node: MessagePump, show: Callable[[str], object] | None = None) -> Iterator[None]:
+    """An error of localspec's own ends what is done here, and is said in the corner, or by `show`."""
     try:
         yield
     except LocalspecError as error:
-        say(node, str(error), problem=True)
-
-
-class _Notes(logging.Handler):
-    def __init__(self, show: Callable[[str], object]) -> None:
-        super().__init__(logging.WARNING)
-        self._show = show
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._show(record.getMessage())
+        if show is None:
+            say(node, str(error), problem=True)
+        else:
+            show(str(error))
 
 
 @contextmanager
 def shown(show: Callable[[str], object]) -> Iterator[None]:
     """Hands warnings to a function, on whatever thread they come, instead of writing them to standard error."""
-    logger, notes = logging.getLogger("localspec"), _Notes(show)
-    written = logger.propagate
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            show(record.getMessage())
+
+    logger, notes = logging.getLogger("localspec"), Notes(logging.WARNING)
+    written, logger.propagate = logger.propagate, False
     logger.addHandler(notes)
-    logger.propagate = False
     try:
         yield
     finally:
@@ -79,11 +91,28 @@ class Dialog(ModalScreen[ScreenResultType]):
         note.set_class(bad, "bad")
 
 
-class Choice(Dialog[str | None]):
-    """A question; the result is the id of the answer chosen, None = given up. Digits go to the answer of that place."""
+class ItemList(OptionList, Generic[T]):
+    """A list that knows what its lines stand for."""
 
-    def __init__(self, question: str, answers: Sequence[tuple[str, str, str]]) -> None:
-        """`answers`: (id, label, what it does)."""
+    items: Sequence[T] = ()
+
+    def show(self, items: Sequence[T], line: Callable[[T], Content]) -> None:
+        """Shows other items; the mark stays at its place, as far as there is one."""
+        marked, self.items = self.highlighted or 0, items
+        self.set_options([Option(line(item)) for item in items])
+        self.highlighted = min(marked, len(items) - 1) if items else None
+
+    @property
+    def item(self) -> T | None:
+        """The marked one."""
+        return None if self.highlighted is None else self.items[self.highlighted]
+
+
+class ChoiceDialog(Dialog[T | None]):
+    """A question; the result is the value of the answer chosen, None = given up. Digits go to that answer."""
+
+    def __init__(self, question: str, answers: Sequence[tuple[T, str, str]]) -> None:
+        """`answers`: (value, label, what it does)."""
         super().__init__()
         self._question, self._answers = question, answers
         self._number = ""  # digits typed so far
@@ -91,11 +120,8 @@ class Choice(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(self._question, markup=False, classes="question")
-            options = [
-                Option(Content.assemble((label, "bold"), "\n", (doc, "$text-muted")), id=name)
-                for name, label, doc in self._answers
-            ]
-            yield OptionList(*options)
+            lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
+            yield OptionList(*map(Option, lines))
 
     def on_key(self, event: events.Key) -> None:
         if not event.key.isdigit():
@@ -109,7 +135,7 @@ class Choice(Dialog[str | None]):
             self.query_exactly_one(OptionList).highlighted = int(self._number) - 1
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_id)
+        self.dismiss(self._answers[event.option_index][0])
 
 
 class Line(Dialog[str | None]):
@@ -128,60 +154,155 @@ class Line(Dialog[str | None]):
         self.dismiss(event.value)
 
 
-def call_soon(app: App[Any], call: Callable[..., object], *arguments: Any) -> None:
-    """Calls on the app's own thread, soon, or never if it is being left; from any thread, and never blocks."""
-    if app._loop is not None:
+async def errand(work: Callable[[], T], what: str = "") -> T:
+    """The result of `work`, which runs on a thread that nothing waits for, not even the end of the program: that waits
+    for `asyncio.to_thread`. `what`: words for it in the sentence on an unexpected error, such as "The search"; "" =
+    that is raised as it is."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    result, failure = list[T](), list[Exception]()
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            failure.append(error)
         with suppress(RuntimeError):  # the loop is closed
-            app._loop.call_soon_threadsafe(lambda: app.call_later(call, *arguments))
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, name="localspec-errand", daemon=True).start()
+    await done.wait()
+    if not failure:
+        return result[0]
+    if what and not isinstance(failure[0], LocalspecError):
+        raise LocalspecError(f"{what} failed: {failure[0]!r}.") from failure[0]
+    raise failure[0]
 
 
-class Tell(Protocol):
-    """Calls a function on the app's thread, soon, unless it is not wanted any more; never blocks."""
-
-    def __call__(self, call: Callable[..., object], *arguments: object) -> None: ...
+VARIABLES = ("VISUAL", "EDITOR")  # which editor it is: the first that is set. It may have options, as in `code --wait`.
 
 
-class Errands:
-    """Of a widget or screen. A new errand makes what the last one would still say unwanted, and so does its removal."""
-
-    def __init__(self, node: Widget) -> None:
-        self._node = node
-        self._latest = object()
-
-    def begin(
-        self, work: Callable[[Tell], None], what: str = "", failed: Callable[[LocalspecError], object] | None = None
-    ) -> None:
-        """Runs `work` on a thread of its own, with what calls on the app's thread.
-
-        Args:
-            what: words for the errand in the sentence on an unexpected error, such as "The search".
-            failed: hears of its errors on the app's thread; None = they are internal errors, as those of a worker.
-        """
-        app, this = self._node.app, object()
-        self._latest = this
-
-        def call_if_wanted(call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-            if self._latest is this and self._node.is_running:
-                call(*arguments)
-
-        def tell(call: Callable[..., object], *arguments: object) -> None:
-            call_soon(app, call_if_wanted, call, arguments)
-
-        def run() -> None:
-            try:
-                work(tell)
-            except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-                if failed is None:
-                    call_soon(app, app._handle_exception, error)
-                    return
-                known = isinstance(error, LocalspecError)
-                tell(failed, error if known else LocalspecError(f"{what} failed: {error!r}."))
-
-        # Not a worker of Textual's: those run on threads that the end of the program waits for.
-        threading.Thread(target=run, name="localspec-errand", daemon=True).start()
+def edited(app: App[Any], text: str) -> str:
+    """The text as the editor left it. Answers go on meanwhile; what comes of them is drawn afterwards. Raises
+    UsageError: there is no editor, it failed, or this terminal cannot be left."""
+    given = next((value for name in VARIABLES if (value := os.environ.get(name, "").strip())), "")
+    if not given:
+        raise UsageError("No editor is set.", "Set EDITOR, as in: export EDITOR=nano")
+    try:
+        command = shlex.split(given)
+    except ValueError as error:
+        raise UsageError(f"The editor {given!r} cannot be understood: {error}.") from None
+    with TemporaryDirectory(prefix="localspec-") as folder:  # an editor may leave copies beside its file
+        path, fault = Path(folder) / "prompt.md", ""
+        path.write_text(text, encoding="utf-8")
+        try:
+            with app.suspend(), _interrupts_are_its_own():
+                try:  # inside: Textual does not come back after an error
+                    if code := subprocess.run([*command, str(path)], check=False).returncode:
+                        fault = f"ended with code {code}"
+                except OSError as error:
+                    fault = f"cannot be started: {error.strerror}"
+        except SuspendNotSupported:
+            raise UsageError("An editor cannot have the screen here.") from None
+        if fault:
+            raise UsageError(f"The editor {command[0]!r} {fault}.", "The text is as it was.")
+        return plain_text(read_text(path)).removesuffix("\n")
 
 
-def call_while_running(node: Widget, call: Callable[..., object], *arguments: Any) -> None:
-    """Calls on the app's own thread and waits for it, unless the widget or screen is gone; from another thread."""
-    if node.is_running:
-        node.app.call_from_thread(call, *arguments)
+@contextmanager
+def _interrupts_are_its_own() -> Iterator[None]:
+    """Ctrl+C in an editor that leaves the terminal's signals on goes to both programs, and means the editor."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_LONGEST_SEQUENCE = 74_994
+"""Base64 characters that terminals are known to take in one OSC 52 sequence; beyond, many drop all of it."""
+_TIMEOUT_SECONDS = 2.0
+_TMUX = ["tmux", "load-buffer", "-w", "-"]
+"""Fills tmux's buffer and, if `set-clipboard` allows, the terminal's clipboard; needs no `allow-passthrough`."""
+
+
+def copy(app: App[Any], text: str, what: str) -> None:
+    """Copies to the clipboard, by the best way there is, and says which; takes a while."""
+
+    def write(sequence: str) -> bool:
+        driver = app._driver
+        if driver is None or app.is_headless:
+            return False
+        app.call_from_thread(driver.write, sequence)
+        return True
+
+    async def work() -> None:
+        with errors_said(app):
+            say(app, f"{what} copied {await asyncio.to_thread(copied, text, write)}.")
+
+    app.run_worker(work, group="clipboard")  # type: ignore[arg-type]
+
+
+def copied(text: str, write: Callable[[str], bool]) -> str:
+    """Copies a text by a local tool, else tmux, else the terminal itself (OSC 52), else to a file; returns how, as in
+    "with wl-copy". A terminal does not answer whether it took a sequence, so that is said. May take seconds. `write`
+    writes an escape sequence to the terminal; False = there is none. Raises LocalspecError if no way worked."""
+    for tool in tools():
+        if _run(tool, text):
+            return f"with {tool[0]}"
+    if "TMUX" in os.environ:
+        if _run(_TMUX, text):
+            return "to tmux, which hands it to your terminal if that allows it"
+    elif (sequence := terminal_sequence(text)) is not None and write(sequence):
+        return "through the terminal, if that allows it"
+    path = paths.data_dir() / "copied.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise LocalspecError(f"Nothing could be copied: no tool, no terminal, and {path}: {error.strerror}.") from None
+    return f"to {path}"
+
+
+def tools() -> Iterator[list[str]]:
+    """Commands that take a text on standard input and belong to the screen this person looks at."""
+    if "SSH_CONNECTION" in os.environ:
+        return  # the clipboard of the machine far away would be of no use
+    candidates: list[tuple[bool, list[str]]] = [
+        (sys.platform == "darwin", ["pbcopy"]),
+        (sys.platform == "win32" or "WSL_DISTRO_NAME" in os.environ, ["clip.exe"]),
+        ("WAYLAND_DISPLAY" in os.environ, ["wl-copy"]),
+        ("DISPLAY" in os.environ, ["xclip", "-selection", "clipboard"]),
+        ("DISPLAY" in os.environ, ["xsel", "--clipboard", "--input"]),
+        ("TERMUX_VERSION" in os.environ, ["termux-clipboard-set"]),
+    ]
+    for usable, command in candidates:
+        if usable and shutil.which(command[0]):
+            yield command
+
+
+def terminal_sequence(text: str) -> str | None:
+    """OSC 52 for the terminal, wrapped where screen stands between; None = too long for terminals."""
+    data = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii")
+    if len(data) > _LONGEST_SEQUENCE:
+        return None
+    sequence = f"\x1b]52;c;{data}\x07"
+    if os.environ.get("TERM", "").startswith("screen"):
+        return f"\x1bP{sequence}\x1b\\"
+    return sequence
+
+
+def _run(command: list[str], text: str) -> bool:
+    encoding = "utf-16-le" if command[0] == "clip.exe" else "utf-8"
+    try:
+        # Output goes nowhere: xclip stays in the background and would hold a pipe open.
+        done = subprocess.run(
+            command,
+            input=text.encode(encoding, "surrogatepass"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -1,12 +1,13 @@
-"""The live meter: one line below the chat that fits any width. What matters most stays longest."""
+"""The live meter, one line below the chat that fits any width; and small plots of text, readable without colour."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from textual import events
 from textual.content import Content
@@ -15,12 +16,63 @@ from textual.widgets import Static
 from localspec.chat.plain_text import plain_text
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Facts, Loading, Prefilled
-from localspec.tui.talk.conversation import share_of
+from localspec.tui.talk.session import share_of
 from localspec.tui.text.origin_lines import kind_of
-from localspec.tui.text.plots import bar, columns
 
-if TYPE_CHECKING:
-    from localspec.engine.slot import PassRecord
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float, width: int) -> str:
+    """A horizontal bar of `width` cells, filled to a share of 0 to 1; blanks after it."""
+    eighths = round(8 * width * min(1.0, max(0.0, share)))
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def columns(values: Sequence[float], highest: float | None = None) -> str:
+    """One cell a value; `highest` fills a cell, None = the largest value. 0 is a line at the bottom."""
+    top = max(values, default=0.0) if highest is None else highest
+    shares = (min(1.0, max(0.0, value / top)) if top > 0 else 0.0 for value in values)
+    return "".join(_LEVELS[round(share * (len(_LEVELS) - 1))] for share in shares)
+
+
+def graph(values: Sequence[float], width: int, height: int) -> list[str]:
+    """Columns over several rows, top row first; with more values than cells each cell is a mean of neighbours."""
+    edges = [len(values) * cell // width for cell in range(width + 1)]
+    means = [sum(values[low:high]) / (high - low) for low, high in pairwise(edges) if high > low]
+    cells = means if len(values) > width else values
+    top, rows = max(cells, default=0.0), list[str]()
+    for row in reversed(range(height)):
+        filled = [(round(8 * height * value / top) if top > 0 else 0) - 8 * row for value in cells]
+        rows.append("".join(_LEVELS[min(8, eighths) - 1] if eighths > 0 else " " for eighths in filled))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 3.2 ms, 840 ms, 3.2 s, 2 min 05 s, 1 h 02 min."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if 0 < seconds < 0.00995:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def amount(count: float) -> str:
+    """Bytes for people: 4.98 GB, 639 MB, 6.2 MB, 12 kB."""
+    if count >= 1e9:
+        return f"{count / 1e9:.2f} GB"
+    if count >= 1e6:
+        return f"{count / 1e6:.{0 if count >= 1e8 else 1}f} MB"
+    return f"{count / 1e3:.0f} kB" if count >= 1e3 else f"{count:.0f} bytes"
+
 
 _RECENT_PASSES = 12  # passes that "now" means
 _LEAST_COMPARED_TOKENS = 100
@@ -30,26 +82,7 @@ _GAP = "  "
 _LAST_IMPORTANT_RANK = 5  # ranks up to this one are spelled out before others come in
 
 
-@dataclass(slots=True)
-class Now:
-    """Who drafts and how wide passes are: the most usual of the last ones, as single passes change too fast to read."""
-
-    recent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_PASSES))
-
-    def add(self, records: Iterable[PassRecord]) -> None:
-        self.recent.extend((record.drafter if record.guesses else "", record.width) for record in records)
-
-    @property
-    def usual(self) -> tuple[str, int] | None:
-        """(drafter, or "" for none; width); of equals the later one; None before the first pass."""
-        if not self.recent:
-            return None
-        counts = Counter(self.recent)
-        most = max(counts.values())
-        return next(one for one in reversed(self.recent) if counts[one] == most)
-
-
-class Segment(NamedTuple):
+class MeterFigure(NamedTuple):
     """One figure: what it says in full, and in short. Low ranks stay longest."""
 
     rank: int
@@ -64,20 +97,36 @@ def meter_line(
     context: tuple[int, int] | None = None,
     model: str = "",
 ) -> Content:
-    """The figures of an answer in at most `width` cells.
-
-    `now`: who drafts and the width of passes; None = unknown (endpoints). `context`: (tokens in use, tokens there are).
-    """
-    segments = _speed(stats, now) if stats.generated else []
-    if context is not None and context[1]:
-        share = share_of(*context)
-        segments.append(_figure(6, share, "context ", "ctx "))
+    """The figures of an answer in at most `width` cells. `now`: who drafts and the width of passes; None = unknown
+    (endpoints). `context`: (tokens in use, tokens there are)."""
+    found = list[MeterFigure]()
     if model:
-        segments.insert(0, _figure(8 if stats.generated else 0, model))
-    return fitted(segments, width)
+        found.append(_figure(8 if stats.generated else 0, model))
+    if stats.generated:
+        rate = stats.tokens_per_second
+        found.append(_figure(0, f"{rate:.{0 if rate >= 100 else 1}f} tok/s"))
+        # Without a draft it is plain decoding, even if estimates say otherwise.
+        if stats.drafted and stats.compared >= _LEAST_COMPARED_TOKENS:
+            found.append(_figure(1, f"{stats.estimated_speedup:.2f}x plain"))
+        if stats.drafted:
+            found.append(_figure(3, f"{stats.acceptance_rate:.0%}", "acceptance ", "acc "))
+            found.append(_figure(4, f"{stats.mean_accepted_length:.2f}", "accepted length ", "len "))
+            shares = [count / stats.draft_passes for count in stats.accepted_per_position[:8]]
+            if shares:
+                found.append(_figure(7, columns(shares, 1.0), "by position "))
+        if now is not None:
+            drafter, rows = now
+            why = f": {stats.undrafted_reason}" if stats.undrafted_reason else ""
+            full = f"{kind_of(drafter).name}, width {rows}" if drafter else f"plain decoding{why}"
+            found.append(MeterFigure(5, Content(full), Content(f"{drafter or 'plain'} w{rows}")))
+        if not stats.exact:
+            found.append(_figure(2, "not exact"))
+    if context is not None and context[1]:
+        found.append(_figure(6, share_of(*context), "context ", "ctx "))
+    return fitted(found, width)
 
 
-def fitted(segments: list[Segment], width: int) -> Content:
+def fitted(segments: list[MeterFigure], width: int) -> Content:
     """Segments in their order, as far as they fit: by rank, in short, the important ones in full, then the rest."""
     ranks = sorted(segments, key=lambda one: one.rank)
     important = [one for one in ranks if one.rank <= _LAST_IMPORTANT_RANK]
@@ -100,32 +149,9 @@ def fitted(segments: list[Segment], width: int) -> Content:
     return line.truncate(width, ellipsis=True) if line.cell_length > width else line
 
 
-def _speed(stats: RequestStats, now: tuple[str, int] | None) -> list[Segment]:
-    rate = stats.tokens_per_second
-    found = [_figure(0, f"{rate:.{0 if rate >= 100 else 1}f} tok/s")]
-    # Without a draft it is plain decoding, whatever estimates say.
-    if stats.drafted and stats.compared >= _LEAST_COMPARED_TOKENS:
-        found.append(_figure(1, f"{stats.estimated_speedup:.2f}x plain"))
-    if stats.drafted:
-        found.append(_figure(3, f"{stats.acceptance_rate:.0%}", "acceptance ", "acc "))
-        found.append(_figure(4, f"{stats.mean_accepted_length:.2f}", "accepted length ", "len "))
-        shares = [count / stats.draft_passes for count in stats.accepted_per_position[:8]]
-        if shares:
-            found.append(_figure(7, columns(shares, 1.0), "by position "))
-    if now is not None:
-        drafter, rows = now
-        why = f": {stats.undrafted_reason}" if stats.undrafted_reason else ""
-        full = f"{kind_of(drafter).name}, width {rows}" if drafter else f"plain decoding{why}"
-        found.append(Segment(5, Content(full), Content(f"{drafter or 'plain'} w{rows}")))
-    if not stats.exact:
-        found.append(_figure(2, "not exact"))
-    return found
-
-
-def _figure(rank: int, value: str, label: str = "", short: str = "") -> Segment:
-    if not label:
-        return Segment(rank, Content(value), Content(value))
-    return Segment(rank, Content.assemble((label, "dim"), value), Content.assemble((short, "dim"), value))
+def _figure(rank: int, value: str, label: str = "", short: str = "") -> MeterFigure:
+    texts = (Content.assemble((words, "dim"), value) if label else Content(value) for words in (label, short))
+    return MeterFigure(rank, *texts)
 
 
 _BAR_CELLS = 10  # width of the bar that shows how much of a prompt has been read
@@ -138,10 +164,6 @@ class ReadingSpeed:
 
     seconds: float | None = None
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        taken = seconds / tokens
-        self.seconds = taken if self.seconds is None else self.seconds + _RECENT_SHARE * (taken - self.seconds)
-
 
 @dataclass(slots=True)
 class Live:
@@ -149,7 +171,8 @@ class Live:
 
     answer: Answer | None = None
     stats: RequestStats = field(default_factory=RequestStats)
-    now: Now = field(default_factory=Now)
+    recent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_PASSES))
+    """(drafter, or "" for none; width) of the last passes."""
     clock: Callable[[], float] = monotonic
     _asked: float | None = None  # when it was asked for, in seconds of the clock; None = nothing is waited for
     _done: int = 0
@@ -157,7 +180,8 @@ class Live:
     _at: float = 0.0  # when `_done` was reported, in seconds of the clock
 
     def begin(self, answer: Answer) -> None:
-        self.answer, self.stats, self.now = answer, RequestStats(), Now()
+        self.answer, self.stats = answer, RequestStats()
+        self.recent.clear()
         self._asked, self._total = self.clock(), 0
 
     def hear(self, event: AnswerPart | AnswerEnded | Prefilled, speed: ReadingSpeed) -> None:
@@ -165,16 +189,24 @@ class Live:
             if event.total is not None:
                 now = self.clock()
                 if event.total == self._total and event.done > self._done:
-                    speed.learn(event.done - self._done, now - self._at)
+                    taken, known = (now - self._at) / (event.done - self._done), speed.seconds
+                    speed.seconds = taken if known is None else known + _RECENT_SHARE * (taken - known)
                 self._done, self._total, self._at = event.done, event.total, now
             return
         if isinstance(event, AnswerPart):
-            self.now.add(event.records)
+            self.recent.extend((record.drafter if record.guesses else "", record.width) for record in event.records)
         self.stats = event.stats
         self.rest()
 
     def rest(self) -> None:
         self._asked, self._total = None, 0
+
+    @property
+    def usual(self) -> tuple[str, int] | None:
+        """The most usual of the last passes, as single ones change too fast to read; of equals the later one."""
+        counts = Counter(self.recent)
+        most = max(counts.values(), default=0)
+        return next((one for one in reversed(self.recent) if counts[one] == most), None)
 
     def waits(self, speed: ReadingSpeed, others: bool) -> str:
         """What is waited for, in words; "" = nothing. `others`: another chat is being answered."""
@@ -204,7 +236,7 @@ width: rows of a pass"""
 
 
 class Meter(Static):
-    """Told by the screen what is loaded, and which chat is in front."""
+    """The screen reports what is loaded, and which chat is in front."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, id="status")
@@ -240,7 +272,7 @@ class Meter(Static):
             self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)
         else:
             live = self._live
-            self.update(meter_line(live.stats, live.now.usual, width, self._use, self._model), layout=False)
+            self.update(meter_line(live.stats, live.usual, width, self._use, self._model), layout=False)
 
     def on_resize(self, event: events.Resize) -> None:
         self.draw()

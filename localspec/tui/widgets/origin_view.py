@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from time import monotonic
@@ -30,10 +31,10 @@ from localspec.remote.answerer import AnswerPart
 from localspec.tui.talk.session import Session
 from localspec.tui.text.origin_lines import (
     REJECTED,
-    Cell,
+    AnswerPass,
     Line,
+    OriginCell,
     OriginLines,
-    Pass,
     PassReader,
     joined,
     kind_of,
@@ -44,33 +45,24 @@ from localspec.tui.text.origin_lines import (
 )
 
 Mode = Literal["colour", "signs"]
-MODES: tuple[Mode, ...] = ("colour", "signs")
 _SLICE_SECONDS, _SLICE_PASSES, _PAUSE_SECONDS = 0.006, 8, 0.004
 """A long answer is laid out in slices, so that keys are never kept waiting."""
 _GHOST = 0.55  # how far a rejected guess fades into the background
 
 
 class OriginView(Widget):
-    """Draws passes; what is out of sight costs nothing, and new passes cost only themselves.
-
-    `mode` is "colour" (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of
-    signs under each line of text). `ghosts` also shows rejected guesses, struck through, before what came instead.
-    """
+    """Draws passes; what is out of sight costs nothing, and new passes cost only themselves. `mode` is "colour"
+    (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of signs under each line
+    of text). `ghosts` also shows rejected guesses, struck through, before what came instead."""
 
     class Complete(Message):
         """A long answer, laid out in slices, is all there."""
 
     DEFAULT_CSS: ClassVar[str] = "OriginView { height: auto; width: 1fr; }"
 
-    def __init__(
-        self,
-        passes: Iterable[Pass] = (),
-        mode: Mode = "colour",
-        ghosts: bool = False,
-        id: str | None = None,  # noqa: A002 - Textual's name for it
-    ) -> None:
+    def __init__(self, mode: Mode = "colour", ghosts: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's
         super().__init__(id=id)
-        self.passes = list(passes)
+        self.passes: list[AnswerPass] = []
         self.mode, self.ghosts = mode, ghosts
         self._layout_of: OriginLines | None = None
         self._laid_out = 0  # passes that have become lines; the others follow in slices
@@ -78,12 +70,12 @@ class OriginView(Widget):
         self._lines: list[Line] = []
         self._styles: dict[tuple[object, ...], Style] = {}
 
-    def add(self, passes: Iterable[Pass]) -> None:
+    def add(self, passes: Iterable[AnswerPass]) -> None:
         self.passes += passes
         self._lay_out()
         self.refresh(layout=True)
 
-    def show(self, passes: Iterable[Pass]) -> None:
+    def show(self, passes: Iterable[AnswerPass]) -> None:
         self.passes = list(passes)
         self._layout_of = None
         self.refresh(layout=True)
@@ -123,28 +115,28 @@ class OriginView(Widget):
             lines.add(self.passes[self._laid_out : self._laid_out + _SLICE_PASSES])
             self._laid_out = min(len(self.passes), self._laid_out + _SLICE_PASSES)
         self._lines = lines.lines
+
+        def go_on() -> None:
+            self._waiting = False
+            self._lay_out()
+            self.refresh(layout=True)
+            if self._laid_out == len(self.passes):
+                self.post_message(self.Complete())
+
         if self._laid_out < len(self.passes) and not self._waiting:
             self._waiting = True
-            self.set_timer(_PAUSE_SECONDS, self._go_on)
+            self.set_timer(_PAUSE_SECONDS, go_on)
 
-    def _go_on(self) -> None:
-        self._waiting = False
-        self._lay_out()
-        self.refresh(layout=True)
-        if self._laid_out == len(self.passes):
-            self.post_message(self.Complete())
-
-    def _style(self, cell: Cell) -> Style:
+    def _style(self, cell: OriginCell) -> Style:
         base = self.visual_style
         background, foreground = base.background or Color(0, 0, 0), base.foreground or Color(255, 255, 255)
         look = (background, foreground, self.app.no_color, self.app.native_ansi_color)
         key = (cell.drafter, cell.depth, cell.ghost, self.mode, look)
-        found = self._styles.get(key)
-        if found is None:
-            found = self._styles[key] = self._make_style(cell, background, foreground)
-        return found
+        if key not in self._styles:
+            self._styles[key] = self._make_style(cell, background, foreground)
+        return self._styles[key]
 
-    def _make_style(self, cell: Cell, background: Color, foreground: Color) -> Style:
+    def _make_style(self, cell: OriginCell, background: Color, foreground: Color) -> Style:
         base = self.rich_style
         if cell.ghost:
             if self.app.native_ansi_color:
@@ -165,13 +157,13 @@ class OriginView(Widget):
 class Shares:
     """How many tokens came from where, counted as they come."""
 
-    def __init__(self, passes: Iterable[Pass] = ()) -> None:
+    def __init__(self, passes: Iterable[AnswerPass] = ()) -> None:
         self.tokens: Counter[str] = Counter()  # by drafter; "" = the target's own
         self.drafters: set[str] = set()  # all that drafted, be it in vain
         self.rejected = 0
         self.add(passes)
 
-    def add(self, passes: Iterable[Pass]) -> None:
+    def add(self, passes: Iterable[AnswerPass]) -> None:
         for one in passes:
             self.tokens.update(token.drafter for token in one.emitted)
             self.drafters.add(one.drafter)
@@ -183,23 +175,18 @@ def legend(shares: Shares, *, mode: Mode = "colour", no_color: bool = False, gho
     total = shares.tokens.total() or 1
     parts: list[Content] = []
     for name in ["", *ordered([*shares.tokens, *shares.drafters])]:
-        kind = kind_of(name)
-        swatch = Content.styled(f" {kind.letter} ", _swatch(name, mode, no_color))
+        kind, style = kind_of(name), ContentStyle()
+        if no_color:
+            style = ContentStyle(underline=kind.underline > 0, underline2=kind.underline == 2, italic=kind.italic)
+        elif kind.colour and mode != "signs":
+            style = ContentStyle(background=Color.parse(kind.colour), foreground=Color.parse("black"))
+        swatch = Content.styled(f" {kind.letter} ", style)
         parts.append(Content.assemble(swatch, f" {kind.name} {shares.tokens[name] / total:.0%}"))
     if ghosts:
         parts.append(Content(f" {REJECTED}  rejected guesses {shares.rejected}"))
     if mode == "signs":
         parts.append(Content("2, 3, ... position in the draft"))
     return Content("  ").join(parts)
-
-
-def _swatch(name: str, mode: Mode, no_color: bool) -> ContentStyle:
-    kind = kind_of(name)
-    if no_color:
-        return ContentStyle(underline=kind.underline > 0, underline2=kind.underline == 2, italic=kind.italic)
-    if not kind.colour or mode == "signs":
-        return ContentStyle()
-    return ContentStyle(background=Color.parse(kind.colour), foreground=Color.parse("black"))
 
 
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
@@ -209,19 +196,18 @@ _SETTLED = 1.2  # seconds after which everything that was heard before a view wa
 
 
 class OriginText(Vertical):
-    """Colours, legend beneath; from the archive, and live while it streams."""
+    """An answer as a row of `registry.VIEWS` says, legend beneath; from the archive, and live while it streams."""
 
     DEFAULT_CSS: ClassVar[str] = """
     OriginText { height: auto; }
     OriginText .legend { color: $text-muted; height: auto; }
     """
-    MODE: ClassVar[Mode] = "colour"
-    GHOSTS: ClassVar[bool] = False
 
-    def __init__(self, session: Session, message: StoredMessage) -> None:
+    def __init__(self, session: Session, message: StoredMessage, view: str = "origins") -> None:
+        """`view`: "origins"; "ghosts" are there with the others, "signs" for eyes or terminals without colour."""
         super().__init__()
         self._session, self.message = session, message
-        self._view = OriginView(mode=self.MODE, ghosts=self.GHOSTS)
+        self._view = OriginView(mode="signs" if view == "signs" else "colour", ghosts=view != "origins")
         self._legend = Static("", classes="legend", markup=False)
         self._shares = Shares()
         self._live: list[PassRecord] = []
@@ -250,26 +236,30 @@ class OriginText(Vertical):
         self.message, self._live, self._reader = message, [], None
         self._read(message)
 
-    @work(thread=True, exclusive=True, group="origins")
-    def _read(self, message: StoredMessage) -> None:
+    @work(exclusive=True, group="origins")
+    async def _read(self, message: StoredMessage) -> None:
         """Reads old passes on a thread: thousands take longer than a frame."""
-        stored, passes, trouble = Replay([], {}), list[Pass](), ""
-        try:
+        stored, passes, shares, trouble = Replay([], {}), list[AnswerPass](), Shares(), ""
+
+        def read() -> None:
+            nonlocal stored, passes
             stored = self._session.archive.replay(message.id)
+            if message.state != "streaming":
+                passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
+                shares.add(passes)
+
+        try:
+            await asyncio.to_thread(read)
         except LocalspecError as error:
             trouble = str(error)
-        if message.state != "streaming":
-            passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
-        self.app.call_from_thread(self._show, message, stored, passes, Shares(passes), trouble)
-
-    def _show(self, message: StoredMessage, stored: Replay, passes: list[Pass], shares: Shares, trouble: str) -> None:
         if message is not self.message:
             return  # it has changed meanwhile, and is being read again
         if message.state == "streaming":
             now = self._session.piece
             reader = PassReader(lambda token: stored.pieces.get(token) or now(token))
             passes = [reader.read(record) for record in joined(stored.passes, self._live)]
-            self._reader, shares = reader, Shares(passes)
+            self._reader = reader
+            shares.add(passes)
         self._view.show(passes)
         self._shares = shares
         if passes:
@@ -278,18 +268,5 @@ class OriginText(Vertical):
             self._legend.update(Content(trouble or f"{plain_text(message.content)}\n\n{NOTHING}"))
 
     def _explain(self) -> None:
-        no_color = self.app.no_color
-        self._legend.update(legend(self._shares, mode=self.MODE, no_color=no_color, ghosts=self.GHOSTS))
-
-
-class GhostText(OriginText):
-    """With the guesses that were rejected."""
-
-    GHOSTS = True
-
-
-class SignText(OriginText):
-    """With a line of signs under the text, for eyes or terminals without colour."""
-
-    MODE: ClassVar[Mode] = "signs"
-    GHOSTS = True
+        no_color, view = self.app.no_color, self._view
+        self._legend.update(legend(self._shares, mode=view.mode, no_color=no_color, ghosts=view.ghosts))

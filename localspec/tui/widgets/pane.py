@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import Literal
@@ -23,21 +23,18 @@ from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
 from localspec.tui.talk import files
-from localspec.tui.talk.conversation import Fit, fit, last_turn, question_of, room
-from localspec.tui.talk.session import Inbox, Posted, Session
-from localspec.tui.widgets.bubble import Bubble
-from localspec.tui.widgets.composer import Composer, Prompt, Suggestions, joined
-from localspec.tui.widgets.dialogs import Choice, errors_said, say
-from localspec.tui.widgets.hints import Compactor, OwnModel, Queue
+from localspec.tui.talk.session import Fit, Inbox, Posted, Session, fit, last_turn, question_of, room
+from localspec.tui.widgets.composer import Compactor, Composer, OwnModel, Queue, Suggestions, WrittenPrompt, joined
+from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
 from localspec.tui.widgets.meter import Live
-from localspec.tui.widgets.transcript import Transcript
+from localspec.tui.widgets.transcript import Bubble, Transcript
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
 _SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
 _LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
 _LONGEST_LABEL = 24  # characters of a tab's label; three tabs fit a terminal of 80 columns
-_LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that somebody may have turned away
+_LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that the user may have turned away
 _ASKING = ("send", "ask", "compact")  # groups of workers that lead to an answer, or to a summary
 
 
@@ -47,19 +44,20 @@ class ChatPane(TabPane):
     class Changed(TextualMessage):
         """Title, context use or state differ: the screen should look again."""
 
+    @dataclass
     class Full(TextualMessage):
         """The next question does not fit the context; nothing was asked."""
 
-        def __init__(self, pane: ChatPane, question: Question, tokens: int, limit: int) -> None:
-            super().__init__()
-            self.pane, self.question, self.tokens, self.limit = pane, question, tokens, limit
+        pane: ChatPane
+        question: Question
+        tokens: int
+        limit: int
 
+    @dataclass
     class LongAnswered(TextualMessage):
-        """An answer has ended that somebody may have turned away from."""
+        """An answer has ended that the user may have turned away from."""
 
-        def __init__(self, title: str) -> None:
-            super().__init__()
-            self.title = title
+        title: str
 
     def __init__(self, session: Session, chat: Chat, asleep: bool = False) -> None:
         """`asleep`: its messages are drawn when it is woken."""
@@ -75,13 +73,13 @@ class ChatPane(TabPane):
         self._asked = 0.0  # when the answer was asked for, in seconds of the monotonic clock
         self._asking: tuple[Question, list[StoredMessage], bool] | None = None
         """What was asked for, of whom, and whether an answer goes on; until it is taken."""
-        self._stopped = False  # somebody stopped the answer; what still comes of it is not shown
+        self._stopped = False  # the user stopped the answer; what still comes of it is not shown
         self._thinks = False  # the answer under way has thoughts and says nothing yet
         self.elsewhere = False  # another window writes the last answer
         self._version: int | None = None  # of the archive, when it was looked at last
         self._unsaved: float | None = None
         self._put_aside = ""
-        self._sending: Prompt | None = None  # on its way into the archive
+        self._sending: WrittenPrompt | None = None  # on its way into the archive
 
     def compose(self) -> ComposeResult:
         liked = self.session.preferences
@@ -91,12 +89,7 @@ class ChatPane(TabPane):
         self.suggestions = Suggestions(self.composer)
         self.compactor, self.own_model, self.queue = Compactor(), OwnModel(), Queue()
         self.composer.take_queued = self.queue.take_last
-        yield self.transcript
-        yield self.compactor
-        yield self.own_model
-        yield self.queue
-        yield self.suggestions
-        yield self.composer
+        yield from (self.transcript, self.compactor, self.own_model, self.queue, self.suggestions, self.composer)
 
     async def on_mount(self) -> None:
         self.composer.put(self.chat.unsent)
@@ -135,8 +128,6 @@ class ChatPane(TabPane):
             await self.transcript.catch_up(self.path)
         self.post_message(self.Changed())
 
-    # ---- what is here
-
     @property
     def chat(self) -> Chat:
         return self.session.archive.chat(self.chat_id)
@@ -157,13 +148,11 @@ class ChatPane(TabPane):
     def question(self) -> Question:
         return question_of(self.chat, self.path, self.session.facts, private=self.session.private)
 
-    # ---- writing
-
-    def on_composer_moved(self) -> None:
+    def on_text_area_changed(self) -> None:
         self._unsaved = monotonic()
         self.suggestions.follow()
         if not self.composer.text:
-            self.queue.forget_place()
+            self.queue.place = None  # what was taken to be edited does not come back
 
     def on_queue_returned(self, event: Queue.Returned) -> None:
         event.stop()
@@ -182,7 +171,7 @@ class ChatPane(TabPane):
         answering = self.answer is not None and not self._stopped
         return answering or self.compactor.writing or any(not worker.is_finished for worker in asking)
 
-    def send(self, prompt: Prompt) -> None:
+    def send(self, prompt: WrittenPrompt) -> None:
         """Sends what was written; while an answer is under way it joins the queue."""
         if self.elsewhere:
             say(self, "Another window answers in this chat; send it when that answer has ended.", problem=True)
@@ -197,7 +186,7 @@ class ChatPane(TabPane):
             self._sending = prompt
             self._send(prompt)
 
-    def hand_back(self, *first: Prompt) -> None:
+    def hand_back(self, *first: WrittenPrompt) -> None:
         """Puts prompts that were not sent, and the queued ones, into the input before what is written there."""
         prompts = [*first, *self.queue.pop_all()]
         if self.editing is None:
@@ -206,7 +195,7 @@ class ChatPane(TabPane):
             self._put_aside = joined(prompts, self._put_aside)
 
     @work(group="send")
-    async def _send(self, prompt: Prompt) -> None:
+    async def _send(self, prompt: WrittenPrompt) -> None:
         """Sends a prompt, or the new version of an edited message, and asks; what is not sent goes back."""
         try:
             with errors_said(self):
@@ -216,12 +205,12 @@ class ChatPane(TabPane):
             raise
         self._take_back(prompt)
 
-    def _take_back(self, prompt: Prompt) -> None:
+    def _take_back(self, prompt: WrittenPrompt) -> None:
         if self._sending is not None:
             self._sending = None
             self.hand_back(prompt)
 
-    async def _send_with_files(self, prompt: Prompt) -> None:
+    async def _send_with_files(self, prompt: WrittenPrompt) -> None:
         archive, attachments = self.session.archive, prompt.attachments
         edited = None if self.editing is None else archive.message(self.editing)
         answer_edited = edited is not None and edited.role == "assistant"
@@ -236,7 +225,14 @@ class ChatPane(TabPane):
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
         elif edited is not None and edited.id == self.editing:
-            archive.edit(edited.id, prompt.text, attachments=(*self._kept(edited, prompt, attachments), *attachments))
+            names = {one.name for one in attachments}
+            read = tuple(name.rstrip("/") + "/" for name in files.folders(prompt.text))
+            kept = [  # those that the new version mentions and that are not here to be read any more
+                one
+                for one in edited.attachments
+                if one.name not in names and not one.name.startswith(read) and files.mentioned(prompt.text, one.name)
+            ]
+            archive.edit(edited.id, prompt.text, attachments=(*kept, *attachments))
             self.end_edit()
         self._unsaved = monotonic()  # what is queued and what has been written since
         await self.transcript.show(self.path)
@@ -246,16 +242,6 @@ class ChatPane(TabPane):
             self.count()
         else:
             self.ask()
-
-    def _kept(self, edited: StoredMessage, prompt: Prompt, attachments: tuple[Attachment, ...]) -> list[Attachment]:
-        """Attachments of a message that its new version mentions and that are not here to be read any more."""
-        names = {one.name for one in attachments}
-        read = tuple(name.rstrip("/") + "/" for name in files.folders(prompt.text))
-        return [
-            one
-            for one in edited.attachments
-            if one.name not in names and not one.name.startswith(read) and files.mentioned(prompt.text, one.name)
-        ]
 
     async def _folders(self, text: str) -> tuple[Attachment, ...] | None:
         """The files of the folders that a message mentions, if the user wants them; None = do not send it."""
@@ -271,7 +257,7 @@ class ChatPane(TabPane):
             what = f"the {len(inside)} text files" if len(inside) > 1 else "the text file"
             question = f"Attach {what} of {name}: {size}{room}?"
             answer = await self.app.push_screen_wait(
-                Choice(question, [("yes", "Attach them", "what .gitignore names is left out"),
+                ChoiceDialog(question, [("yes", "Attach them", "what .gitignore names is left out"),
                                   ("no", "Only the words", f"@{name} stays a word"),
                                   ("back", "Back", "the message comes back into the input")])
             )  # fmt: skip
@@ -288,7 +274,7 @@ class ChatPane(TabPane):
         self.composer.folds = message.role == "user"
         self.composer.put("")
         unnamed = tuple(one for one in message.attachments if not files.mentioned(message.content, one.name))
-        self.composer.restore([Prompt(message.content, unnamed)])
+        self.composer.restore([WrittenPrompt(message.content, unnamed)])
         self.composer.add_class("editing")
         does = "sends it" if message.role == "user" else "keeps it"
         self.composer.border_title = f"Editing · Enter {does} as another version · Esc gives up"
@@ -318,26 +304,25 @@ class ChatPane(TabPane):
             prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
             self.session.archive.set_unsent(self.chat_id, joined(prompts, self.composer.whole))
 
-    # ---- asking
-
     @work(group="ask")
     async def ask(self, go_on: bool = False, again: int | None = None, thought_out: bool = False) -> None:
-        """Answers the last message; or lets the last answer go on; or answers message `again` once more.
-
-        `thought_out`: an answer that goes on does not go on thinking.
-        """
+        """Answers the last message; or lets the last answer go on; or answers message `again` once more. `thought_out`:
+        an answer that goes on does not go on thinking."""
         if not await self.agreed():
             self.hand_back()
             return
-        path = self.path
+        path, answerer = self.path, self.session.answerer
         if again is not None:
             path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]
         try:
-            private = self.session.private
-            question = question_of(self.chat, path, self.session.facts, go_on, thought_out, private)
-            if self._ask_for_room(question, path, go_on):
+            question = question_of(self.chat, path, self.session.facts, go_on, thought_out, self.session.private)
+            limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
+            if limit is not None:  # the answerer refuses what does not fit
+                self._end()
+                self._asking = question, path, go_on
+                self._ask(replace(question, room=0 if go_on else room(limit)))
                 return
-            found = await asyncio.to_thread(fit, self.session.answerer, question)
+            found = await asyncio.to_thread(fit, answerer, question)
         except LocalspecError as error:
             say(self, str(error), problem=True)
             self.hand_back()
@@ -348,17 +333,6 @@ class ChatPane(TabPane):
         self._end()
         await self._begin(question, path, go_on)
         self._ask(question)
-
-    def _ask_for_room(self, question: Question, path: list[StoredMessage], go_on: bool) -> bool:
-        """Asks an answerer that refuses what does not fit; False = it does not, or its context is not known."""
-        answerer = self.session.answerer
-        limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
-        if limit is None:
-            return False
-        self._end()
-        self._asking = question, path, go_on
-        self._ask(replace(question, room=0 if go_on else room(limit)))
-        return True
 
     async def on_posted(self, event: Posted) -> None:
         """What comes of the answer under way goes on to the screen; what comes of one that was stopped does not."""
@@ -378,7 +352,12 @@ class ChatPane(TabPane):
             if self._writer is None or self._stopped:
                 event.stop()
             else:
-                await self._extend(told, self._writer)
+                self._writer.extend(told.text, reasoning=told.thinking)
+                self._thinks = (self._thinks or bool(told.thinking.strip())) and not told.text.strip()
+                for record in told.records:
+                    self._writer.extend(record=record)
+                if self._bubble is not None:
+                    await self._bubble.extend(told)
 
     def _is_full(self, question: Question, found: Fit) -> bool:
         """Whether a question does not fit; then it is told, and prompts that wait go back."""
@@ -390,7 +369,6 @@ class ChatPane(TabPane):
 
     @work(group="ask")
     async def _refused(self, question: Question, error: LocalspecError) -> None:
-        """Says by how much a question does not fit."""
         try:
             if self._is_full(question, await asyncio.to_thread(fit, self.session.answerer, question)):
                 return
@@ -401,9 +379,7 @@ class ChatPane(TabPane):
 
     async def agreed(self) -> bool:
         """Whether a prompt may go to who answers now: of a server that was found by a search, the user is asked once.
-
-        From a worker, as it may open a dialog.
-        """
+        From a worker, as it may open a dialog."""
         session, answerer = self.session, self.session.answerer
         if not session.stranger:
             return True
@@ -411,7 +387,7 @@ class ChatPane(TabPane):
             ("yes", "Send it", "the program at this address gets the messages of your chats from now on"),
             ("no", "Do not send it", "the message stays in the chat; F5 loads a model of this machine"),
         ]
-        answer = await self.app.push_screen_wait(Choice(f"Send this chat to {session.stranger}?", rows))
+        answer = await self.app.push_screen_wait(ChoiceDialog(f"Send this chat to {session.stranger}?", rows))
         if answer != "yes" or session.answerer is not answerer:
             say(self, "Nothing was sent.")
             return False
@@ -441,14 +417,6 @@ class ChatPane(TabPane):
         self.live.begin(self.answer)
         self.post_message(self.Changed())
 
-    async def _extend(self, part: AnswerPart, writer: AnswerWriter) -> None:
-        writer.extend(part.text, reasoning=part.thinking)
-        self._thinks = (self._thinks or bool(part.thinking.strip())) and not part.text.strip()
-        for record in part.records:
-            writer.extend(record=record)
-        if self._bubble is not None:
-            await self._bubble.extend(part)
-
     async def _ended(self, event: AnswerEnded) -> None:
         if self._asking is not None and isinstance(event.error, RunnerError) and not self._stopped:
             asked, self._asking = self._asking, None
@@ -475,9 +443,7 @@ class ChatPane(TabPane):
 
     def stop(self) -> None:
         """Ends the answer under way: nothing more is shown, and the model is not waited for longer than a moment.
-
-        Queued prompts go back into the input.
-        """
+        Queued prompts go back into the input."""
         self.hand_back()
         self.compactor.stop()
         if self.answer is not None and self._inbox is not None and not self._stopped:
@@ -511,7 +477,8 @@ class ChatPane(TabPane):
             return
         stored = writer.finish(state, stats=None if stats is None else stats.as_dict(), note=note)
         if bubble is not None and bubble.is_mounted:
-            self.run_worker(bubble.settle(stored), group="settle")
+            settle = partial(bubble.settle, stored)  # not a coroutine, which might never be awaited as the app ends
+            self.run_worker(settle, group="settle")  # type: ignore[arg-type]
         self.count()
         self.post_message(self.Changed())
 

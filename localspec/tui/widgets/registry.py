@@ -1,10 +1,5 @@
-"""What can be opened or written: the screens, the ways to look at a message, the slash commands. A row adds one.
-
-Keys: every binding has an id and a sentence, and `keys.toml` in the config folder gives it other keys.
-
-[keys]
-"chat.stop" = "escape,ctrl+g"
-"""
+"""What can be opened or written: the screens, the ways to look at a message, the slash commands. A row adds one. Every
+binding has an id and a sentence; `keys.toml` in the config folder gives it other keys, by its id below `[keys]`."""
 
 from __future__ import annotations
 
@@ -43,11 +38,8 @@ def keys_file() -> Path:
 
 
 def read_keys() -> dict[str, str]:
-    """{binding id: keys, comma between them} of the user's file; {} without one.
-
-    Raises:
-        UsageError: the file cannot be read, or is not a table of texts.
-    """
+    """{binding id: keys, comma between them} of the user's file; {} without one. Raises UsageError: the file cannot be
+    read, or is not a table of texts."""
     path = keys_file()
     try:
         table = tomllib.loads(paths.read_own(path)).get("keys", {})
@@ -89,7 +81,7 @@ class ScreenRow(NamedTuple):
     name: str  # the slash command without its slash; the binding's id is `open.NAME`
     home: str
     """`module:Class`, imported when it is first opened and made with (ChatScreen), and words where there are any; a
-    body is a Widget of (Session, StoredMessage), with `extend(AnswerPart)` and `settle(StoredMessage)`."""
+    body is a Widget of (Session, StoredMessage, name), with `extend(AnswerPart)` and `settle(StoredMessage)`."""
     title: str  # two words at most, for footer and palette
     doc: str  # what it is for, in half a sentence: tooltip, palette and list of slash commands
     key: str = ""  # key that opens it; "" = none
@@ -97,7 +89,7 @@ class ScreenRow(NamedTuple):
 
 
 _AT = "localspec.tui.screens."
-_VIEW = "localspec.tui.widgets.origin_view:"
+_VIEW = "localspec.tui.widgets.origin_view:OriginText"
 SCREENS = (
     ScreenRow("help", _AT + "help:HelpScreen", "Help", "keys, commands, and what is where", "f1", True),
     ScreenRow("settings", _AT + "settings:SettingsScreen", "Settings", "models, looks, keys", "f2"),
@@ -116,9 +108,9 @@ SCREENS = (
     ScreenRow("doctor", _AT + "help:DoctorScreen", "Doctor", "why is it slow, and what mends it"),
 )
 VIEWS = (
-    ScreenRow("origins", _VIEW + "OriginText", "Origins", "where each token came from, in colours"),
-    ScreenRow("ghosts", _VIEW + "GhostText", "Rejected", "the same with rejected guesses"),
-    ScreenRow("signs", _VIEW + "SignText", "Signs", "origins as signs, readable without colour"),
+    ScreenRow("origins", _VIEW, "Origins", "where each token came from, in colours"),
+    ScreenRow("ghosts", _VIEW, "Rejected", "the same with rejected guesses"),
+    ScreenRow("signs", _VIEW, "Signs", "origins as signs, readable without colour"),
 )
 
 
@@ -148,7 +140,7 @@ OWN = (
     CommandRow("system", "[TEXT]", "set this chat's system message, or remove it"),
     CommandRow("again", "", "answer the last message once more", "regenerate"),
     CommandRow("continue", "", "let the last answer go on", "go_on"),
-    CommandRow("compact", "[off]", "let the model go on with a summary of what came before", "compact"),
+    CommandRow("compact", "[off]", "let the model go on with a summary of what came before"),
     CommandRow("edit", "", "edit your last message and send it again", "edit"),
     CommandRow("editor", "[TEXT]", "write the prompt in your own editor"),
     CommandRow("branch", "", "a new chat with the messages up to here; this one is as it was", "branch"),

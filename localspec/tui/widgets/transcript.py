@@ -1,8 +1,5 @@
-"""The messages of a chat, newest at the bottom. It stays there while text streams in, until the reader scrolls away.
-
-Only the newest messages are drawn, as far as they are within reach; scrolling up draws more, and they go again when the
-reader is back at the bottom. Where there are none yet stand who answers, models to pull, and the first keys.
-"""
+"""The messages of a chat: those within reach are drawn, scrolling up draws more, and the newest stays in view until the
+reader scrolls away. Where there are none stand who answers, models to pull, and the first keys."""
 
 from __future__ import annotations
 
@@ -11,22 +8,265 @@ from collections.abc import Sequence
 from itertools import takewhile
 from math import inf
 from time import monotonic
+from typing import Any, ClassVar, cast
 from weakref import WeakSet
 
-from textual import work
-from textual.containers import VerticalScroll
+from textual import events, work
+from textual.app import ComposeResult
+from textual.binding import ActiveBinding, BindingType
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.geometry import Size
-from textual.widgets import Static
+from textual.style import Style
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Collapsible, Static, TabPane
 
 from localspec.chat.archive.message import Chat, StoredMessage
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.chat.prompt.prompt import note
-from localspec.remote.answerer import Facts
+from localspec.remote.answerer import AnswerPart
 from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.talk.session import Session
-from localspec.tui.widgets.bubble import MARKDOWN, Bubble
-from localspec.tui.widgets.registry import known, shown
+from localspec.tui.widgets.answer_text import AnswerText
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.registry import VIEWS, bind, known, load, shown
+
+MARKDOWN = "markdown"  # the view an answer has unless another is chosen
+_WORD_SECONDS = 0.25  # a letter that comes sooner after another makes a word of both
+
+
+class FigureLine(Static):
+    """The line below an answer; a click on it looks at answers in another way, as the key does."""
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.look")
+
+
+class Bubble(Vertical, can_focus=True):
+    """Shows a `StoredMessage`; what its keys do is the chat screen's business."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("message.edit", "e", "screen.edit", "Edit", "Edit it: yours is sent again, an answer kept", show=True),
+        bind("message.regenerate", "r", "screen.regenerate", "Again", "Answer once more, beside this one", show=True),
+        bind("message.continue", "o", "screen.go_on", "Continue", "Let the answer go on where it ended"),
+        bind("message.copy", "c", "screen.copy", "Copy", "Copy this message", show=True),
+        bind("message.copy_code", "k", "screen.copy_code", "Code", "Copy its code; asks which block", show=True),
+        bind("message.branch", "b", "screen.branch", "Branch", "A new chat with the messages up to this one"),
+        bind("message.previous", "left", "screen.sibling(-1)", "Other", "Previous version of this message"),
+        bind("message.next", "right", "screen.sibling(1)", "Other", "Next version of this message"),
+        bind(
+            "message.delete",
+            "delete,shift+d",
+            "screen.delete_message",
+            "Delete",
+            "Delete it and what follows",
+            show=True,
+        ),
+        bind("message.thinking", "t", "toggle_thinking", "Thinking", "Show or fold the thinking"),
+        bind("message.up", "up", "screen.walk(-1)", "Up", "Message above"),
+        bind("message.down", "down", "screen.walk(1)", "Down", "Message below"),
+        bind("message.write", "enter,i", "screen.write", "Write", "Back to the input"),
+    ]
+
+    def __init__(
+        self, session: Session, message: StoredMessage, view: str = MARKDOWN, summary: str | None = None
+    ) -> None:
+        """`summary`: the model's view begins here, with this summary of what came before; None = it does not."""
+        super().__init__(classes=message.role)
+        self._summary = summary
+        self.message = message
+        self._view = view
+        self._session, self._fold = session, session.preferences.fold_thinking
+        self._thinking_text = plain_text(message.reasoning)
+        self._body: Any = None
+        self._typed: Timer | None = None  # runs while a letter waits for another
+        self._key: ActiveBinding | None = None  # what the waiting letter would do, if none comes
+        self._letter = ""
+
+    def compose(self) -> ComposeResult:
+        if self._summary is not None:
+            yield Seam(self._summary)
+        yield Static(self._head(), classes="head")
+        if self.message.role == "user":
+            named = (f"+ {plain_text(one.name)} ({counted_lines(one.content)})" for one in self.message.attachments)
+            lines = [plain_text(self.message.content), *named]
+            yield Static(Content("\n".join(line for line in lines if line)), classes="said")
+            return
+        if self._thinking_text.strip():
+            yield self._make_thinking()
+        yield self._make_body()
+        self._foot = FigureLine(classes="foot")
+        self._foot.tooltip = "Click: where each token came from"
+        self._show_figures()
+        yield self._foot
+
+    @property
+    def text(self) -> AnswerText | None:
+        """The answer as Markdown; None = it is looked at in another way, or it is the user's."""
+        return self._body if isinstance(self._body, AnswerText) else None
+
+    def forget(self) -> None:
+        """It is far from what is seen: Textual need not keep what it has drawn, which takes far more than the text."""
+        for widget in (self, self._body):
+            if widget is not None:
+                widget._styles_cache.clear()  # refresh() would note a number for each line
+
+    on_unmount = forget  # what Textual has drawn of a widget outlives it, in the cache of a method
+
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Asks for no second layout, as Textual would for each new height: nothing else depends on it."""
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
+
+    async def extend(self, part: AnswerPart) -> None:
+        if part.thinking:
+            self._thinking_text += plain_text(part.thinking)
+            await self._show_thinking()
+        await self._body.extend(part)
+
+    async def settle(self, message: StoredMessage) -> None:
+        self.message = message
+        self._thinking_text = plain_text(message.reasoning)
+        if message.role == "assistant":
+            await self._show_thinking()
+            await self._body.settle(message)
+        self.renew(message)
+
+    def renew(self, message: StoredMessage) -> None:
+        """Shows new facts around a body that stays: siblings, state, figures."""
+        self.message = message
+        self.query_one(".head", Static).update(self._head())
+        if message.role == "assistant":
+            self._show_figures()
+
+    async def mark(self, summary: str | None) -> None:
+        """Shows, or no longer, that the model's view begins here; `summary` as above."""
+        if summary != self._summary:
+            self._summary = summary
+            await self.query(Seam).remove()
+            if summary is not None:
+                await self.mount(Seam(summary), before=0)
+
+    async def look(self, view: str) -> None:
+        """Shows the body in another way: `markdown`, or a row of `registry.VIEWS`."""
+        if view == self._view or self.message.role == "user":
+            return
+        self._view = view
+        await self._body.remove()
+        await self.mount(self._make_body(), before=self._foot)
+
+    async def on_key(self, event: events.Key) -> None:
+        """A letter alone is one of the message's keys; letters in a row are a word, and words belong to the input."""
+        key = self.screen.active_bindings.get(event.key)
+        if event.character is None or not event.is_printable:
+            await self._act()
+            if key is not None and key.node is self:  # now: on its way to the app letters after it would be faster
+                event.stop()
+                event.prevent_default()
+                await self.app.run_action(key.binding.action, self)
+            return
+        event.stop()
+        event.prevent_default()
+        if self.screen.focused is not self:  # on its way here when the input took over
+            self._write(event.character)
+        elif self._key is None and key is not None and key.node is self:
+            self._key, self._letter = key, event.character
+            self._typed = self.set_timer(_WORD_SECONDS, self._act)
+        else:
+            text = self._letter + event.character
+            self._forget_letter()
+            self._write(text)
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        self._forget_letter()
+        self._write("").post_message(events.Paste(event.text))
+
+    async def _act(self) -> None:
+        key = self._key
+        self._forget_letter()
+        if key is not None:
+            await self.app.run_action(key.binding.action, self)
+
+    def _forget_letter(self) -> None:
+        if self._typed is not None:
+            self._typed.stop()
+        self._typed = self._key = None
+        self._letter = ""
+
+    on_blur = on_descendant_blur = _forget_letter
+
+    def _write(self, text: str) -> Composer:
+        """At once and not by a message: letters that come after must not be faster."""
+        pane = next(node for node in self.ancestors if isinstance(node, TabPane))
+        composer = pane.query_exactly_one(Composer)
+        self.screen.set_focus(composer)
+        composer.insert(text)
+        return composer
+
+    def _make_thinking(self) -> Collapsible:
+        thoughts = Static(Content(self._thinking_text), classes="thoughts")
+        return Collapsible(thoughts, title="Thinking", collapsed=self._fold, classes="thinking")
+
+    async def _show_thinking(self) -> None:
+        shown = self.query(".thoughts").results(Static)
+        if (thoughts := next(iter(shown), None)) is not None:
+            thoughts.update(Content(self._thinking_text))
+        elif self._thinking_text.strip():
+            await self.mount(self._make_thinking(), before=self._body)
+
+    def action_toggle_thinking(self) -> None:
+        for part in self.query(Collapsible):
+            part.collapsed = not part.collapsed
+
+    def _make_body(self) -> Widget:
+        home = next((row.home for row in VIEWS if row.name == self._view), None)
+        self._body = AnswerText(self.message) if home is None else load(home)(self._session, self.message, self._view)
+        return cast("Widget", self._body)
+
+    def _show_figures(self) -> None:
+        message, stats = self.message, self.message.stats
+        said = {"stopped": ["stopped"], "error": ["failed"]}.get(message.state, [])
+        if message.note:
+            said.append(plain_text(message.note))
+        if message.state != "streaming" and stats.get("generated_tokens"):
+            said.append(f"{stats['generated_tokens']} tokens")
+            if stats.get("tokens_per_second"):
+                said.append(f"{stats['tokens_per_second']:.0f} tokens/s")
+            if stats.get("mean_accepted_length", 1) > 1:
+                said.append(f"mean accepted length {stats['mean_accepted_length']:.1f}")
+        self._foot.update(Content(" · ".join(said)))
+        self._foot.display = bool(said)
+
+    def _head(self) -> Content:
+        message = self.message
+        name = "You" if message.role == "user" else plain_text(message.model) or "Answer"
+        parts: list[Any] = [(name, "bold")]
+        if len(message.siblings) > 1:
+            parts += [
+                "  ",
+                ("◂", Style.from_meta({"@click": f"screen.sibling_of({message.id}, -1)"})),
+                f" {message.sibling_number}/{len(message.siblings)} ",
+                ("▸", Style.from_meta({"@click": f"screen.sibling_of({message.id}, 1)"})),
+            ]
+        return Content.assemble(*parts)
+
+
+class Seam(Vertical):
+    """Above a message: the model sees a summary of what came before, or nothing of it."""
+
+    def __init__(self, summary: str) -> None:
+        """`summary`: what the model is told instead; "" = nothing."""
+        super().__init__()
+        self._summary = plain_text(summary)
+
+    def compose(self) -> ComposeResult:
+        if self._summary:
+            text = Static(Content(self._summary), classes="summary")
+            yield Collapsible(text, title="The model sees a summary of what stands above")
+        else:
+            yield Static(Content("The model does not see what stands above."))
+
 
 _KEYS = {
     "open.models": "models: better ones, search on the hub, files of your own",
@@ -46,16 +286,18 @@ class Welcome(Static):
         super().__init__(markup=False)
         self._session = session
 
-    def on_mount(self) -> None:
-        self.show()
-
     def show(self) -> None:
-        """Who answers now."""
-        session = self._session
+        """Who answers, what to expect of it; models to pull, while only the bundled pair is here; the first keys."""
+        session, facts = self._session, self._session.facts
         keys = {name: shown(self.app, binding) for name, binding in known().items() if name in _KEYS}
-        models = _models(session, keys["open.models"])
-        if session.facts is not None:
-            who = sentence(session.facts)
+        models = offered() if facts is not None and facts.bundled else []
+        if facts is not None and facts.remote:
+            who = f"{facts.name} answers, at an endpoint. /model chooses another of its models."
+        elif facts is not None:
+            drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
+            holds = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
+            completes = f" {note(facts.name)}" if facts.completes else ""
+            who = f"{facts.name} answers{drafted}.{holds}{completes}" + f" {TINY}" * facts.bundled
         elif session.failure:
             who = f"No model answers: {session.failure}"
         else:
@@ -63,34 +305,18 @@ class Welcome(Static):
         parts: list[str | tuple[str, str]] = [("localspec\n\n", "bold $primary"), (plain_text(who), "$text"), "\n\n"]
         if session.fault:
             parts += [(f"{plain_text(session.fault)}\n\n", "$text-warning")]
+        if models:
+            width = max(len(name) for name, _ in models)
+            parts.append(f"{HEADING}\n")
+            for name, words in models:
+                parts += [(f"{name:{width}}", "bold $accent"), f"  {words}\n"]
+            parts.append(f"{keys['open.models']} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n")
         rows = [(keys[name], doc) for name, doc in _KEYS.items() if not models or name in _FIRST_KEYS]
-        parts += models
         for key, doc in [*rows, *_SIGNS.items()]:
             parts += [(f"{key:<10}", "bold $accent"), f"{doc}\n"]
         self.update(Content.assemble(*parts))
 
-
-def _models(session: Session, key: str) -> list[str | tuple[str, str]]:
-    """Models to pull, as long as there is only the bundled pair; how, with the key that opens the models."""
-    found = offered() if session.facts is not None and session.facts.bundled else []
-    if not found:
-        return []
-    width = max(len(name) for name, _ in found)
-    parts: list[str | tuple[str, str]] = [f"{HEADING}\n"]
-    for name, words in found:
-        parts += [(f"{name:{width}}", "bold $accent"), f"  {words}\n"]
-    return [*parts, f"{key} and Enter on one pulls it, or in a shell: localspec pull NAME\n\n"]
-
-
-def sentence(facts: Facts) -> str:
-    """Who answers, and what to expect of it."""
-    if facts.remote:
-        return f"{facts.name} answers, at an endpoint. /model chooses another of its models."
-    drafted = f", and {facts.draft} drafts for it" if facts.draft else ""
-    room = f" A chat can hold {facts.context:,} tokens." if facts.context else ""
-    tiny = f" {TINY}" if facts.bundled else ""
-    completes = f" {note(facts.name)}" if facts.completes else ""
-    return f"{facts.name} answers{drafted}.{room}{completes}{tiny}"
+    on_mount = show
 
 
 _LOOK_SECONDS = 0.05  # how often it is looked for answers whose height is only guessed, or that are off the screen
@@ -172,9 +398,8 @@ class Transcript(VerticalScroll, can_focus=False):
     async def show(self, path: Sequence[StoredMessage]) -> None:
         """Shows these messages: bubbles of the common beginning stay, the rest is drawn anew."""
         async with self._changing:
-            same = 0
-            while same < min(len(path), len(self._path)) and path[same].id == self._path[same].id:
-                same += 1
+            pairs = zip(path, self._path, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, pairs))
             stay = {message.id for message in path[self._first : same]}
             gone = [bubble for bubble in self.bubbles if bubble.message.id not in stay]
             if not stay:
@@ -223,7 +448,6 @@ class Transcript(VerticalScroll, can_focus=False):
                 await bubble.look(view)
 
     async def mark(self, chat: Chat) -> None:
-        """Marks where the model's view of this chat begins."""
         self._window = chat.window_first, chat.window_summary
         for bubble in self.bubbles:
             await bubble.mark(self._summary_before(bubble.message))
@@ -234,7 +458,6 @@ class Transcript(VerticalScroll, can_focus=False):
         return summary if first in message.siblings else None
 
     def reveal_before(self) -> None:
-        """The message above the first one that is drawn, if there is one."""
         if self._first > 0:
             self.reveal(self._path[self._first - 1].id)
 
@@ -293,16 +516,17 @@ class Transcript(VerticalScroll, can_focus=False):
             new = [self._make(message) for message in self._path[first : self._first]]
             top = self.bubbles[0]
             place = top.virtual_region.y
+
+            def stay() -> None:
+                """What is seen stays in its place."""
+                self.scroll_relative(y=top.virtual_region.y - place, animate=False)
+                self.call_after_refresh(self._draw_ahead)
+
             self._first = first
             with self.app.batch_update():
                 await self.mount_all(new, after=0)
             self._show_count()
-            self.call_after_refresh(self._stay, top, place)
-
-    def _stay(self, top: Bubble, place: int) -> None:
-        """What is seen stays in its place while more is drawn above `top`, which was at line `place`."""
-        self.scroll_relative(y=top.virtual_region.y - place, animate=False)
-        self.call_after_refresh(self._draw_ahead)
+            self.call_after_refresh(stay)
 
     async def _drop_before(self, first: int) -> None:
         numbers = {message.id for message in self._path[first:]}
