@@ -24,8 +24,8 @@ from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import wide
 from localspec.llama.exact.facts import read_limits
-from localspec.llama.library import bindings, lib
-from localspec.llama.library.taps import ordinal_of
+from localspec.llama.library import lib
+from localspec.llama.library.handle import ordinal_of
 from localspec.llama.model import Model
 from localspec.machine import ROOT, Place, ram, taken, text_of
 from localspec.models.facts import facts
@@ -84,7 +84,7 @@ def examine_devices(
         advice = command = ""
         if (card := backend(root, which)) is not None:
             advice = f"This machine seems to have a GPU of {card[0]}; build llama-cpp-python for it."
-            command = _BUILD.format(card[1], bindings.PINNED)
+            command = _BUILD.format(card[1], lib.PINNED)
         what = f"this {info.bindings.distribution} was built without GPU support"
         yield Finding("GPU", what, advice, command)
 
@@ -147,7 +147,7 @@ def examine_machine(with_wide: bool = True) -> Iterator[Finding]:
     used if they are wanted.
     """
     yield Finding("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
-    yield _packages(bindings.installed())
+    yield _packages(lib.installed())
     yield Finding("kernels", f"{FILE_NAME}, using {KERNELS.isa}")
     yield Finding("CPU features", KERNELS.cpu_features)
     info = lib.info()
@@ -207,14 +207,14 @@ def _memory(memory: Place, model_bytes: int) -> Finding:
     return Finding("memory", value, "Little memory is left; close programs or use a shorter context." if tight else "")
 
 
-def _packages(used: bindings.Bindings) -> Finding:
+def _packages(used: lib.Bindings) -> Finding:
     versions = dict(_versions("numpy", "torch"))
     others = (f"{name} {versions.get(name, 'not installed')}" for name in ("numpy", "torch"))
     words = ", ".join([f"{used.distribution} {used.version}", *others])
     if not used.unused:
         return Finding("packages", words)
-    why = f"{used.unused} is installed, but not used: localspec needs {bindings.PINNED}."
-    return Finding("packages", words, why, bindings.advice().removeprefix("Run: "))
+    why = f"{used.unused} is installed, but not used: localspec needs {lib.PINNED}."
+    return Finding("packages", words, why, lib.advice().removeprefix("Run: "))
 
 
 def _tuning(engine: Engine) -> Finding:

@@ -15,7 +15,7 @@ from localspec.native.library import MOST_FOLLOWED, FollowedStruct, GuessStruct
 from localspec.types import NO_TOKENS, Float32Array, Noise, Tokens
 
 
-class Guess(NamedTuple):
+class TreeGuess(NamedTuple):
     """A tree of guesses, best first."""
 
     tokens: Tokens
@@ -23,7 +23,7 @@ class Guess(NamedTuple):
     confidence: Float32Array  # chance of each, given its parent
 
 
-NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
+NO_GUESS = TreeGuess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
 
 
 class GuessBuffer:
@@ -39,12 +39,12 @@ class GuessBuffer:
             np.frombuffer(found.confidence, dtype=np.float32),
         )
 
-    def taken(self) -> Guess:
+    def taken(self) -> TreeGuess:
         nodes: int = self._struct.nodes
         if not nodes:
             return NO_GUESS
         tokens, parents, confidence = self._views
-        return Guess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
+        return TreeGuess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
 
 
 class _Index:
@@ -106,7 +106,7 @@ class ContextCounts(_Index):
         max_depth: int,
         breadth: int = 1,
         past: ContextCounts | None = None,
-    ) -> Guess:
+    ) -> TreeGuess:
         """Makes int32[n] `tokens` the only sequence, then says what follows their last one to four, here and in `past`.
 
         Args:
@@ -146,8 +146,7 @@ class ContextCounts(_Index):
         return self._found.taken()
 
 
-_AT_HAND = 64
-"""Tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup."""
+_AT_HAND = 64  # tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup
 _TOKENS = 8  # bytes before the tokens in this buffer
 
 
@@ -182,8 +181,8 @@ class NgramIndex(_Index):
 
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
         """What followed the longest matching suffix where it stood last before, int32[max_tokens], and the length of
-        the match. A copy that reaches the end of the history goes on with what it has copied. Empty and 0 if nothing
-        matches."""
+        the match. A copy that reaches the end of the history goes on with what it has copied. Empty and 0 without a
+        match."""
         if max_tokens < 0:
             raise KernelError(f"{max_tokens} tokens were asked for.")
         if max_tokens > len(self._buffer) - 2:

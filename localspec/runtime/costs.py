@@ -4,7 +4,7 @@ An estimate, from the sizes of a model and two rates of the machine, only has to
 passes: every real one corrects it (`planning.costs`). What a target's passes took while answering, by where it runs, is
 known at the next start before anything is loaded: it decides whether `auto` fills passes on a GPU up to one width
 (`llama.exact.choice`), and whether an integrated GPU or the CPU serves (`placement.measured`). What plans know
-(`Store`) is two facts: acceptance for each pair of files, costs for each target, machine and configuration.
+(`KnowledgeStore`) is two facts: acceptance for each pair of files, costs for each target, machine and configuration.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ _CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has 
 class Rates:
     """What a machine can do, all its threads together."""
 
-    memory: float = 20e9
-    """Bytes read from memory a second. The default is that of two channels of DDR4."""
+    memory: float = 20e9  # bytes read from memory a second. The default is that of two channels of DDR4
     products: float = 0.6e12
     """Multiplications and additions of weights a second. The default is that of two cores with AVX-512 VNNI."""
 
@@ -81,8 +80,8 @@ def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, kerne
 
 
 def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
-    """Seconds in which a machine reads so many bytes and multiplies them with so many rows. A byte is taken for a
-    weight: what is packed closer takes longer to unpack."""
+    """Seconds in which a machine reads so many bytes and multiplies them with so many rows; a byte is taken for a
+    weight, since what is packed closer takes longer to unpack."""
     return count / rates.memory + rows * 2.0 * count / rates.products
 
 
@@ -95,14 +94,11 @@ def pass_costs(
         length: {width: pass_seconds(shape, width, length, rates, kernels) for width in range(1, widest + 1)}
         for length in lengths
     }
-    return PassCosts(table, estimated=True, prompt_row=prompt_row(shape, kernels))
-
-
-def prompt_row(shape: ModelShape, kernels: Kernels) -> float:
-    """What a row of a prompt costs, as a share of a row of a pass that decodes: it needs no output, except the last. 0
-    = a prompt says nothing, as a GPU reads it with kernels of another kind."""
+    # A row of a prompt needs no output, except the last. A prompt says nothing (0) where a GPU reads it, with kernels
+    # of another kind.
     layers = sum(layer.weights for layer in shape.layers)
-    return 0.0 if kernels == "gpu" else layers / (layers + shape.output_bytes)
+    row = 0.0 if kernels == "gpu" else layers / (layers + shape.output_bytes)
+    return PassCosts(table, estimated=True, prompt_row=row)
 
 
 def draft_costs(shape: ModelShape, kernels: Kernels, rates: Rates | None = None) -> DraftCosts:
@@ -115,20 +111,27 @@ _COMPARED_LENGTH = 512  # tokens in the cache at which passes are compared: thos
 
 
 @dataclass(frozen=True, slots=True)
-class PassRecord:
+class TimedPasses:
     plain: float  # seconds of a pass of one row
     padded: float | None  # how many times as long one of `GPU_WIDTH` rows takes; None = none was timed
 
 
 def read_passes(
     settings: EngineSettings, layers: int, device: str | None, spread: Spread = BY_LAYER
-) -> PassRecord | None:
+) -> TimedPasses | None:
     """What passes took with so many layers on these devices; None = nothing is known, or it cannot be read."""
-    return kept.facts().read("passes", _key(settings, layers, device, spread), _record)
+
+    def made(data: Any) -> TimedPasses:
+        found = TimedPasses(float(data["plain"]), None if data["padded"] is None else float(data["padded"]))
+        if not all(0.0 < one < math.inf for one in (found.plain, 1.0 if found.padded is None else found.padded)):
+            raise ValueError("a pass takes some time")
+        return found
+
+    return kept.facts().read("passes", _key(settings, layers, device, spread), made)
 
 
 def padded(settings: EngineSettings, layers: int, spread: Spread) -> float | None:
-    """`PassRecord.padded` of a target with so many layers on the GPUs that the settings name; None = not known."""
+    """`TimedPasses.padded` of a target with so many layers on the GPUs that the settings name; None = not known."""
     known = read_passes(settings, layers, settings.device, spread) if layers else None
     return None if known is None else known.padded
 
@@ -138,15 +141,8 @@ def write_passes(settings: EngineSettings, costs: PassCosts, layers: int, device
     if 1 not in costs.timed:
         return
     plain, wide = costs.seconds(1, _COMPARED_LENGTH), costs.widest >= GPU_WIDTH and GPU_WIDTH in costs.timed
-    found = PassRecord(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
+    found = TimedPasses(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
     kept.facts().write("passes", _key(settings, layers, device, spread), asdict(found))
-
-
-def _record(data: Any) -> PassRecord:
-    found = PassRecord(float(data["plain"]), None if data["padded"] is None else float(data["padded"]))
-    if not all(0.0 < one < math.inf for one in (found.plain, 1.0 if found.padded is None else found.padded)):
-        raise ValueError("a pass takes some time")
-    return found
 
 
 def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spread) -> dict[str, Any]:
@@ -160,23 +156,29 @@ _HALF_LIFE = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class KnowledgeStore:
     facts: Facts
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
-    alone: Store | None = None
-    """Those of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text
-    are right as often."""
+    alone: KnowledgeStore | None = None
+    """Those of the target alone, a beginning: its passes cost the same, and drafters of text are right as often."""
 
     def read(self) -> Knowledge:
         """What is there; of a pair that never ran, what is known of its target."""
         found = Knowledge() if self.alone is None else self.alone.read()
-        acceptance = self.facts.read("acceptance", self.pair, _tables)
-        costs = self.facts.read("costs", self.machine, _costs)
-        if acceptance is not None:
-            found.acceptance |= acceptance
-        if costs is not None:
-            found.kept_passes, found.draft_costs = costs
+
+        def read_acceptance(data: Any) -> None:
+            found.acceptance |= {str(name): Table.from_json(one) for name, one in data.items()}
+
+        def read_costs(data: Any) -> None:
+            fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
+            passes = kept_from_json(data["passes"]).items()
+            drafts = {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}
+            found.kept_passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in passes}
+            found.draft_costs = drafts
+
+        self.facts.read("acceptance", self.pair, read_acceptance)
+        self.facts.read("costs", self.machine, read_costs)
         return found
 
     def write(self, knowledge: Knowledge) -> None:
@@ -187,13 +189,3 @@ class Store:
             "time": time.time(),
         }
         self.facts.write("costs", self.machine, costs)
-
-
-def _tables(data: Any) -> dict[str, Table]:
-    return {str(name): Table.from_json(one) for name, one in data.items()}
-
-
-def _costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
-    fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
-    passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_from_json(data["passes"]).items()}
-    return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}

@@ -346,7 +346,7 @@ class Engine:
             one.close()
 
 
-class Asked:
+class WantedAnswer:
     """An answer that is wanted. Without a chat template the text goes on, for a limited number of tokens."""
 
     def __init__(
@@ -378,4 +378,4 @@ class Asked:
         self.reply: Parser = Verbatim() if raw else reply  # reads what the model says
         self.preserved = frozenset[int]() if raw else turn.preserved  # control tokens that `reply` must see
         self.most = MOST_TOKENS if completes else None
-        """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""
+        """Tokens of an answer if a request sets no limit; None = as many as there is room for."""

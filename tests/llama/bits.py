@@ -25,7 +25,7 @@ import numpy as np
 
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide
-from localspec.llama.exact.exactness import by_construction
+from localspec.llama.exact.choice import by_construction
 from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model

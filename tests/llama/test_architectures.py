@@ -15,8 +15,8 @@ from typing import Literal
 import pytest
 
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import exactness, wide
-from localspec.llama.exact.exactness import Exactness, by_construction
+from localspec.llama.exact import choice, wide
+from localspec.llama.exact.choice import Exactness, by_construction
 from localspec.llama.library.quantize import quantize
 from localspec.llama.model import Model
 from tests.llama import architectures, bits
@@ -102,7 +102,7 @@ def test_a_format_that_is_not_packed_is_exact_but_for_prompts(file: File, kind: 
 def test_a_dense_model_with_an_operation_that_is_not_on_the_list_is_not(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exactness, "PER_ROW", exactness.PER_ROW - {"ROPE"})
+    monkeypatch.setattr(choice, "PER_ROW", choice.PER_ROW - {"ROPE"})
     said = tried(file("gemma2", "F16"), threads=2)
     assert (said.widths, said.prefill) == (False, False)
     assert said.reason.startswith("the operation ROPE (")

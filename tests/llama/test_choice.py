@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
 from localspec.kept import Facts
-from localspec.llama.exact import choice, exactness, facts, wide, widths
+from localspec.llama.exact import choice, facts, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.wide import CACHE_NAMES, Kernels
 from localspec.llama.library.settings import ContextSettings
@@ -40,7 +40,7 @@ def test_the_bundled_target_is_exact_by_construction(
     settings = replace(SETTINGS, reuse="chunks", **shape)  # type: ignore[arg-type]
     chosen = choose(tiny_target, settings, exact=mode, widest=32)
     assert chosen.exact
-    assert chosen.proof == exactness.Exactness(True, True, "")
+    assert chosen.proof == choice.Exactness(True, True, "")
     assert chosen.model.kernels == "wide"
     assert chosen.context.settings.reuse == "all"
     assert chosen.context.exact_widths == frozenset(range(1, 65))

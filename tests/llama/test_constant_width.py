@@ -12,8 +12,7 @@ import pytest
 from localspec.engine.interfaces import Drafter, Request
 from localspec.engine.loop import Loop
 from localspec.errors import ModelError, UsageError
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.cache.context import Context
+from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact.choice import choose
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.library import bindings, lib
+from localspec.llama.library import lib
 from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model, file_sha256
@@ -32,7 +32,7 @@ def test_vocabulary_facts(model: Model) -> None:
     assert model.chat_template
     assert model.text_of(None) == ""
     assert model.text_of(model.bos)
-    assert model.metadata["general.architecture"] == "llama"
+    assert model.header.metadata["general.architecture"] == "llama"
     assert model.sha256 == file_sha256(model.path)
     assert len(model.sha256) == 64
 
@@ -260,7 +260,7 @@ def test_log_joins_pieces_and_finds_reasons() -> None:
 
 def test_info_names_the_build() -> None:
     info = lib.info()
-    assert info.bindings.version == bindings.PINNED
+    assert info.bindings.version == lib.PINNED
     assert "CPU" in info.system
     assert any(device.kind == "cpu" for device in info.devices)
 

@@ -17,7 +17,7 @@ from localspec.llama.exact import facts as identity
 from localspec.llama.exact import wide
 from localspec.llama.exact.choice import choose
 from localspec.llama.library import devices, lib
-from localspec.llama.library.bindings import BufferOverride
+from localspec.llama.library.lib import BufferOverride
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed

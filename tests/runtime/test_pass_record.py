@@ -13,7 +13,7 @@ import pytest
 from localspec import paths
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
-from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.cache.context import ConstantWidth
 from localspec.runtime import costs
 from localspec.runtime.engine import Engine
 from localspec.runtime.loaded import Loaded

@@ -264,15 +264,15 @@ class Explained:
     @cached_property
     def _said(self) -> tuple[dict[str, Any] | None, str]:
         from localspec.gguf.formats import ROLLS_BACK
-        from localspec.llama.exact import exactness
+        from localspec.llama.exact import choice
         from localspec.models.facts.facts import LANGUAGE_MODEL
 
         if self.facts.kind != LANGUAGE_MODEL:
             return None, "unknown"
         try:
-            said = exactness.of_file(Path(self.facts.file), int(self.facts.architecture in ROLLS_BACK))
+            said = choice.of_file(Path(self.facts.file), int(self.facts.architecture in ROLLS_BACK))
         except LocalspecError as error:
-            said = exactness.Exactness(False, False, f"unknown: {error}")
+            said = choice.Exactness(False, False, f"unknown: {error}")
         if said is None:
             words = "nothing is drafted, since its cache cannot be trimmed"
             return {"widths": True, "prefill": False, "reason": words}, words

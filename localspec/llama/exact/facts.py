@@ -1,10 +1,5 @@
 """Facts about this machine's passes that are kept (`localspec.kept`): what their bits depend on, what our library
-measured that the machine could do at most, and whether our kernels keep their promise in this build, on this CPU: a
-row has the same bits at every width.
-
-Every type of weights and of caches is tried on random numbers, some milliseconds each, once. If a case fails, models
-are loaded with llama.cpp's kernels from then on.
-"""
+measured that the machine could do at most, and whether our kernels keep their promise in this build, on this CPU."""
 
 from __future__ import annotations
 
@@ -98,18 +93,18 @@ class Limits:
 
 def read_limits(threads: int) -> Limits | None:
     """What was measured on this CPU with so many threads; None = nothing yet."""
-    return kept.facts().read("limits", _key(threads), _limits)
+
+    def made(data: Any) -> Limits:
+        found = Limits(float(data["memory_rate"]), float(data["int8_rate"]), float(data["when"]))
+        if not (0.0 < found.memory_rate < math.inf and 0.0 < found.int8_rate < math.inf):
+            raise ValueError("a rate is above 0")
+        return found
+
+    return kept.facts().read("limits", _key(threads), made)
 
 
 def write_limits(threads: int, limits: Limits) -> None:
     kept.facts().write("limits", _key(threads), asdict(limits))
-
-
-def _limits(data: Any) -> Limits:
-    found = Limits(float(data["memory_rate"]), float(data["int8_rate"]), float(data["when"]))
-    if not (0.0 < found.memory_rate < math.inf and 0.0 < found.int8_rate < math.inf):
-        raise ValueError("a rate is above 0")
-    return found
 
 
 def _key(threads: int) -> list[Any]:
@@ -138,7 +133,9 @@ Case = tuple[str, Callable[[], int]]  # a name in words, and a call that tries i
 
 
 class SelfCheck:
-    """Of this process. Used on one thread at a time."""
+    """Tries every type of weights and of caches on random numbers, some milliseconds each, once: a row has the same
+    bits at every width. If a case fails, models are loaded with llama.cpp's kernels from then on. One for a process;
+    used on one thread at a time."""
 
     def __init__(self, facts: Facts, threads: int = 0) -> None:
         """`facts`: where the result is kept; `threads` of the passes, 0 = as many as llama.cpp takes by itself."""

@@ -21,24 +21,23 @@ import hashlib
 import logging
 import os
 import re
-import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import localspec
 from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import CacheType, ContextSettings
+from localspec.native.library import declare, file_name, find_file
 
 Kernels = Literal["wide", "repacked", "plain"]
-"""Kernels of passes on the CPU: our own library (native/wide), llama.cpp with weights reordered for speed, or llama.cpp
-with the weights as they are in the file. Weights that our library does not support use llama.cpp's, reordered."""
+"""Who computes passes on the CPU: "wide" packs the weights for our own library (native/wide); those that it does not
+support are repacked. "repacked" is llama.cpp's `use_extra_bufts` without AMX: weights reordered for speed. "plain"
+leaves them as they are in the file."""
 
 _KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 LLAMA_KERNELS: tuple[Kernels, ...] = ("repacked", "plain")
@@ -59,8 +58,7 @@ CACHE_NAMES = {
     "bf16": CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
     "q8_0": CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
     "unfused": CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
-}
-"""{name in `EngineSettings.cache`: format}."""
+}  # {name in `EngineSettings.cache`: format}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Configuration:
 
 
 ABI_VERSION = 4
-FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+FILE_NAME = file_name("localspec_wide")
 MOST_ROWS = 64  # most rows of a pass that decodes, unless a context says otherwise
 DEVICE_NAME = "wide"  # name of our library's device in `lib.devices`
 
@@ -122,12 +120,9 @@ def available() -> bool:
 
 def set_switch(rows: int) -> int:
     """Sets this thread's switch; returns what it was. Without the library it stays off. `rows`: 0 = off, which loads no
-    library; else on, and the most rows of a pass for which products of large matrices that are not packed are the
-    library's, too."""
-    if not rows and not _load.cache_info().currsize:
-        return 0
-    library = _library()
-    return 0 if library is None else int(library.lsw_switch(rows))
+    library; else on, and the most rows of a pass for which products of large matrices that are not packed are its,
+    too."""
+    return _call("lsw_switch", rows, load=rows > 0)
 
 
 @contextlib.contextmanager
@@ -156,23 +151,18 @@ def packing() -> Iterator[Callable[[], None]]:
 
 def steps() -> int:
     """Products and attentions that the library has run in passes of this thread; 0 without it."""
-    library = _library()
-    return 0 if library is None else int(library.lsw_steps())
+    return _call("lsw_steps")
 
 
 def newest_context() -> int:
     """Number of the context of llama.cpp that was made last on this thread; 0 = none since the library is loaded."""
-    if not _load.cache_info().currsize:
-        return 0
-    library = _library()
-    return 0 if library is None else int(library.lsw_newest_context())
+    return _call("lsw_newest_context", load=False)
 
 
 def give_back(context: int, slot: int, cell: int, turned: bool) -> int:
     """Bytes of a context's cache, from a cell of a slot on, that take no memory any more; they read as zeros. Not
     during a pass. `turned`: values do not lie by cell (no fused attention), and stay."""
-    library = _library()
-    return 0 if library is None or not context else int(library.lsw_give_back(context, slot, cell, turned))
+    return _call("lsw_give_back", context, slot, cell, turned) if context else 0
 
 
 @functools.cache
@@ -193,13 +183,7 @@ def library() -> ctypes.CDLL:
 
 
 def find_library() -> Path | None:
-    """$LOCALSPEC_WIDE_LIBRARY, or the library beside the package (wheels) or in site-packages (editable installs)."""
-    wish = os.environ.get("LOCALSPEC_WIDE_LIBRARY")
-    if wish:
-        return Path(wish)
-    folders = [Path(folder) for folder in localspec.__path__]
-    folders.append(Path(sysconfig.get_path("platlib")) / "localspec")
-    return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+    return find_file("LOCALSPEC_WIDE_LIBRARY", FILE_NAME)
 
 
 _lock = threading.Lock()
@@ -211,40 +195,36 @@ def _library() -> ctypes.CDLL | None:
         return _load()[1]
 
 
+def _call(name: str, *arguments: int, load: bool = True) -> int:
+    """What a function of the library returns; 0 without it, and where it is not loaded yet and need not be."""
+    library = _library() if load or _load.cache_info().currsize else None
+    return 0 if library is None else int(getattr(library, name)(*arguments))
+
+
 @functools.cache
 def _load() -> tuple[Status, ctypes.CDLL | None]:
     try:
-        loaded = _open()
+        path = find_library()
+        if path is None:
+            raise LocalspecError(f"this installation has no {FILE_NAME}.")
+        if not path.is_file():
+            raise LocalspecError(f"there is no {path}.")
+        opened, mark = ctypes.CDLL(str(path)), lib.log.mark()
+        declare(opened, SIGNATURES)
+        if opened.lsw_abi_version() != ABI_VERSION:
+            raise LocalspecError(f"{path} has ABI {opened.lsw_abi_version()}, not {ABI_VERSION}.")
+        if not lib.c_function("ggml_backend_load")(os.fsencode(paths.real(path))):
+            raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
     except (LocalspecError, OSError, AttributeError) as error:
         return Status(False, "", str(error)), None
-    return Status(True, loaded.lsw_isa_name().decode(), ""), loaded
-
-
-def _open() -> ctypes.CDLL:
-    """Declares the library's functions and registers it; raises why it is not used."""
-    path = find_library()
-    if path is None:
-        raise LocalspecError(f"this installation has no {FILE_NAME}.")
-    if not path.is_file():
-        raise LocalspecError(f"there is no {path}.")
-    opened = ctypes.CDLL(str(path))
-    for function, (result, arguments) in SIGNATURES.items():
-        getattr(opened, function).restype = result
-        getattr(opened, function).argtypes = arguments
-    if opened.lsw_abi_version() != ABI_VERSION:
-        raise LocalspecError(f"{path} has ABI {opened.lsw_abi_version()}, not {ABI_VERSION}.")
-    mark = lib.log.mark()
-    register = lib.c_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
-    if not register(os.fsencode(paths.real(path))):
-        raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
-    return opened
+    return Status(True, opened.lsw_isa_name().decode(), ""), opened
 
 
 _LOG = logging.getLogger("localspec")
 
 
 class StepWatch:
-    """Of one context that is exact by construction (see `exactness`)."""
+    """Of one context that is exact by construction (see `choice`)."""
 
     def __init__(self, expected: int) -> None:
         """`expected`: products and attentions of a pass that our library computes."""
@@ -267,9 +247,7 @@ class StepWatch:
         _LOG.warning(
             "A pass of %d rows ran %d of %d products and attentions on localspec's kernels. "
             "Answers from now on are marked exact: no. Please report it.",
-            rows,
-            ran,
-            self._expected,
+            *(rows, ran, self._expected),
         )
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import tempfile
 from pathlib import Path
@@ -15,7 +14,6 @@ from localspec.errors import LocalspecError, ModelFileError, UsageError
 from localspec.gguf import Header, Tensor
 from localspec.gguf.formats import FILE_TYPES, TYPE_NUMBERS
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import TypeTraits
 from localspec.llama.model import check_text_model
 from localspec.machine import default_threads
 from localspec.paths import new_mode
@@ -23,17 +21,14 @@ from localspec.types import Float32Array
 
 
 def quantize(source: str | Path, destination: str | Path, type_name: str, threads: int = 0) -> Path:
-    """Writes `source` with its weights in another format, whole or not at all; returns `destination`.
+    """Writes `source` with its weights in another format, whole or not at all; returns `destination`. Raises
+    UsageError, ModelFileError, LocalspecError: an unknown type; a bad source, or llama.cpp cannot quantise it; the
+    destination cannot be written.
 
     Args:
         source: a GGUF file; best F32, F16 or BF16, quantised ones lose quality twice.
-        type_name: such as "Q4_K_M" (any case); see `localspec.gguf.FILE_TYPES`.
+        type_name: such as "Q4_K_M" (any case); see `FILE_TYPES`.
         threads: 0 = one per physical core.
-
-    Raises:
-        UsageError: an unknown type.
-        ModelFileError: a bad source, or llama.cpp cannot quantise it (with its reason).
-        LocalspecError: the destination cannot be written.
     """
     numbers = {name: number for number, name in FILE_TYPES.items()}
     if type_name.upper() not in numbers:
@@ -72,8 +67,8 @@ class TensorRows:
         self.columns, self.rows = tensor.shape
         self._unpack: Any = None
         if tensor.type != "F32":
-            find = lib.c_function("ggml_get_type_traits", ctypes.POINTER(TypeTraits), ctypes.c_int)
-            self._unpack = find(TYPE_NUMBERS[tensor.type]).contents.to_float
+            traits = lib.c_function("ggml_get_type_traits")(TYPE_NUMBERS[tensor.type]).contents
+            self._unpack = traits.to_float
             if not self._unpack:
                 raise ModelFileError(f"{tensor.name} is in {tensor.type}, which ggml does not unpack.")
         shape = (self.rows, tensor.size // self.rows)

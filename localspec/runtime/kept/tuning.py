@@ -30,8 +30,7 @@ _DEFAULTS = {field.name: field.default for field in fields(EngineSettings)}
 class Tuning:
     settings: dict[str, Any]  # fields of `EngineSettings`; only what differs from the defaults
     gain: float  # speed over the defaults, 1 = none, on prompts that were not searched with ...
-    low: float
-    """... and its 95 % interval."""
+    low: float  # ... and its 95 % interval
     high: float
     exact: str  # exactness under which it was found
     when: str  # ISO date
