@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Closes(Protocol):
 class Model:
     """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
 
+    is_head: ClassVar = False  # whether it need not write token after token
+
     def __init__(
         self,
         handle: int,
@@ -59,8 +61,7 @@ class Model:
         self.spread = spread
         self._api = api = lib.api()
         self._vocabulary = vocab = api.llama_model_get_vocab(handle)
-        self.contexts: dict[int, weakref.ref[Closes]] = {}
-        """Open contexts made of it, by address, which are freed before the weights go."""
+        self.contexts: dict[int, weakref.ref[Closes]] = {}  # open ones by address, freed before the weights
         self.n_vocab = int(api.llama_vocab_n_tokens(vocab))  # entries of a logits row
         self.vocab_type = int(api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
         ends = (api.llama_vocab_bos, api.llama_vocab_eos, api.llama_vocab_eot)
@@ -136,7 +137,7 @@ class Model:
             hint = newer if "unknown model architecture" in reason else ""
             raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", hint)
         encodes = api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle)
-        if encodes or api.llama_model_is_diffusion(handle):
+        if not cls.is_head and (encodes or api.llama_model_is_diffusion(handle)):
             api.llama_model_free(handle)
             kind = f"{'an encoder' if encodes else 'a diffusion model'} ({header.architecture})"
             raise ModelFileError(f"{header.path} is {kind}, not a model that writes token after token.")

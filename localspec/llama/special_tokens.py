@@ -31,8 +31,7 @@ _SPECIAL_TYPES = (2, 3, 4)
 _FILL_IN = ("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
 _PURPOSES = ("bos", "eos", "eot", "sep", "nl", "pad", "mask", *_FILL_IN)  # of tokens that llama.cpp has functions for
 
-_LEADS = ("\n", "\x01", "|")
-"""Texts to put before another one, so that no space is added to it: none of them begins a word."""
+_LEADS = ("\n", "\x01", "|")  # texts to put before another one for no space there: none begins a word
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -42,8 +41,7 @@ class SpecialToken(NamedTuple):
 
     text: str
     token: int
-    control: bool
-    """It is found only where special tokens are read as such; else it is user-defined, and found in every text."""
+    control: bool  # found only where special tokens are read as such; else it is user-defined
     strips_left: bool = False  # white space before it is left out
     strips_right: bool = False
 

@@ -105,8 +105,7 @@ class Gpu:
 
 # Rows of logits in a GPU's memory, and a verdict that needs only the entries of them that can win.
 
-Fetch: TypeAlias = Callable[[int, Float32Array], None]
-"""Copies float32 numbers from this address of the device into the whole of an array."""
+Fetch: TypeAlias = Callable[[int, Float32Array], None]  # from this address of the device into an array
 _ROW = np.dtype([("logits", np.uintp), ("n", np.int32), ("tokens", np.uintp), ("values", np.uintp)], align=True)
 """ls_row."""
 

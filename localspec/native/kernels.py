@@ -16,18 +16,7 @@ import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native.gpu import DeviceRows, verify_rows
-from localspec.native.library import (
-    BAD_ARGUMENT,
-    BAD_DRAFT,
-    BAD_TREE,
-    ISAS,
-    NO_MEMORY,
-    NO_SUPPORT,
-    NOT_FINITE,
-    Int8Matrix,
-    Scratch,
-    open_library,
-)
+from localspec.native.library import ISAS, Int8Matrix, Scratch, open_library
 from localspec.types import (
     Float32Array,
     Float64Array,
@@ -77,27 +66,6 @@ class NativeKernels:
         front = (scratch.workspace, scratch.noise_address, purpose, position & 0xFFFFFFFF)
         self.library.suited(len(tokens)).ls_gumbel(*front, tokens.ctypes.data, len(tokens), out.ctypes.data)
         return out
-
-    def _check(self, status: int, scratch: Scratch, rows: LogitRows, index: int) -> None:
-        """Raises KernelError: what a status other than 0 says."""
-        if not status:
-            return
-        address = scratch.results_address
-        self.library.ls_fault(scratch.workspace, address, address + 4)
-        row, token = int(scratch.results[0]), int(scratch.results[1])
-        row = index if row < 0 else row
-        if status == NOT_FINITE:
-            raise KernelError(f"row {row} of the logits holds NaN or +inf for token {token}.")
-        if status == NO_SUPPORT:
-            raise KernelError(f"row {row} of the logits excludes every token: nothing is left to sample.")
-        if status == BAD_TREE:
-            node, parent = row - 1, int(scratch.parents[row - 1])
-            fault = ": the block rule takes chains only" if -1 <= parent < node else "; parents come before children"
-            raise KernelError(f"draft node {node} has parent {parent}{fault}.")
-        if status == BAD_DRAFT:
-            raise KernelError(f"draft node {row - 1} is token {token}, to which its own draft_probs give 0.")
-        known = {NO_MEMORY: "out of memory", BAD_ARGUMENT: "an argument is out of range"}
-        raise KernelError(f"the C library failed: {known.get(status, f'status {status}')}.")
 
     def _front(
         self,
@@ -155,7 +123,7 @@ class NativeKernels:
         count = min(count, rows.n_vocab)
         scratch, front = self._front(rows, index, sampling, window, noise, position, count)
         out = (scratch.picked_address, scratch.probs_address, scratch.results_address)
-        self._check(self.library.ls_sample(*front, count, *out), scratch, rows, index)
+        scratch.check(self.library.ls_sample(*front, count, *out), index)
         found = int(scratch.results[0])
         return scratch.picked[:found].copy(), scratch.probs[:found].copy()
 
@@ -174,7 +142,7 @@ class NativeKernels:
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
         out = (tokens.ctypes.data, probs.ctypes.data, scratch.results_address)
-        self._check(self.library.ls_distribution(*front, *out), scratch, rows, index)
+        scratch.check(self.library.ls_distribution(*front, *out), index)
         found = int(scratch.results[0])
         return SparseProbs(tokens[:found].copy(), probs[:found].copy())
 
@@ -190,7 +158,7 @@ class NativeKernels:
         status = self.library.ls_log_probs(
             scratch.workspace, rows.pointer(index), rows.n_vocab, ids.ctypes.data, len(ids), out.ctypes.data
         )
-        self._check(status, scratch, rows, index)
+        scratch.check(status, index)
         return out
 
     def top_log_probs(self, rows: LogitRows, index: int, count: int) -> tuple[Tokens, Float64Array]:
@@ -203,7 +171,7 @@ class NativeKernels:
         tokens, out = np.empty(count, dtype=np.int32), np.empty(count)
         results = (tokens.ctypes.data, out.ctypes.data, scratch.results_address)
         row = (scratch.workspace, rows.pointer(index), rows.n_vocab)
-        self._check(self.library.ls_top_log_probs(*row, count, *results), scratch, rows, index)
+        scratch.check(self.library.ls_top_log_probs(*row, count, *results), index)
         found = int(scratch.results[0])
         return tokens[:found].copy(), out[:found].copy()
 
@@ -254,7 +222,7 @@ class NativeKernels:
         else:
             scratch.pointers[: n + 1] = rows.pointers[: n + 1]
             status = self.library.ls_verify(scratch.workspace, scratch.pointers_address, *call, *out)
-        self._check(status, scratch, rows, 0)
+        scratch.check(status)
         accepted, next_token = scratch.results[:2].tolist()
         return scratch.picked[:accepted].copy(), next_token
 

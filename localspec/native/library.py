@@ -18,15 +18,7 @@ import numpy.typing as npt
 
 import localspec
 from localspec.errors import KernelError
-from localspec.types import (
-    NO_BREAKERS,
-    Float32Array,
-    ModelSampling,
-    Noise,
-    SamplingParams,
-    SparseProbs,
-    Tokens,
-)
+from localspec.types import NO_BREAKERS, Float32Array, ModelSampling, Noise, SamplingParams, SparseProbs, Tokens
 
 
 def file_name(stem: str) -> str:
@@ -220,7 +212,7 @@ class Scratch:
         if status:
             raise KernelError(f"the C library cannot serve instruction set {isa} here (status {status}).")
         self.workspace = int(handle.value or 0)
-        self._free = weakref.finalize(self, lib.ls_workspace_free, self.workspace)
+        self._lib, self._free = lib, weakref.finalize(self, lib.ls_workspace_free, self.workspace)
         self.noise = NoiseStruct()
         self.noise_address = ctypes.addressof(self.noise)
         self.draft = DraftStruct()
@@ -228,10 +220,29 @@ class Scratch:
         self._draft_probs: tuple[npt.NDArray[Any], ...] = ()
         self.results = np.zeros(4, dtype=np.int32)
         self.results_address = self.results.ctypes.data
-        self._packed: dict[int, PackedSampling] = {}
-        """By id of the parameters, which they keep: a hash of all fields takes longer than a small verdict."""
+        self._packed: dict[int, PackedSampling] = {}  # by id: a hash of all fields takes long
         self.room = 0
         self.grow(64)
+
+    def check(self, status: int, index: int = 0) -> None:
+        """Raises KernelError: what a status other than 0 says of the last call, for a row where C names none."""
+        if not status:
+            return
+        self._lib.ls_fault(self.workspace, self.results_address, self.results_address + 4)
+        row, token = self.results[:2].tolist()
+        row = index if row < 0 else row
+        if status == NOT_FINITE:
+            raise KernelError(f"row {row} of the logits holds NaN or +inf for token {token}.")
+        if status == NO_SUPPORT:
+            raise KernelError(f"row {row} of the logits excludes every token: nothing is left to sample.")
+        if status == BAD_TREE:
+            node, parent = row - 1, int(self.parents[row - 1])
+            fault = ": the block rule takes chains only" if -1 <= parent < node else "; parents come before children"
+            raise KernelError(f"draft node {node} has parent {parent}{fault}.")
+        if status == BAD_DRAFT:
+            raise KernelError(f"draft node {row - 1} is token {token}, to which its own draft_probs give 0.")
+        known = {NO_MEMORY: "out of memory", BAD_ARGUMENT: "an argument is out of range"}
+        raise KernelError(f"the C library failed: {known.get(status, f'status {status}')}.")
 
     def grow(self, count: int) -> None:
         if count <= self.room:

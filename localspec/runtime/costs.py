@@ -28,20 +28,16 @@ from localspec.planning.costs import DraftCosts, Knowledge, PassCosts, kept_from
 if TYPE_CHECKING:  # `list` reads rates without the library that loads models
     from localspec.llama.model import Model
 
-Kernels = Literal["wide", "llama", "gpu"]
-"""Who computes passes: our kernels, llama.cpp's on the CPU, or a GPU that has all of the model."""
-_LAYER_SECONDS = 20e-6
-"""What a layer takes however small it is: its nodes are handed from thread to thread. Bundled pair, 2 cores."""
-_LLAMA_ROWS = 6.0
-"""How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
+Kernels = Literal["wide", "llama", "gpu"]  # ours, llama.cpp's on the CPU, or a GPU that has all of the model
+_LAYER_SECONDS = 20e-6  # of a layer however small: nodes go from thread to thread. Bundled pair, 2 cores
+_LLAMA_ROWS = 6.0  # of a further row, in those of ours: 1 B in Q8_0, widths 1 to 8, AVX-512
 _GPU_ROW = 0.05
 """Cost of each further row of a GPU's pass up to `GPU_WIDTH` rows, in passes of one row: 0.02 to 0.15 on cards of
 NVIDIA's (issue 49); in worlds of both (tests/planning) 0.05 loses least."""
 _GPU_STEP = 2.0
 """Factor on the cost of a GPU's pass of more than `GPU_WIDTH` rows, for which other kernels serve. In worlds whose
 factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
-_REACHED_SHARE_OF_RATE = 0.65
-"""Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
+_REACHED_SHARE_OF_RATE = 0.65  # of int8 arithmetic in products: 1 B in Q8_0, widths 1 to 8, two AVX-512 cores
 _CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has half of it
 
 
@@ -50,8 +46,7 @@ class Rates:
     """What a machine can do, all its threads together."""
 
     memory: float = 20e9  # bytes read from memory a second. The default is that of two channels of DDR4
-    products: float = 0.6e12
-    """Multiplications and additions of weights a second. The default is that of two cores with AVX-512 VNNI."""
+    products: float = 0.6e12  # of weights a second; default: two cores with AVX-512 VNNI
 
     @classmethod
     def of(cls, limits: Limits) -> Rates:
@@ -151,8 +146,7 @@ def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spre
     return {**facts, "cache": settings.cache, "slots": settings.slots}
 
 
-_HALF_LIFE = 30 * 24 * 3600.0
-"""Seconds after which what was learned of passes is worth half as many: a month of updates and dust."""
+_HALF_LIFE = 30 * 24 * 3600.0  # what was learned of passes is worth half: a month of updates and dust
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +154,7 @@ class KnowledgeStore:
     facts: Facts
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
-    alone: KnowledgeStore | None = None
-    """Those of the target alone, a beginning: its passes cost the same, and drafters of text are right as often."""
+    alone: KnowledgeStore | None = None  # of the target: its passes cost the same, and drafters of text are as right
 
     def read(self) -> Knowledge:
         """What is there; of a pair that never ran, what is known of its target."""

@@ -108,16 +108,13 @@ class Loaded:
     draft_context: Context | None = None
     shared: SharedVocabulary | None = None  # what target and draft model have in common, where their tokenizers differ
     configuration: str = ""  # in words: how the target's cache is kept, and whose kernels compute its passes
-    knowledge: Knowledge = field(default_factory=Knowledge)
-    """What passes and drafts cost and how often drafts are right, as far as is known."""
+    knowledge: Knowledge = field(default_factory=Knowledge)  # of costs, and how often drafts are right
     store: KnowledgeStore | None = None  # where it is kept; None = nowhere
     self_check: SelfCheck | None = None  # of our kernels, where they serve the target
-    gpu_fault: str = ""
-    """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
+    gpu_fault: str = ""  # why the CPU serves although a GPU was to, now or at an earlier start; "" = nothing
     cache_key: bytes = b""  # names what the bits of the target's cache depend on; empty = caches are not kept
     corpus: Corpus | None = None  # past answers that are searched, and where new ones go
-    unusable: dict[str, str] = field(default_factory=dict)
-    """Installed packages' drafters that could not be made, and why."""
+    unusable: dict[str, str] = field(default_factory=dict)  # packages' drafters that cannot be made: why
     single: str = ""  # why there is no second slot although it was wished for, in words; "" = nothing speaks against it
     heads: list[Head] = field(default_factory=list)  # trained for this target; its context keeps the states they read
     left: list[Model] = field(default_factory=list)  # targets on devices that failed: their vocabularies may be in use

@@ -37,10 +37,8 @@ BYTES_PER_PARAMETER = 0.65
 """Size of a Q4_K_M file with its drafter, for entries whose size is not listed: the catalogue's Qwen3 files of 8 to 32
 billion parameters have 0.60 to 0.61, and a head has up to a tenth of its target."""
 _BYTES_OF_Q8_0 = 1.1  # the same of a Q8_0 file: 1.06 by the format itself
-LEAST_RATE = 3.0
-"""Tokens a second below which reading an answer as it comes is a wait: such models are recommended last."""
-_OVERHEAD = 1.15
-"""What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
+LEAST_RATE = 3.0  # tokens a second below which reading along is a wait: such models come last
+_OVERHEAD = 1.15  # memory over its file where no header can be read: a rule of thumb
 _OTHER_BYTES = 512 << 20  # bytes of memory that it takes besides, however small it is
 _SPARE_DISK = 1 << 30  # bytes of disk that are left free
 
@@ -52,8 +50,7 @@ class Offer:
     name: str
     bytes: int  # target and drafter together, estimated where the catalogue does not list them
     drafter: str
-    read_bytes: int
-    """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
+    read_bytes: int  # weights that a pass of one row reads, estimated; 0 = unknown
     listed: bool = False  # its size is the catalogue's, no estimate
 
 

@@ -113,7 +113,7 @@ def measured(settings: EngineSettings) -> FasterDevice | None:
     """What earlier answers say of `auto`; None where plain passes were not timed on both, or there is a card.
 
     Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
-    a plain pass has as many rows on a GPU as any other (`llama.cache.constant_width`), and counts as such.
+    a plain pass has as many rows on a GPU as any other (`ConstantWidth`), and counts as such.
     """
     rivals = gpu_memory.integrated(gpus(settings.rpc))
     cpu = costs.read_passes(settings, 0, None, spread(settings)) if rivals else None

@@ -131,8 +131,9 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        is_file = name is not None and (os.sep in name or name.endswith(".gguf"))
-        self.default = called or (paths.shown(Path(name).stem) if name and is_file else name or DEFAULT_PAIR)
+        self.default = called or name or DEFAULT_PAIR
+        if not called and name and (os.sep in name or name.endswith(".gguf")):
+            self.default = paths.shown(Path(name).stem)
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})

@@ -43,8 +43,7 @@ _QUIET_SECONDS = 2.0  # seconds without a pass in this process before one of the
 _RETRY_SECONDS = 60.0  # seconds until it is tried again where it was not possible or disturbed
 _MOST_DELAYED_SHARE = 0.1  # of a pass, the time its threads waited for a CPU from which on it does not count
 _PASSES_A_WIDTH = 3  # passes of a width; the first one builds its graph and does not count
-_FREE_BYTES = 4 * 256 * 2**20
-"""Free bytes from which on the machine is measured: four times what that takes (native/wide/limits.c)."""
+_FREE_BYTES = 4 * 256 * 2**20  # free for measuring: four times what that takes (native/wide/limits.c)
 
 
 class IdleJob(Protocol):
@@ -123,8 +122,7 @@ class IdleCalibration:
         self._context, self._costs, self._clock = context, costs, clock or perf_counter
         self._widths = sorted(widths, reverse=True)  # one that is not known counts as the next wider one
         self._times: list[float] = []
-        self._own = -1
-        """Passes that had begun in this process, its own last one included; if there are more, others run some."""
+        self._own = -1  # passes begun in this process, its last one included
         self._not_before = 0.0
 
     @property
@@ -219,8 +217,7 @@ def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
-_LOSS_SHARE = 4
-"""Tokens that a slot may lose for each token of a prompt that it has cached: not every prompt comes again."""
+_LOSS_SHARE = 4  # tokens that may be lost for each that is cached: not every prompt comes again
 
 
 class Worker:

@@ -184,9 +184,9 @@ def test_several_slots_are_exact_for_single_rows_alone(
         chosen = choose(
             path, settings, exact="strict", kernels="plain", cache=CACHE_NAMES["bf16"], widest=16, facts=Facts(tmp_path)
         )
-        assert chosen.exact
+        assert chosen.context.exact_widths is not None
         assert chosen.context.exact_widths == exact
-        chosen.close()
+        chosen.model.close()
     assert examined == [8], "wider passes than a draft makes are not looked at, and slots decide nothing"
 
 

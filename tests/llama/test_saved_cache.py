@@ -334,11 +334,11 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from localspec.llama.cache import saved_cache
+from localspec.runtime.kept import caches
 for number in range(1, 100000):
     state = memoryview(bytes([number % 256]) * (4 * 2**20))
-    saved = saved_cache.SavedCache(np.full(100, number, dtype=np.int32), number, state)
-    saved_cache.write(Path(sys.argv[1]), bytes(range(32)), saved)
+    saved = caches.SavedCache(np.full(100, number, dtype=np.int32), number, state)
+    caches.write(Path(sys.argv[1]), bytes(range(32)), saved)
     print(number, flush=True)
 """
 

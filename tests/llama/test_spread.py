@@ -62,9 +62,9 @@ def rows(path: Path, spread: Spread, kernels: Any) -> tuple[bytes, bool]:
         for feed in feeds:
             (read,) = chosen.context.decode([feed])
             found += b"".join(read[index].tobytes() for index in range(len(read)))
-        return found, chosen.exact
+        return found, chosen.context.exact_widths is not None
     finally:
-        chosen.close()
+        chosen.model.close()
 
 
 @pytest.mark.parametrize("kernels", ["wide", "repacked"])

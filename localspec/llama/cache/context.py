@@ -26,10 +26,8 @@ from localspec.native.gpu import DeviceRows
 from localspec.types import Feed, LogitRows, Tokens
 
 FEWEST_COPIED_TOKENS = 32  # fewest tokens for which another slot's cache is copied instead of computed
-GIVEN_BACK_CELLS = 1024
-"""Cells that must have become unused before a slot's memory after its tokens is given back: some MB, in 0.1 ms."""
-CELLS_PER_TOKEN = 256
-"""Cells that are copied while one token is computed: measured 900 (1 B in Q8_0) and 70 (bundled pair), 2 cores."""
+GIVEN_BACK_CELLS = 1024  # unused cells from which on a slot's memory is given back: some MB, in 0.1 ms
+CELLS_PER_TOKEN = 256  # cells copied while one token is computed: measured 900 (1 B in Q8_0), 70 (bundled pair)
 
 
 class Context:
@@ -57,12 +55,9 @@ class Context:
         self.n_ctx = settings.n_ctx  # tokens a slot can hold
         self.grid = settings.grid
         self.n_vocab = model.n_vocab
-        self.exact_widths: frozenset[int] | None = None
-        """Rows per pass whose bits equal those of one row, set by the caller that knows; None = unknown."""
-        self.any_cut = False
-        """Whether the bits of the cache do not depend on how a prompt is cut into passes; see `reuse_all`."""
-        self.watch: StepWatch | None = None
-        """Ends `exact_widths` after a pass in which our library computed fewer steps than proved; None = no watch."""
+        self.exact_widths: frozenset[int] | None = None  # rows a pass with the bits of one row; None = unknown
+        self.any_cut = False  # whether the cache does not depend on how a prompt is cut into passes
+        self.watch: StepWatch | None = None  # ends `exact_widths` when a pass has too few steps
         self.threads = settings.threads or default_threads()
         self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
@@ -83,8 +78,7 @@ class Context:
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
         self._offsets = np.arange(self._most_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
         self._launched: list[PassPart] = []
-        self.outputs = Outputs(self.handle, model, tap) if tap else None
-        """Hidden states of the last pass; None = nothing is tapped."""
+        self.outputs = Outputs(self.handle, model, tap) if tap else None  # of the last pass
         self.states = States(self.outputs, self._cells) if self.outputs is not None and keep_states else None
         """Hidden states of the cached tokens; None = nothing is kept."""
 
@@ -410,8 +404,7 @@ class ConstantWidth(Context):
         self.width = width
         self._chain = np.arange(-1, width - 2, dtype=np.int32)
         self.n_ctx = settings.n_ctx - (width - 1)
-        self._done: list[LogitRows] = []
-        """Logits rows of all feeds of a `launch` but the last: passes of these feeds are over while the last runs."""
+        self._done: list[LogitRows] = []  # of all feeds of a `launch` but the last: their passes are over
 
     def launch(self, feeds: Sequence[Feed]) -> None:
         """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.

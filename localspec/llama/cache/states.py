@@ -47,10 +47,9 @@ class Outputs:
             extension = lib.extension()
             extension.llama_set_embeddings_nextn(pointer, True, False)
             self._read[NEXTN] = (extension.llama_get_embeddings_nextn, (pointer,), self.n_final)
-        if tap.layers:
-            for layer in tap.layers:
-                lib.c_function(lib.SET_LAYER)(pointer, layer, True)
-                self._read[layer] = (lib.c_function(lib.GET_LAYER), (pointer, layer), self.n_embd)
+        for layer in tap.layers:
+            lib.c_function(lib.SET_LAYER)(pointer, layer, True)
+            self._read[layer] = (lib.c_function(lib.GET_LAYER), (pointer, layer), self.n_embd)
 
     def before(self, decodes: bool) -> bool:
         """To be called before a pass, which `decodes` or reads a prompt; whether every row of it will be an output."""

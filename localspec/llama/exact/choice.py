@@ -38,8 +38,7 @@ from localspec.llama.library.lib import GgmlTensor
 from localspec.llama.library.settings import GPU_WIDTH, NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
 
-HADAMARD = "HADAMARD"
-"""Our name of a MUL_MAT that ggml computes as a fast Walsh-Hadamard transform of each row (its hint 1): rotations."""
+HADAMARD = "HADAMARD"  # a MUL_MAT that ggml computes as a fast Walsh-Hadamard transform of each row (its hint 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,7 @@ def _node(scheduler: int, address: int) -> Node:
 
 
 _WIDEST_PASS = 1 + LONGEST_DRAFT  # rows of the widest pass of one slot: the last token and the longest draft
-WITHOUT_ARITHMETIC = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
-"""Operations that only change how a tensor is read."""
+WITHOUT_ARITHMETIC = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})  # only how it is read changes
 PER_ROW = frozenset(
     {
         *("ADD", "ADD_ID", "SUB", "MUL", "DIV", "SCALE", "SQR", "SQRT", "CLAMP", "FILL", "UNARY", "GLU"),
@@ -199,15 +197,6 @@ class LoadedTarget:
     proof: Exactness  # what the graphs of the target's passes prove about widths and prompts
     description: str  # the configuration in words, whether it is exact, and why
     self_check: SelfCheck | None = None  # self-check of our kernels, if they compute the target's passes
-
-    @property
-    def exact(self) -> bool:
-        """Whether every pass of an exact width has the bits of plain decoding; `context.exact_widths` are those."""
-        return self.context.exact_widths is not None
-
-    def close(self) -> None:
-        self.context.close()
-        self.model.close()
 
 
 def choose(
@@ -353,13 +342,13 @@ def load(
     size = sum(part.stat().st_size for part in parts_of(Path(path)) if part.exists())
     what = f"loading {named}, {size / 1e9:.1f} GB" if size >= 1e9 else f"loading {named}, {size / 1e6:.0f} MB"
 
-    def told(share: float) -> bool:
+    def reported(share: float) -> bool:
         if progress is not None:
             progress(what, share)
         return True
 
     return Model.load(
-        path, gpu_layers=gpu_layers, device=device, spread=spread, kernels=kernels, nextn=nextn, progress=told
+        path, gpu_layers=gpu_layers, device=device, spread=spread, kernels=kernels, nextn=nextn, progress=reported
     )
 
 
@@ -398,13 +387,13 @@ def _examined(context: Context, widest: int, facts: Facts, report: Progress) -> 
     widest = max(probing.WIDEST_PROBED, min(widest, 1 + context.most_nodes))
     started = time.monotonic()
 
-    def told(share: float) -> None:
+    def reported(share: float) -> None:
         spent = time.monotonic() - started
         left = f", about {spent * (1 - share) / share:.0f} s left" if share else ""
         report(f"checking bits{left}", share)
 
     def compared() -> frozenset[int]:
-        found = probing.examine(model, settings, widest=widest, budget=_EXAMINATION_SECONDS, progress=told)
+        found = probing.examine(model, settings, widest=widest, budget=_EXAMINATION_SECONDS, progress=reported)
         if found is None:
             raise ModelError(
                 f"{model.path.name} could not be shown to be exact here in {_EXAMINATION_SECONDS / 60:.0f} minutes.",

@@ -74,8 +74,7 @@ def cpu_name() -> str:
 
 
 _MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
-_INT8_TRIES, _INT8_SECONDS = 20, 0.005
-"""Short tries of which the best counts: on a busy machine a long one would measure the others too."""
+_INT8_TRIES, _INT8_SECONDS = 20, 0.005  # the best counts: on a busy machine a long try measures others too
 _DAY_SECONDS = 86_400
 
 
@@ -126,8 +125,7 @@ def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
 _LOG = logging.getLogger("localspec")
 _CACHES: Final = ("F16", "BF16", "Q8_0")
 _HEAD_SIZES: Final = (64, 96, 128, 256)
-_WIDTH_DEPENDENT: Final = 4
-"""Status that the library returns if bits depend on the width (native/wide/localspec_wide.h)."""
+_WIDTH_DEPENDENT: Final = 4  # status: bits depend on the width (native/wide/localspec_wide.h)
 
 Case = tuple[str, Callable[[], int]]  # a name in words, and a call that tries it
 

@@ -254,8 +254,7 @@ class StepWatch:
 
 TILES_VARIABLE = "GGML_CPU_TILED_MM"
 TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")  # ggml's names of the formats that have tiled kernels
-_TILES_OFF = "0 (localspec)"
-"""Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
+_TILES_OFF = "0 (localspec)"  # the rest tells our child processes that no user set it
 
 if os.environ.get(TILES_VARIABLE) == _TILES_OFF:
     del os.environ[TILES_VARIABLE]

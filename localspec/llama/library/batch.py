@@ -41,15 +41,12 @@ class Cells:
         any)."""
         self._buffer = np.zeros(capacity, dtype=np.int32)
         self.length = 0
-        self.prompt_length = 0
-        """Prompt length of the history that the cells were computed for: it says how the prompt was cut into passes."""
+        self.prompt_length = 0  # of the history that the cells were computed for: how its prompt was cut into passes
         self.grid = grid
         self.reuse = reuse
         self.rollback = rollback
-        self.droppable = 0
-        """Number of cells that can be dropped now with `rollback`: once, all cells of the last pass but the first."""
-        self.branch: tuple[int, int] | None = None
-        """After a tree: (first position of its nodes, lowest sequence id beside the main chain)."""
+        self.droppable = 0  # cells that `rollback` can drop now: once, all of the last pass but the first
+        self.branch: tuple[int, int] | None = None  # after a tree: (its first position, lowest id off the main chain)
 
     @property
     def tokens(self) -> Tokens:

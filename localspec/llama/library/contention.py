@@ -31,12 +31,10 @@ from typing import NamedTuple
 from localspec.machine import allowed, mapped_files, others
 
 _INTERVAL_SECONDS = 0.25  # seconds of passes between two measurements
-_SHARED_CPU = 0.3
-"""CPUs that other programs kept the threads of passes from, on average, from which on the machine is shared."""
+_SHARED_CPU = 0.3  # CPUs that others kept the threads of passes from, on average, where the machine is shared
 _OWN_CPU = 0.1  # the same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements
 _CALM_INTERVALS = 4
-_PROBATION_INTERVALS = 8
-"""Measurements after which the return to all threads was right. If it was not, the next one waits twice as long."""
+_PROBATION_INTERVALS = 8  # measurements after which the return was right; if not, the next waits twice as long
 _MOST_INTERVALS = 64  # most measurements that a return waits for
 _LOOKS, _LOOK_SECONDS = 3, 0.003
 """Looks at other programs before the first pass, of which the least counts, and seconds between them: most programs

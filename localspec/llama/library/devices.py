@@ -98,10 +98,8 @@ def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tup
 PROTOCOL = (7, 0)  # major and minor version of the protocol that the pinned llama.cpp speaks (ggml-rpc.h)
 PREFIX = "RPC"  # what llama.cpp's names of these devices begin with; their descriptions are HOST:PORT
 _SECONDS = 5.0  # for a server to answer; it serves one client at a time
-_HELLO = struct.pack("=BQ24x", 14, 24)
-"""The first request (ggml-rpc.cpp): number of the command, length of what follows, and no special transport."""
-_ANSWER = struct.Struct("=QBB26x")
-"""Its answer: length of what follows (28), major and minor version, and what does not matter here."""
+_HELLO = struct.pack("=BQ24x", 14, 24)  # the first request (ggml-rpc.cpp): command, length of what follows
+_ANSWER = struct.Struct("=QBB26x")  # its answer: length of what follows (28), major and minor version
 
 
 def servers(text: str | None) -> list[str]:

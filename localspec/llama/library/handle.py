@@ -81,8 +81,7 @@ class LogitsTap:
         self._device_of = lib.c_function("ggml_backend_buft_get_device")
         self._name_of = lib.c_function("ggml_backend_dev_name")
         self._gpu_wanted = True
-        self._tensor = 0
-        """The address of the ggml_tensor with the logits of the last graph that has any; 0 = there was none."""
+        self._tensor = 0  # the ggml_tensor with the logits of the last graph that has any; 0 = there was none
         self._error: BaseException | None = None
         self._interface = api.llama_sampler_i(
             backend_init=api.llama_sampler_i_backend_init(lambda *_: True),
@@ -199,8 +198,7 @@ class Observer:
         self._bytes = lib.c_function("ggml_nbytes")
         self._get = lib.c_function("ggml_backend_tensor_get")
         self.callback = lib.api().ggml_backend_sched_eval_callback(self._called)
-        self.rows: dict[str, Float32Array] = {}
-        """Node -> float32[rows, size], as of the last pass; nodes of the last layer only have rows with logits."""
+        self.rows: dict[str, Float32Array] = {}  # node -> float32[rows, size] of the last pass
         self._error: BaseException | None = None
 
     @contextlib.contextmanager
@@ -267,8 +265,7 @@ class Handle:
         self._api, self._open = lib.api(), model.contexts
         self.wide_rows = rows if model.kernels == "wide" else 0  # see `wide.set_switch`
         self._threads = self._used = int(params.n_threads)  # threads that a pass should have, and those of the last one
-        self.logits_tap = logits_tap
-        """Reads logits where passes leave them; None = llama.cpp copies them. Closed with this."""
+        self.logits_tap = logits_tap  # reads logits in place; None = llama.cpp copies them
         self.pointer: int | None = None  # the address of the llama_context; None once it is freed
         mark, earlier = lib.log.mark(), wide.newest_context()
         with wide.switched(self.wide_rows):
@@ -318,7 +315,7 @@ class Handle:
 @contextlib.contextmanager
 def abortable(handle: int | None, cancel: Callable[[], bool] | None) -> Iterator[None]:
     """While it lasts, passes of the llama_context end with `Cancelled` as soon as `cancel` says so: llama.cpp asks
-    after every node of a graph (on CPUs). Raises whatever `cancel` raised."""
+    after every node of a graph (on CPUs). Raises what `cancel` raised."""
     if cancel is None:
         yield
         return
@@ -343,8 +340,7 @@ def abortable(handle: int | None, cancel: Callable[[], bool] | None) -> Iterator
         api.llama_set_abort_callback(handle, api.ggml_abort_callback(), None)
 
 
-EXTRA_ROWS = 16
-"""A pass takes at most this many missing tokens along besides the last; more are computed in passes of their own."""
+EXTRA_ROWS = 16  # missing tokens that a pass takes along besides the last; more have passes of their own
 
 
 def most_rows(settings: ContextSettings) -> int:

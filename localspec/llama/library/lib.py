@@ -187,8 +187,7 @@ class Log:
         self._open = False  # the last line has no newline yet
         self._debugs = False  # whether what came last was for debugging: hundreds of lines for each context
         self.total = 0  # lines so far: a position to hand to `since`
-        self.echo: Callable[[str], None] | None = None
-        """Gets every text that is held, too, at once: what is said right before llama.cpp ends the process."""
+        self.echo: Callable[[str], None] | None = None  # gets every text at once, too: the last before llama.cpp aborts
 
     def add(self, level: int, text: str) -> None:
         """Takes what llama.cpp hands its log callback: whole lines, several, or pieces of one."""
@@ -220,9 +219,6 @@ class Log:
             recent = list(self._lines)[len(self._lines) - count :]
         return [(level, line.rstrip()) for level, line in recent]
 
-    def lines(self) -> list[str]:
-        return [line for _, line in self.since(0)]
-
     def reason(self, mark: int) -> str:
         """The first error logged after `mark` in words (function names stripped), or ""."""
         for level, line in self.since(mark):
@@ -235,8 +231,7 @@ class Log:
 
 
 log = Log()
-_captures: list[Callable[[], object]] = []
-"""Has llama.cpp fill `log`: one entry, once it is loaded. It holds the callback that C code points to."""
+_captures: list[Callable[[], object]] = []  # has llama.cpp fill `log`: one, once it is loaded
 
 
 @functools.cache

@@ -27,17 +27,14 @@ class ContextSettings:
     n_slots: int = 1  # conversations served side by side; each gets a stream of its own and drafts chains
     max_leaves: int = 1  # most leaves of a draft tree; above 1 needs `n_slots` = 1 (one cache shared by all leaves)
     grid: int = 512  # prompt tokens per prefill pass, counted from position 0; also llama.cpp's n_batch and n_ubatch
-    threads: int = 0
-    """CPU threads of every pass, whatever its width (the count changes the bits); 0 = one per physical core."""
-    flash_attention: bool | Literal["auto"] = "auto"
-    """Fused attention; "auto" lets llama.cpp decide (on, wherever it is supported); with wide kernels it is on."""
+    threads: int = 0  # of every pass (their number changes the bits); 0 = one per physical core
+    flash_attention: bool | Literal["auto"] = "auto"  # "auto": on, wherever it is supported
     type_k: CacheType = "f16"  # number format of the keys in the cache
     type_v: CacheType = "f16"  # number format of the values; q8_0 needs flash attention
     reuse: Reuse = "all"
     """What a new history may keep of the cache: "all" = the longest common prefix; "chunks" = only what a fresh run
     would have computed in the same passes, so that a text never depends on what was asked before."""
-    grid_prefill: bool = True
-    """False for draft models, whose bits do not matter: a few missing tokens ride along in the next pass."""
+    grid_prefill: bool = True  # False for draft models: a few missing tokens ride along in the next pass
     max_rows: int = 64  # most rows with logits in a pass over all slots; bounds llama.cpp's output buffer
     rollback: int = 0
     """Of a model with recurrent layers, tokens that can be dropped from the end of its cache, which is the longest
@@ -77,8 +74,7 @@ class ContextSettings:
             raise UsageError(f'reuse is {self.reuse!r}; it must be "all" or "chunks".')
 
 
-FINAL, NEXTN = -1, -2
-"""Names of states besides layer inputs: the normed final state, and the state that an MTP layer starts from."""
+FINAL, NEXTN = -1, -2  # states besides layer inputs: normed final, and what an MTP layer starts from
 
 SHOWS_LAYERS = frozenset(
     {

@@ -167,8 +167,7 @@ def _front(file: BufferedReader) -> CacheHeader | None:
 LEAST_CHAT = 128  # tokens: shorter caches of chats are computed again about as fast as they are found
 LEAST_TOKENS = 512  # shorter caches of prompts are not kept: they are computed again in seconds
 LEAST_GAIN = 256  # tokens that a kept prompt must spare, or that a new one must hold besides those of the others
-NEW_SHARE = 8
-"""A cache is written before the end when one part in so many of it is new: a growing chat not at every turn."""
+NEW_SHARE = 8  # before the end a cache is written when one part in so many is new: a growing chat not each turn
 _ABANDONED_SECONDS = 3600.0  # seconds after which a file that is being written has lost its writer
 
 _LOG = logging.getLogger("localspec")
@@ -187,7 +186,7 @@ class CacheFolder:
         return self.directory / f"{hashlib.sha256(chat.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.kv"
 
     def read(self, chat: str, key: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
-        """The cache of a chat, see `saved_cache.read`; it then counts as used."""
+        """The cache of a chat, see `read`; it then counts as used."""
         saved = read(self.path(chat), key, wanted)
         if saved is not None:
             self.used(chat)
@@ -255,8 +254,7 @@ class _Caches(ABC):
         """`key`: that of the context, from when its model was loaded. `quiet`: seconds until nothing has run for a
         while."""
         self._context, self._key, self._files, self._quiet = context, key, files, quiet
-        self._refused: dict[int, int] = {}
-        """By slot, the tokens that it held when they could not be written; not tried again before there are more."""
+        self._refused: dict[int, int] = {}  # by slot, tokens that could not be written
         self._writer = ThreadPoolExecutor(1, "localspec-caches")
         self._writing: Future[Any] | None = None
 

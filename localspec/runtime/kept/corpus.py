@@ -84,8 +84,7 @@ class Corpus:
         self._index = SuffixIndex()
         self._counts = ContextCounts()  # of what this model answered
         self._lock = threading.Lock()  # of both
-        self._held: OrderedDict[int, Sequence] = OrderedDict()
-        """By number in the index; used last comes last. On the thread only."""
+        self._held: OrderedDict[int, Sequence] = OrderedDict()  # by number; used last comes last
         self._numbers: dict[bytes, int] = {}
         self._tokens = 0
         self._used: set[int] = set()

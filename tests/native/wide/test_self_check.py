@@ -88,10 +88,10 @@ _WHOLE, _FAULT = "lanes->tile(type, &t);", "t.output[0] += p->width > 4 ? 0.001f
 _SCRIPT = """
 import json, sys, time
 from localspec.llama.exact import choice
-from localspec.runtime import idle
+from localspec.runtime import worker
 from localspec.runtime.pool import Pool
 
-idle._QUIET_SECONDS = 0.0
+worker._QUIET_SECONDS = 0.0
 options = {"tuned": False, "context": 256, "drafter": "draft", "max_draft_tokens": 2}  # every pass drafts
 pool = Pool(settings=options)
 lease = pool.lease(pool.default)
