@@ -125,12 +125,6 @@ def read_passes(
     return kept.facts().read("passes", _key(settings, layers, device, spread), made)
 
 
-def padded(settings: EngineSettings, layers: int, spread: Spread) -> float | None:
-    """`TimedPasses.padded` of a target with so many layers on the GPUs that the settings name; None = not known."""
-    known = read_passes(settings, layers, settings.device, spread) if layers else None
-    return None if known is None else known.padded
-
-
 def write_passes(settings: EngineSettings, costs: PassCosts, layers: int, device: str | None, spread: Spread) -> None:
     """Keeps what was timed with the target there, if a plain pass was; a full or read-only disk is no error."""
     if 1 not in costs.timed:

@@ -133,6 +133,8 @@ def _choose(
     wanted, single = _wanted_context(settings, target, bool(found))
     spare = settings.second_slot and settings.slots == 1 and not single
     widest = (2 if spare else settings.slots) * (1 + settings.longest_draft)
+    layers, spread = number(settings.gpu_layers), placement.spread(settings)
+    timed = costs.read_passes(settings, layers, settings.device, spread) if layers else None
     chosen = choose(
         settings.target,
         replace(wanted, n_slots=2, reuse="chunks", max_rows=max(_FEWEST_ROWS, widest)) if spare else wanted,
@@ -140,10 +142,10 @@ def _choose(
         kernels=_wished_kernels(settings),
         cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
         widest=widest,
-        gpu_layers=number(settings.gpu_layers),
+        gpu_layers=layers,
         device=settings.device,
-        spread=placement.spread(settings),
-        padded=costs.padded(settings, number(settings.gpu_layers), placement.spread(settings)),
+        spread=spread,
+        padded=None if timed is None else timed.padded,
         facts=kept.facts(),
         progress=progress,
         tap=union(head.tap for head in found),

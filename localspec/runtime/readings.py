@@ -60,13 +60,13 @@ class _TextReader:
             context.close()
 
 
-def _passes(context: Context, tokens: Tokens) -> Iterator[int]:
-    """Reads a text as a prompt; yields after each pass how many tokens it had."""
+def _passes(context: Context, tokens: Tokens) -> Iterator[tuple[int, int]]:
+    """Reads a text as a prompt; yields after each pass from which token to which it went."""
     history = np.append(tokens, tokens[-1])  # a cache is filled up to the last token, which is left for decoding
     done = 0
     while done < len(tokens):
         start, done = done, context.prefill_chunk(0, history, len(history))
-        yield done - start
+        yield start, done
 
 
 class Embedder(_TextReader):
@@ -86,14 +86,12 @@ class Embedder(_TextReader):
         context = self._cache_for(tokens, 1, Tap(final="all"), "Embed it in parts.")
         assert context.outputs is not None
         total: Float64Array = np.zeros(self._width)
-        done = 0
-        for count in _passes(context, tokens):
-            states = context.outputs.rows(FINAL, count)
+        for start, done in _passes(context, tokens):
+            states = context.outputs.rows(FINAL, done - start)
             if pooling not in (_FIRST, _LAST):
                 total += states.sum(axis=0, dtype=np.float64) / len(tokens)
-            elif pooling == _LAST or not done:
+            elif pooling == _LAST or not start:
                 total[:] = states[-1 if pooling == _LAST else 0]
-            done += count
             yield None if done < len(tokens) else total.astype(np.float32)
 
 
@@ -129,11 +127,9 @@ class HiddenReader(_TextReader):
         context = self._cache_for(tokens, 1, tap, "Read it in parts.")
         assert context.outputs is not None
         parts: dict[int, list[Float32Array]] = {what: [] for what in tap.everything}
-        done = 0
-        for count in _passes(context, tokens):
+        for start, done in _passes(context, tokens):
             for what, found in parts.items():
-                found.append(context.outputs.rows(what, count).copy())
-            done += count
+                found.append(context.outputs.rows(what, done - start).copy())
             if done < len(tokens):
                 yield None
         final = np.concatenate(parts.pop(FINAL))
