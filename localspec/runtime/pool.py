@@ -43,16 +43,13 @@ class LoadedModel(Protocol):
     @property
     def facts(self) -> ModelFacts | None:
         """None = it is not there yet."""
-        ...
 
     @property
     def outdated(self) -> str:
         """Why it should be closed and loaded again; "" = it need not."""
-        ...
 
     def close(self) -> object:
         """Ends what runs, and frees the memory."""
-        ...
 
 
 Make = Callable[[str, Files, dict[str, Any], Progress], LoadedModel]

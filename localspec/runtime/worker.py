@@ -52,11 +52,9 @@ class IdleJob(Protocol):
     @property
     def wait(self) -> float | None:
         """Seconds until `step` may do something; None = there is nothing left."""
-        ...
 
     def step(self) -> bool:
         """Does a short part of it if it may; whether that was the last one."""
-        ...
 
 
 def next_wait(jobs: Sequence[IdleJob]) -> float | None:
