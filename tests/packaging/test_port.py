@@ -128,7 +128,7 @@ def test_functions_and_bindings_that_are_used_are_found(scripts: dict[str, Modul
     words = " ".join(name for name in used if name != "ggml_graph_node")
     (tmp_path / "vendor/llama.cpp/include/llama.h").write_text(words, encoding="utf-8")
     (tmp_path / "llama_cpp/llama_cpp.py").write_text(" ".join(copies.bindings()), encoding="utf-8")
-    sentence = "no header declares ggml_graph_node; localspec/llama/library/lib.py uses it."
+    sentence = "no header declares ggml_graph_node; localspec/llama/exact/choice.py uses it."
     assert list(port.lacking(tmp_path)) == [sentence]
 
 
