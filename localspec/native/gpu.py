@@ -52,13 +52,9 @@ class Gpu:
     """The kernel on one device. Serves one thread at a time."""
 
     def __init__(self, ordinal: int, driver: Path | None = None, library: Path | None = None) -> None:
-        """Finds the driver, loads the kernel and runs its self-test on the device. Raises KernelError: why this device
-        cannot serve; empty where the machine has no driver.
-
-        Args:
-            ordinal: CUDA's number of the device, or METAL.
-            driver, library: files of the GPU's driver and of the C library; None = the system's, the installed one.
-        """
+        """Finds the driver, loads the kernel and runs its self-test on a device: CUDA's number of it, or METAL.
+        `driver`, `library`: files of the GPU's driver and of the C library; None = the system's, the installed one.
+        Raises KernelError: why this device cannot serve; empty where the machine has no driver."""
         self._lib: Library = open_library(library)
         handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
         path = None if driver is None else os.fsencode(driver)
@@ -160,13 +156,9 @@ class DeviceRows(LogitRows):
 def verify_rows(
     lib: ctypes.CDLL, workspace: int, rows: DeviceRows, count: int, call: tuple[Any, ...], out: tuple[int, int, int]
 ) -> int:
-    """ls_verify on rows of a device: by lists of their best entries, and by whole rows where C asks for those.
-
-    Args:
-        count: 1 + the nodes of the draft.
-        call: the arguments of ls_list_request from n_vocab to rule.
-        out: the addresses of `accepted`, `n_accepted` and `next_token`.
-    """
+    """ls_verify on rows of a device, 1 + the nodes of the draft: by lists of their best entries, and by whole rows
+    where C asks for those. `call`: the arguments of ls_list_request from n_vocab to rule; `out`: the addresses of
+    `accepted`, `n_accepted` and `next_token`."""
     table = np.zeros(count, dtype=_ROW)
     lists = _lists(lib, workspace, rows, count, call)
     if lists is None:

@@ -108,17 +108,9 @@ class ContextCounts(_Index):
         past: ContextCounts | None = None,
     ) -> TreeGuess:
         """Makes int32[n] `tokens` the only sequence, then says what follows their last one to four, here and in `past`.
-
-        Args:
-            unchanged: the first so many tokens are not looked at.
-            temperature: above 0 the noise (Purpose.SAMPLE) ranks guesses, as the target will rank them.
-            max_nodes: of the tree; 64 at most.
-            breadth: most guesses after a token, from 1 (a chain) to 8.
-            past: other answers.
-
-        Raises:
-            KernelError: a number is out of range, or no memory.
-        """
+        The first `unchanged` tokens are not looked at; above temperature 0 the noise (Purpose.SAMPLE) ranks guesses, as
+        the target will rank them. `max_nodes` of the tree: 64 at most; `breadth`: most guesses after a token, from 1 (a
+        chain) to 8. Raises KernelError: a number is out of range, or no memory."""
         if not (0 <= unchanged <= len(tokens) and max_nodes >= 0 and max_depth >= 0 and temperature >= 0.0):
             raise KernelError(
                 f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}, at {temperature}."
@@ -254,19 +246,10 @@ class SuffixIndex(_Index):
         least: int = 1,
     ) -> Followed:
         """All that a drafter does in a pass: makes the newest sequence (begun if there is none) int32[n] `tokens`, then
-        gives the better of two guesses after them, at most 64 nodes, best first.
-
-        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
-        the one seen last wins.
-
-        Args:
-            max_nodes: of the guess; 0 = none is made.
-            other: searched, too, and preferred where it promises more; its sequences do not run on.
-            least: tokens that must match there.
-
-        Raises:
-            KernelError: a number is out of range, a negative token, or no memory.
-        """
+        gives the better of two guesses after them, at most 64 nodes, best first. The places of the longest match vote
+        for what comes next, up to 32 of them, evenly spaced among all; of equals the one seen last wins. `other` is
+        searched, too, where `least` tokens match, and preferred if it promises more; its sequences do not run on.
+        Raises KernelError: a number is out of range, a negative token, or no memory."""
         if not 0 <= unchanged <= len(tokens) or max_nodes < 0 or max_depth < 0:
             raise KernelError(f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}.")
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)

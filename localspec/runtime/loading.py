@@ -56,15 +56,10 @@ the confidence of habits, a chance, never reaches it."""
 
 
 def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
-    """Loads the target and its drafters.
-
-    Raises:
-        ModelFileError: a file is missing, damaged or of the wrong kind.
-        ModelError: the target could not be shown to be exact under `strict`, or there is no memory.
-        PairError: target and draft model share no tokenizer, or too few tokens; a head is for another target, or was
-            given as one.
-        UsageError: no such device, no GPU for layers that are to be on one, or a drafter without what it needs.
-    """
+    """Loads the target and its drafters. Raises ModelFileError: a file is missing, damaged or of the wrong kind;
+    ModelError: the target could not be shown to be exact under `strict`, or there is no memory; PairError: target and
+    draft model share no tokenizer, or too few tokens, or a head is for another target; UsageError: no such device, no
+    GPU for layers that are to be on one, or a drafter without what it needs."""
     target_header, match = check_text_model(settings.target), None
     check_target(target_header)
     found = heads.find_all(settings, target_header)

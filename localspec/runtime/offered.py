@@ -74,12 +74,8 @@ def recommended(rate: Rate | None = None) -> list[Offer]:
 
 def offers(catalog: Catalog, memory: Place, disk_bytes: int, rate: Rate | None = None) -> list[Offer]:
     """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`; such as are too slow come last, the fastest first.
-
-    Args:
-        memory: the CPU's; where its free bytes are unknown (0), only the disk counts.
-        disk_bytes: free where models are kept.
-        rate: of this machine; None = it is not known, and no model is too slow.
-    """
+    `memory` is the CPU's; where its free bytes are unknown (0), only the disk counts. `rate` None = no model is too
+    slow."""
     found = [offer for name in OFFER_ORDER if (offer := offer_of(catalog, name)) is not None]
     free = memory.free_bytes
     fit = [one for one in found if one.bytes <= disk_bytes - _SPARE_DISK]

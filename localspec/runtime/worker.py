@@ -188,7 +188,7 @@ _LOG = logging.getLogger("localspec")
 def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
     """Loads the models again on the CPU, where `loaded` then has them, and says so; the loop that goes on with the
     requests of `loop`. What they have cached is computed again there, so the bits of what follows are other ones.
-    Raises DeviceError: `exact` is strict, which the bits of another device would break; or the CPU cannot serve."""
+    Raises DeviceError: `exact` is strict, which those would break; or the CPU cannot serve."""
     settings = loaded.settings
     name = f"The GPU ({settings.device})" if settings.device else "The GPU"
     if settings.exact == "strict":

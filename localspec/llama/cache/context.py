@@ -42,14 +42,9 @@ class Context:
         tap: Tap = NO_TAP,
         keep_states: bool = True,
     ) -> None:
-        """Allocates the cache; the model must stay open as long as this is used. Raises UsageError: it has no such
-        states (see `check_tap`).
-
-        Args:
-            observer: is shown intermediate results of every pass, which makes passes slow (for probes).
-            tap: hidden states to hand out; they change no bit of a logits row.
-            keep_states: keep them in `states`; else only the last pass's can be read, from `outputs`.
-        """
+        """Allocates the cache; the model must stay open as long as this is used. `observer` is shown intermediate
+        results of every pass, which makes passes slow (for probes); `tap`: hidden states to hand out, in `states` too
+        if they are to be kept. Raises UsageError: the model has no such states (see `check_tap`)."""
         self.settings = settings = settings or ContextSettings()
         self.model = model
         self.n_ctx = settings.n_ctx  # tokens a slot can hold
@@ -104,16 +99,10 @@ class Context:
         most: int | None = None,
     ) -> int:
         """One pass of `prefill` over int32[n], the whole history; how many tokens the cache holds then, n - 1 when all
-        is done. Raises Cancelled: `cancel` said so.
-
-        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones after them
-        in passes of an exact width, so that their bits are those of decoding.
-
-        Args:
-            prompt_length: how many leading tokens are prompt.
-            cancel: polled before and inside the pass; when it says so, the cache keeps the chunks that are done.
-            most: prompt tokens of the pass, wherever the grid is; None = to the next line of the grid.
-        """
+        is done. Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones
+        after them in passes of an exact width, so that their bits are those of decoding. `cancel` is polled before and
+        inside the pass: the cache keeps the chunks that are done. `most`: prompt tokens of the pass, wherever the grid
+        is. Raises Cancelled."""
         self._check(slot, tokens)
         start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
         if start == total:
@@ -219,8 +208,7 @@ class Context:
 
     def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Takes over another slot's cache if it holds much more of a history; how many tokens are cached then.
-        llama.cpp copies whole caches only, so a short gain does not pay. Hidden states are not copied: a context
-        that keeps them reads the prompt."""
+        llama.cpp copies whole caches only, so a short gain does not pay; hidden states are not copied."""
         held = self.reusable(slot, tokens, prompt_length)
         if not self.copies:
             return held

@@ -129,12 +129,10 @@ class States:
             ) from None
 
     def span(self, slot: int, tokens: Tokens, what: int | None = None) -> tuple[int, int]:
-        """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
-
-        `start` is above 0 after a cache that came from a file, or after a prompt of which final states were not asked
-        for. The last token of a history is not evaluated yet, as a rule. `what` is a layer, `FINAL` or `NEXTN`; None =
-        everything tapped. Name it: beside another head more may be tapped than one needs.
-        """
+        """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty. `start` is above 0
+        after a cache that came from a file, or after a prompt of which final states were not asked for. The last token
+        of a history is not evaluated yet, as a rule. `what` is a layer, `FINAL` or `NEXTN`; None = everything tapped,
+        which may be more than one head needs."""
         shared = common_prefix(self._cells[slot].tokens, tokens)
         wanted = [run for held, run in self._slots[slot].items() if what in (None, held)]
         if not wanted:

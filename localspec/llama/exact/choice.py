@@ -53,14 +53,9 @@ class Node:
 
 
 def nodes(handle: Handle, rows: int, sequences: int = 1, outputs: int | None = None) -> list[Node]:
-    """The graph that a pass of this shape would run. The context must have no pass under way; it goes on as it was.
-    Takes about 0.15 ms a layer. Raises ModelError: llama.cpp cannot build the graph, mostly for want of memory.
-
-    Args:
-        rows: tokens of the pass, over all slots; a multiple of `sequences`.
-        sequences: slots of the context, which share the pass equally; llama.cpp ends the process over another number.
-        outputs: rows with logits; None = all.
-    """
+    """The graph that a pass of so many rows would run, over all slots (`sequences`: llama.cpp ends the process over
+    another number), with logits of `outputs` rows (None = all). The context must have no pass under way; it goes on as
+    it was. Takes about 0.15 ms a layer. Raises ModelError: llama.cpp cannot build it, mostly for want of memory."""
     assert handle.pointer is not None
     call, mark = lib.c_function, lib.log.mark()
     lib.api().llama_synchronize(handle.pointer)

@@ -1,16 +1,10 @@
-"""One llama_context: made of our settings, run and freed in the same way by every cache that sits on one; and where its
-last pass left its logits.
-
-What is read of a pass where it left it: logits (`LogitsTap`), so that llama.cpp copies none of them to its own
-buffer, and intermediate results (`Observer`), so that a probe sees differences that later rounding would hide.
+"""One llama_context: made of our settings, run and freed in the same way by every cache that sits on one; and what is
+read of a pass where it left it: logits (`LogitsTap`), and intermediate results (`Observer`).
 
 llama.cpp builds the samplers of a context into the graph of a pass, and copies the logits of those sequences only that
 have no sampler. The sampler here adds nothing to the graph: it notes which tensor its input is a view of, and gives no
 result. A graph that is used again keeps its tensors, so llama.cpp calls the sampler when it builds a graph, and in no
 pass of the shape of the last one. It serves passes that llama.cpp computes in one piece: of one slot.
-
-Activations are rounded to 8 bits before every product with quantised weights: a kernel that adds in another order at
-another width changes the logits only now and then. In the attention and layer outputs themselves it shows at once.
 """
 
 from __future__ import annotations
@@ -191,7 +185,10 @@ WATCHED = re.compile(r"(kqv_out|ffn_out|ffn_moe_out|l_out)-\d+|result_norm").ful
 
 
 class Observer:
-    """Collects the rows of the watched nodes of the last pass. CPU and GPU; float32 nodes only."""
+    """Collects the rows of the watched nodes of the last pass. CPU and GPU; float32 nodes only.
+
+    Activations are rounded to 8 bits before every product with quantised weights: a kernel that adds in another order
+    at another width changes the logits only now and then. In the outputs of attention and layers it shows at once."""
 
     def __init__(self) -> None:
         self._name = lib.c_function("ggml_get_name")
@@ -255,13 +252,9 @@ class Handle:
         rows: int = wide.MOST_ROWS,
         logits_tap: LogitsTap | None = None,
     ) -> None:
-        """Raises ModelError: llama.cpp refuses the parameters for this model, or there is no memory.
-
-        Args:
-            what: what is made, as an error names it after "llama.cpp could not make"; `hint` says what to do about it.
-            rows: most rows of a pass that decodes.
-            logits_tap: whose samplers are in `params`, a llama_context_params.
-        """
+        """`what` is made, as an error names it after "llama.cpp could not make"; `hint` says what to do about it.
+        `rows`: most rows of a pass that decodes. `logits_tap`: whose samplers are in `params`, a llama_context_params.
+        Raises ModelError: llama.cpp refuses them for this model, or there is no memory."""
         self._api, self._open = lib.api(), model.contexts
         self.wide_rows = rows if model.kernels == "wide" else 0  # see `wide.set_switch`
         self._threads = self._used = int(params.n_threads)  # threads that a pass should have, and those of the last one

@@ -21,15 +21,10 @@ from localspec.types import Float32Array
 
 
 def quantize(source: str | Path, destination: str | Path, type_name: str, threads: int = 0) -> Path:
-    """Writes `source` with its weights in another format, whole or not at all; returns `destination`. Raises
+    """Writes `source` (best F32, F16 or BF16: quantised ones lose quality twice) with its weights in another format of
+    `FILE_TYPES` (any case), whole or not at all; returns `destination`. `threads` 0 = one per physical core. Raises
     UsageError, ModelFileError, LocalspecError: an unknown type; a bad source, or llama.cpp cannot quantise it; the
-    destination cannot be written.
-
-    Args:
-        source: a GGUF file; best F32, F16 or BF16, quantised ones lose quality twice.
-        type_name: such as "Q4_K_M" (any case); see `FILE_TYPES`.
-        threads: 0 = one per physical core.
-    """
+    destination cannot be written."""
     numbers = {name: number for number, name in FILE_TYPES.items()}
     if type_name.upper() not in numbers:
         raise UsageError(f"there is no quantisation {type_name!r}; known are {', '.join(numbers)}.")

@@ -37,12 +37,10 @@ class Tuning:
     workload: str  # in words: what was answered
 
     def applied(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given` (arguments of `EngineSettings`) with what it leaves open filled in; explicit settings win.
-
-        Settings that only make sense together stay out together. Kernels and cache format stay out where another
-        exactness is asked for, where llama.cpp's kernels alone are, and with layers on a GPU; the length of drafts with
-        several slots, which share a pass.
-        """
+        """`given` (arguments of `EngineSettings`) with what it leaves open filled in; explicit settings win. Settings
+        that only make sense together stay out together. Kernels and cache format stay out under another exactness,
+        where llama.cpp's kernels alone are asked for, and with layers on a GPU; the length of drafts with several
+        slots."""
         asked = {
             name: given.get(name, _DEFAULTS[name]) for name in ("exact", "gpu_layers", "device", "rpc", "wide", "slots")
         }
