@@ -23,7 +23,7 @@ from localspec import __version__, kept, machine, paths
 from localspec.errors import UsageError
 from localspec.gguf.split import read_parts
 from localspec.llama.exact import wide
-from localspec.llama.exact.facts import read_limits
+from localspec.llama.exact.wide import read_limits
 from localspec.llama.library import lib
 from localspec.llama.library.handle import ordinal_of
 from localspec.llama.model import Model

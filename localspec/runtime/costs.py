@@ -19,7 +19,7 @@ from localspec import kept
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.kept import Facts
-from localspec.llama.exact.facts import Limits, shared_facts
+from localspec.llama.exact.wide import Limits, shared_facts
 from localspec.llama.library.settings import GPU_WIDTH, ContextSettings
 from localspec.models.facts.shape import ModelShape
 from localspec.planning.acceptance import Table

@@ -9,7 +9,7 @@ from localspec.config import EngineSettings
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftModel
 from localspec.llama.cache.context import ConstantWidth, Context
-from localspec.llama.exact.facts import SelfCheck
+from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import SharedVocabulary

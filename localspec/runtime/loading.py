@@ -24,10 +24,9 @@ from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.llama.cache.context import ConstantWidth, Context
-from localspec.llama.exact import choice, facts
+from localspec.llama.exact import choice, wide
 from localspec.llama.exact.choice import LoadedTarget, Progress, choose
-from localspec.llama.exact.facts import shared_facts
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels
+from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels, shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings, union
 from localspec.llama.model import check_text_model
@@ -253,7 +252,7 @@ def _know_costs(loaded: Loaded) -> None:
     rows = context.settings.n_slots * (1 + min(settings.longest_draft, context.most_nodes))
     shape, rates = _shape(loaded.model.path), None
     kernels = costs.kernels_of(loaded.model, shape)
-    if kernels == "wide" and (measured := facts.read_limits(context.threads)) is not None:
+    if kernels == "wide" and (measured := wide.read_limits(context.threads)) is not None:
         rates = costs.Rates.of(measured)
     knowledge.costs = costs.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
     knowledge.costs.recall(knowledge.kept_passes)

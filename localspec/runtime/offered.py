@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import LocalspecError
-from localspec.llama.exact import facts
+from localspec.llama.exact import wide
 from localspec.machine import Place, default_threads, ram
 from localspec.methods import FROM_FILES
 from localspec.models.installed.adopt import hub_cache
@@ -148,7 +148,7 @@ def pace() -> Pace | None:
     """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
     if gpu.used(gpus()):
         return None
-    measured = facts.read_limits(default_threads())
+    measured = wide.read_limits(default_threads())
     return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)
 
 

@@ -21,8 +21,7 @@ from localspec.errors import UsageError
 from localspec.gguf import Header
 from localspec.gguf.split import read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact.facts import of_file
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE
+from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, of_file
 from localspec.llama.library import devices
 from localspec.machine import Place, ram
 from localspec.models.memory import fit

@@ -25,8 +25,8 @@ from localspec.engine.loop import Loop
 from localspec.engine.slot import Event, FinishReason, Slot
 from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import facts
-from localspec.llama.exact.facts import SelfCheck
+from localspec.llama.exact import wide
+from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.contention import cpus, waited
 from localspec.machine import available_bytes, on_battery
 from localspec.planning.costs import PassCosts
@@ -68,7 +68,7 @@ def quiet_in() -> float:
 
 
 class IdleSelfCheck:
-    """Tries our kernels (`llama.exact.facts.SelfCheck`), a case at a step."""
+    """Tries our kernels (`wide.SelfCheck`), a case at a step."""
 
     def __init__(self, check: SelfCheck, failed: Callable[[str], None]) -> None:
         """`failed` is called with the case that failed, if one does."""
@@ -91,7 +91,7 @@ class IdleLimits:
     def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
         """`room` says how many bytes of memory are free."""
         self._threads, self._room = threads, room
-        self._known = facts.read_limits(threads)
+        self._known = wide.read_limits(threads)
         self._over, self._not_before = self._known is not None and self._known.of_today, 0.0
 
     @property
@@ -101,9 +101,9 @@ class IdleLimits:
     def step(self) -> bool:
         self._not_before = perf_counter() + _RETRY_SECONDS
         if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
-            found = facts.measure_limits(self._threads, self._known)
+            found = wide.measure_limits(self._threads, self._known)
             if found is not None:
-                facts.write_limits(self._threads, found)
+                wide.write_limits(self._threads, found)
                 self._over = True
         return self._over
 

@@ -57,7 +57,7 @@ import json, re, sys, time
 last = time.perf_counter()
 from localspec import Engine
 from localspec.llama import model
-from localspec.llama.exact import choice, facts
+from localspec.llama.exact import choice, wide
 from localspec.llama.library import lib
 from localspec.machine import taken
 from localspec.runtime import loading
@@ -91,7 +91,7 @@ part("header", model, "check_text_model")
 part("vocabulary", model.Model, "load")
 part("context", choice, "_context")
 part("graph questions", choice, "by_construction")
-part("self check", facts.SelfCheck, "run")
+part("self check", wide.SelfCheck, "run")
 begin("the rest of loading")
 before, engine, loaded = taken()[0], Engine.load(sys.argv[1], slots=4), taken()[0]
 for what in ("first pass", "later first pass"):

@@ -17,8 +17,7 @@ import pytest
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import choice, wide
 from localspec.llama.exact.choice import Exactness, by_construction
-from localspec.llama.library.quantize import quantize
-from localspec.llama.model import Model
+from localspec.llama.model import Model, quantize
 from tests.llama import architectures, bits
 from tests.llama.bits import WIDEST, other_caches, other_threads, other_widths, settings
 from tests.llama.recipes import DENSE, MIXED, NOT_MADE, RECIPES, RECURRENT

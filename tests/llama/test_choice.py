@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
 from localspec.kept import Facts
-from localspec.llama.exact import choice, facts, wide, widths
+from localspec.llama.exact import choice, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.wide import CACHE_NAMES, Kernels
 from localspec.llama.library.settings import ContextSettings
@@ -158,7 +158,7 @@ def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
 def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "_NVIDIA_VERSION", tmp_path / "version")
+    monkeypatch.setattr(wide, "_NVIDIA_VERSION", tmp_path / "version")
     found = []
     for text in ("", "NVRM version: 580.95\nGCC", "NVRM version: 580.105\nGCC"):
         (tmp_path / "version").write_text(text)

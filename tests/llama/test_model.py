@@ -15,9 +15,8 @@ import pytest
 from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
-from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, file_sha256
+from localspec.llama.model import Model, file_sha256, quantize
 from localspec.types import Feed
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 

@@ -13,8 +13,8 @@ import pytest
 
 from localspec.errors import ModelFileError, UsageError
 from localspec.gguf.spread import CPU, EXPERTS, Spread, spread_of
-from localspec.llama.exact import facts as identity
 from localspec.llama.exact import wide
+from localspec.llama.exact import wide as identity
 from localspec.llama.exact.choice import choose
 from localspec.llama.library import devices, lib
 from localspec.llama.library.lib import BufferOverride

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.exact import wide
-from localspec.llama.library.quantize import quantize
+from localspec.llama.model import quantize
 from tests.llama import architectures
 
 _SCRIPT = """

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.errors import DecodeError
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import facts, wide
+from localspec.llama.exact import wide
 from localspec.planning.costs import PassCosts
 from localspec.runtime import worker
 from localspec.runtime.costs import Rates
@@ -245,22 +245,22 @@ def test_the_machine_is_measured_once_a_day_where_there_is_room() -> None:
         assert waiting.wait == 0.0
         assert not waiting.step()
         assert 59.0 < (waiting.wait or 0.0) <= 60.0, "it is tried again later"
-    assert facts.read_limits(2) is None
+    assert wide.read_limits(2) is None
     measured = IdleLimits(2)
     assert measured.step()
     assert measured.wait is None
     assert IdleLimits(2).wait is None, "it is remembered"
-    found = facts.read_limits(2)
+    found = wide.read_limits(2)
     assert found is not None
     assert 1e8 < found.memory_rate < 1e13
     assert Rates.of(found).memory == found.memory_rate
-    assert facts.read_limits(1) is None, "of other threads nothing is known"
+    assert wide.read_limits(1) is None, "of other threads nothing is known"
 
-    busy = facts.Limits(1e3, 2.0 * found.int8_rate, time.time() - 90_000)
-    facts.write_limits(2, busy)
+    busy = wide.Limits(1e3, 2.0 * found.int8_rate, time.time() - 90_000)
+    wide.write_limits(2, busy)
     again = IdleLimits(2)
     assert again.step()
-    later = facts.read_limits(2)
+    later = wide.read_limits(2)
     assert later is not None
     assert later.memory_rate > 1e8, "what was measured beside other work does not stay"
     assert later.int8_rate == busy.int8_rate, "the highest counts"

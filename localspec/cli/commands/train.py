@@ -97,7 +97,7 @@ def _course(options: argparse.Namespace) -> Course:
     from localspec.checks import prompts
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.gguf import read_header
-    from localspec.llama.exact import facts
+    from localspec.llama.exact import wide
     from localspec.machine import default_threads
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.adopt import check_name, size_of, work_folder
@@ -120,7 +120,7 @@ def _course(options: argparse.Namespace) -> Course:
     words = ", ".join(options.texts) or "localspec's own list of prompts"
     begun = None if options.fresh else prompts.read(work_folder(name) / course.PROMPTS, words)
     learned, held = begun or prompts.gather(options.texts)
-    known = facts.read_limits(default_threads())
+    known = wide.read_limits(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
     there = places()
     if len(there) > 1:

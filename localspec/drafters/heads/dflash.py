@@ -23,9 +23,8 @@ from localspec.drafters.heads.head_cache import HeadModel
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context
-from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import Tap
-from localspec.llama.model import Model
+from localspec.llama.model import Model, TensorRows
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, draft_kind
 from localspec.native import kernels

@@ -30,8 +30,7 @@ from localspec.kept import NOWHERE, Facts
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact import wide
 from localspec.llama.exact import widths as probing
-from localspec.llama.exact.facts import SelfCheck, kernels_id, shared_facts
-from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels, StepWatch
+from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
 from localspec.llama.library import lib
 from localspec.llama.library.handle import Handle
 from localspec.llama.library.lib import GgmlTensor
@@ -191,7 +190,7 @@ class LoadedTarget:
     configuration: Configuration
     proof: Exactness  # what the graphs of the target's passes prove about widths and prompts
     description: str  # the configuration in words, whether it is exact, and why
-    self_check: SelfCheck | None = None  # self-check of our kernels, if they compute the target's passes
+    self_check: wide.SelfCheck | None = None  # self-check of our kernels, if they compute the target's passes
 
 
 def choose(
@@ -232,7 +231,7 @@ def choose(
         raise UsageError(f"kernels is {kernels!r}; it must be one of {', '.join(ALL_KERNELS)}.")
     served, check = kernels or usual_kernels(gpu_layers), None
     if served == "wide":
-        check = SelfCheck(facts, settings.threads)
+        check = wide.SelfCheck(facts, settings.threads)
         if exact == "strict":
             check.run(_SELF_CHECK_SECONDS)
         served = kernels or ("repacked" if check.fault else served)
@@ -269,7 +268,7 @@ def _settle(
         return "bits of real passes were compared"
     if exact != "off" and (proof.widths or not context.most_nodes):
         context.exact_widths = frozenset(range(1, 1 + (context.settings.max_rows if context.most_nodes else 1)))
-        context.watch = StepWatch(proof.steps) if proof.widths else None
+        context.watch = wide.StepWatch(proof.steps) if proof.widths else None
     if not context.most_nodes:
         return "its state cannot be trimmed, so nothing is drafted"
     if exact == "off":
@@ -303,7 +302,7 @@ def _context(
     return Context(model, settings, tap=tap)
 
 
-def _proof(context: Context, widest: int, check: SelfCheck | None) -> Exactness:
+def _proof(context: Context, widest: int, check: wide.SelfCheck | None) -> Exactness:
     if check is not None and check.fault and context.model.kernels == "wide":
         return Exactness(False, False, f"localspec's kernels compute {check.fault} differently at some widths")
     return by_construction(context, widest)
@@ -351,8 +350,8 @@ def key(context: Context, widest: int) -> dict[str, Any]:
     """What exact widths depend on: every fact that can change bits."""
     model, settings = context.model, context.settings
     return {
-        **shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
-        "kernels": kernels_id(model.kernels),
+        **wide.shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": wide.kernels_id(model.kernels),
         "cache": [settings.type_k, settings.type_v, str(settings.flash_attention), True],  # beside its layers
         "shape": [settings.n_ctx, settings.n_slots, settings.max_leaves, settings.grid, widest],
         **({"trees": _TREES_VERSION} if settings.max_leaves > 1 else {}),

@@ -33,7 +33,7 @@ import numpy as np
 
 from localspec import paths
 from localspec.llama.cache.context import Context
-from localspec.llama.exact.facts import kernels_id, shared_facts
+from localspec.llama.exact.wide import kernels_id, shared_facts
 from localspec.llama.library import lib
 from localspec.llama.library.batch import Cells, common_prefix
 from localspec.machine import available_bytes

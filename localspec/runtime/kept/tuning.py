@@ -16,7 +16,7 @@ from typing import Any
 from localspec import kept
 from localspec.config import EngineSettings
 from localspec.llama.exact import wide
-from localspec.llama.exact.facts import cpu_name
+from localspec.llama.exact.wide import cpu_name
 from localspec.llama.library import lib
 from localspec.machine import default_threads
 from localspec.runtime.placement import on_gpu
