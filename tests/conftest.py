@@ -20,7 +20,7 @@ from localspec import paths
 # not depend on it, so the tests ask for sleeping threads. Read by libgomp when llama.cpp is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
-# llama.cpp reads it at the first pass, which may be one on its own kernels; see localspec/llama/exact/exactness.py.
+# llama.cpp reads it at the first pass, which may be one on its own kernels; see localspec/llama/exact/choice.py.
 os.environ.setdefault("GGML_CPU_TILED_MM", "0")
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be every program that the tests interrupt.

@@ -21,8 +21,7 @@ from localspec.bench.report import ReportTable
 from localspec.errors import UsageError
 from localspec.gguf import Header, Tensor, read_header
 from localspec.llama.exact import wide
-from localspec.llama.exact.facts import Limits, measure_limits
-from localspec.llama.exact.wide import ALL_KERNELS, LLAMA_KERNELS, Kernels
+from localspec.llama.exact.wide import ALL_KERNELS, LLAMA_KERNELS, Kernels, Limits, measure_limits
 from localspec.llama.exact.widths import Bench
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings

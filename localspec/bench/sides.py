@@ -27,7 +27,7 @@ from localspec.checks.prompts import BenchPrompt, prompt_tokens, text_for_comple
 from localspec.drafters import plugin
 from localspec.drafters.heads import loading as heads
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
-from localspec.llama.exact.facts import cpu_name
+from localspec.llama.exact.wide import cpu_name
 from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.options import Options

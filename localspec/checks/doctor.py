@@ -29,9 +29,9 @@ from localspec.engine.stats import kept_comparison
 from localspec.errors import UsageError
 from localspec.gguf import read_parts
 from localspec.llama.exact import wide
-from localspec.llama.exact.facts import read_limits
-from localspec.llama.library import bindings, lib
-from localspec.llama.library.taps import ordinal_of
+from localspec.llama.exact.wide import read_limits
+from localspec.llama.library import lib
+from localspec.llama.library.handle import ordinal_of
 from localspec.llama.model import Model
 from localspec.machine import ROOT, ram, taken, text_of
 from localspec.models.facts import facts
@@ -83,7 +83,7 @@ def examine_devices(
         advice = command = ""
         if (card := backend(root, which)) is not None:
             advice = f"This machine seems to have a GPU of {card[0]}; build llama-cpp-python for it."
-            command = _BUILD.format(card[1], bindings.PINNED)
+            command = _BUILD.format(card[1], lib.PINNED)
         what = f"this {info.bindings.distribution} was built without GPU support"
         yield Remark("GPU", what, advice, command)
 

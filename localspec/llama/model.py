@@ -1,4 +1,5 @@
-"""A loaded GGUF model: weights, vocabulary facts, tokens and text."""
+"""A loaded GGUF model: weights, vocabulary facts, tokens and text; and files of weights: written in another format by
+llama.cpp's quantiser, or unpacked row by row."""
 
 from __future__ import annotations
 
@@ -6,24 +7,30 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import os
+import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from localspec import paths
-from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
-from localspec.gguf import Header, Value, parts_of, read_header, read_parts
+from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
+from localspec.gguf import Header, Tensor, read_header
+from localspec.gguf.formats import FILE_TYPES, TYPE_NUMBERS
+from localspec.gguf.split import parts_of, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library import devices, lib
 from localspec.llama.special_tokens import FewestTokens, PromptTokenizer, SpecialToken, breakers, special_tokens
-from localspec.machine import give_back
-from localspec.types import Breakers, ModelSampling, Prompt, SamplingParams, Tokens
+from localspec.machine import default_threads, give_back
+from localspec.paths import new_mode
+from localspec.types import Breakers, Float32Array, ModelSampling, Prompt, SamplingParams, Tokens
 
 _MOST_LAYERS = 512  # llama.cpp ends the process over a model with more
 _STEP = 1 / 16  # share of a model that loads, after which pages of its file are given back
@@ -37,6 +44,8 @@ class Closes(Protocol):
 
 class Model:
     """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
+
+    is_head: ClassVar = False  # whether it need not write token after token
 
     def __init__(
         self,
@@ -56,27 +65,26 @@ class Model:
         self.has_nextn = has_nextn  # whether its multi-token-prediction layers are loaded
         self.device = device
         self.spread = spread
-        self._api = lib.api()
-        self._vocabulary = vocab = self._api.llama_model_get_vocab(handle)
-        self.contexts: dict[int, weakref.ref[Closes]] = {}
-        """Open contexts made of it, by address, which are freed before the weights go."""
-        self.n_vocab = int(self._api.llama_vocab_n_tokens(vocab))  # entries of a logits row
-        self.vocab_type = int(self._api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
-        self.bos = _token_or_none(self._api.llama_vocab_bos(vocab))
-        self.eos = _token_or_none(self._api.llama_vocab_eos(vocab))
-        self.eot = _token_or_none(self._api.llama_vocab_eot(vocab))
-        is_end = self._api.llama_vocab_is_eog
+        self._api = api = lib.api()
+        self._vocabulary = vocab = api.llama_model_get_vocab(handle)
+        self.contexts: dict[int, weakref.ref[Closes]] = {}  # open ones by address, freed before the weights
+        self.n_vocab = int(api.llama_vocab_n_tokens(vocab))  # entries of a logits row
+        self.vocab_type = int(api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
+        ends = (api.llama_vocab_bos, api.llama_vocab_eos, api.llama_vocab_eot)
+        self.bos, self.eos, self.eot = (_token_or_none(find(vocab)) for find in ends)
+        is_end = api.llama_vocab_is_eog
         self.end_tokens = frozenset(token for token in range(self.n_vocab) if is_end(vocab, token))
         """Every token after which an answer is over."""
-        self.fill_in = self._fill_in()
+        gaps = [api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid]
+        before, after, middle = (_token_or_none(find(vocab)) for find in gaps)
+        self.fill_in = None if before is None or after is None or middle is None else (before, after, middle)
         """Tokens before the text before a gap, before the text after it, and before the middle; None = it has none."""
         self.fill_in_files = tuple(
-            _token_or_none(find(vocab)) for find in (self._api.llama_vocab_fim_rep, self._api.llama_vocab_fim_sep)
-        )
-        """Tokens before the name of a repository and before the name of a file, where it has them; else None."""
-        self.add_bos = bool(self._api.llama_vocab_get_add_bos(vocab))  # whether plain text should start with `bos`
-        self.n_ctx_train = int(self._api.llama_model_n_ctx_train(handle))  # tokens the model was trained for
-        self.can_trim = not (self._api.llama_model_is_recurrent(handle) or self._api.llama_model_is_hybrid(handle))
+            _token_or_none(find(vocab)) for find in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep)
+        )  # tokens before the name of a repository and before the name of a file, where it has them; else None
+        self.add_bos = bool(api.llama_vocab_get_add_bos(vocab))  # whether plain text should start with `bos`
+        self.n_ctx_train = int(api.llama_model_n_ctx_train(handle))  # tokens the model was trained for
+        self.can_trim = not (api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle))
         """Whether the end of its cache can be dropped, which drafting needs."""
         self.chat_template = header.chat_template
 
@@ -94,7 +102,9 @@ class Model:
         weights: bool = True,
         progress: Callable[[float], bool] | None = None,
     ) -> Model:
-        """Checks the header, then loads the file.
+        """Checks the header, then loads the file. Raises ModelFileError: missing, damaged, or not a model that
+        generates text; ModelError: "wide", and the library cannot be used here; UsageError: no such device, or an
+        override names none of the model's; Cancelled: `progress` said so.
 
         Args:
             path: a .gguf file (the first part of a split one).
@@ -103,20 +113,18 @@ class Model:
                 ("CUDA0", "CUDA0=3,CUDA1=1"); None = all it has, the CPU alone when `gpu_layers` is 0.
             spread: how tensors go to these devices; its mode counts where layers are on a GPU.
             nextn: load multi-token-prediction layers, too, if there are some; plain decoding has no use for them.
+            kernels: see `Kernels`; who computes passes of layers on the CPU.
             weights: False = lay it out without memory, to look at the graphs of its passes; it cannot compute.
             progress: called with 0.0 to 1.0; returning False cancels.
-
-        Raises:
-            ModelFileError: missing, damaged, or not a model that generates text.
-            ModelError: "wide", and the library cannot be used here.
-            UsageError: no such device, or an override names none of the model's.
-            Cancelled: `progress` said so.
         """
         header = check_text_model(path)
         if kernels == "wide" and not wide.available():
             raise ModelError(f"there are no wide kernels here: {wide.status().reason}", "Use --no-wide.")
         api, mark = lib.api(), lib.log.mark()
-        params = _parameters(gpu_layers, kernels, use_mmap, weights)
+        params = api.llama_model_default_params()
+        params.n_gpu_layers, params.no_alloc = gpu_layers, not weights
+        params.use_extra_bufts = kernels != "plain" and not lib.multiplies_with_amx()  # for what wide leaves, too
+        params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap and weights else api.LLAMA_LOAD_MODE_NONE
         parts = read_parts(header.path) if nextn and header.number("nextn_predict_layers") else []
         params.load_mtp = any(".nextn." in tensor.name for part in parts for tensor in part.tensors)
         arrays = devices.put(params, spread, device, gpu_layers)
@@ -134,31 +142,12 @@ class Model:
             newer = "Its architecture is newer than this llama.cpp, or is not a language model's."
             hint = newer if "unknown model architecture" in reason else ""
             raise ModelFileError(f"llama.cpp cannot load {header.path}: {reason}.", hint)
-        model = cls(handle, header, gpu_layers, kernels, device, bool(params.load_mtp), spread)
-        try:
-            model._check_decoder()
-        except ModelFileError:
-            model.close()
-            raise
-        return model
-
-    def _fill_in(self) -> tuple[int, int, int] | None:
-        api = self._api
-        found = [api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid]
-        before, after, middle = (_token_or_none(find(self._vocab)) for find in found)
-        return None if before is None or after is None or middle is None else (before, after, middle)
-
-    def _check_decoder(self) -> None:
-        api = self._api
-        if api.llama_model_has_encoder(self.handle) or not api.llama_model_has_decoder(self.handle):
-            kind = "an encoder"
-        elif api.llama_model_is_diffusion(self.handle):
-            kind = "a diffusion model"
-        else:
-            return
-        raise ModelFileError(
-            f"{self.path} is {kind} ({self.header.architecture}), not a model that writes token after token."
-        )
+        encodes = api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle)
+        if not cls.is_head and (encodes or api.llama_model_is_diffusion(handle)):
+            api.llama_model_free(handle)
+            kind = f"{'an encoder' if encodes else 'a diffusion model'} ({header.architecture})"
+            raise ModelFileError(f"{header.path} is {kind}, not a model that writes token after token.")
+        return cls(handle, header, gpu_layers, kernels, device, bool(params.load_mtp), spread)
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> Tokens:
         """int32[n] tokens of `text`, `bos` first if wanted. `special`: "<|im_end|>" is that token, not characters."""
@@ -193,12 +182,9 @@ class Model:
         """What llama.cpp looks for in texts before it splits them into words."""
         return special_tokens(self._api, self._vocab, self.header, self.end_tokens)
 
-    def fewest_tokens(self, text: str, most: int, *, special: bool) -> int:
-        """A text has this many tokens or more, told before `tokenize` makes them; see `FewestTokens.of`."""
-        return self._fewest_tokens.of(text, most, special=special)
-
     @functools.cached_property
-    def _fewest_tokens(self) -> FewestTokens:
+    def fewest_tokens(self) -> FewestTokens:
+        """Says how few tokens a text can have, before `tokenize` makes them."""
         texts = [self._api.llama_vocab_get_text(self._vocab, token) for token in range(self.n_vocab)]
         control = [special.text.encode() for special in self.special_tokens if special.control]
         return FewestTokens(texts, control, [one.text.encode() for one in self.special_tokens if not one.control])
@@ -263,10 +249,6 @@ class Model:
         if self.handle is None:
             raise UsageError(f"the model {self.path.name} is closed.")
         return self._vocabulary
-
-    @property
-    def metadata(self) -> dict[str, Value]:
-        return self.header.metadata
 
     @property
     def sha256(self) -> str:
@@ -338,13 +320,7 @@ def check_text_model(path: str | Path) -> Header:
     for key, most in (("block_count", _MOST_LAYERS), ("embedding_length", 1 << 20), ("context_length", 1 << 31)):
         if f"{architecture}.{key}" in header.metadata and not 1 <= header.number(key) <= most:
             raise ModelFileError(f"{path} is corrupt: {architecture}.{key} is {header.number(key)}.")
-    _check_what_aborts(header)
-    read_parts(header.path)
-    return header
-
-
-def _check_what_aborts(header: Header) -> None:
-    """Refuses values that make llama.cpp end the process instead of returning an error."""
+    # What follows makes llama.cpp end the process instead of returning an error.
     predicted = header.number("nextn_predict_layers")
     if predicted > header.n_layers:
         raise ModelFileError(f"{header.path} is corrupt: {predicted} of its {header.n_layers} layers predict ahead.")
@@ -365,6 +341,8 @@ def _check_what_aborts(header: Header) -> None:
         raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
     if experts and not listed:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
+    read_parts(header.path)
+    return header
 
 
 def file_sha256(path: Path) -> str:
@@ -386,11 +364,59 @@ def _token_or_none(token: int) -> int | None:
     return None if token < 0 else int(token)
 
 
-def _parameters(gpu_layers: int, kernels: Kernels, use_mmap: bool, weights: bool) -> Any:
+def quantize(source: str | Path, destination: str | Path, type_name: str, threads: int = 0) -> Path:
+    """Writes `source` (best F32, F16 or BF16: quantised ones lose quality twice) with its weights in another format of
+    `FILE_TYPES` (any case), whole or not at all; returns `destination`. `threads` 0 = one per physical core. Raises
+    UsageError, ModelFileError, LocalspecError: an unknown type; a bad source, or llama.cpp cannot quantise it; the
+    destination cannot be written."""
+    numbers = {name: number for number, name in FILE_TYPES.items()}
+    if type_name.upper() not in numbers:
+        raise UsageError(f"there is no quantisation {type_name!r}; known are {', '.join(numbers)}.")
+    source, destination = check_text_model(source).path, Path(destination)
     api = lib.api()
-    params = api.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
-    params.use_extra_bufts = kernels != "plain" and not lib.multiplies_with_amx()  # for what wide does not take, too
-    params.load_mode = api.LLAMA_LOAD_MODE_AUTO if use_mmap and weights else api.LLAMA_LOAD_MODE_NONE
-    params.no_alloc = not weights
-    return params
+    params = api.llama_model_quantize_default_params()
+    params.ftype = numbers[type_name.upper()]
+    params.nthread = threads or default_threads()
+    params.allow_requantize = True
+    try:
+        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".tmp")
+        os.close(handle)
+    except OSError as error:
+        raise LocalspecError(f"{destination} cannot be written: {error.strerror}.") from error
+    try:
+        mark = lib.log.mark()
+        if api.llama_model_quantize(os.fsencode(source), os.fsencode(name), params):
+            reason = lib.log.reason(mark) or "it gave no reason"
+            raise ModelFileError(f"llama.cpp cannot quantise {source} to {type_name}: {reason}.")
+        os.chmod(name, new_mode())
+        os.replace(name, destination)
+    finally:
+        if os.path.exists(name):
+            os.unlink(name)
+    return destination
+
+
+class TensorRows:
+    """A matrix in a file, mapped and not read; rows are unpacked when they are asked for."""
+
+    def __init__(self, header: Header, tensor: Tensor) -> None:
+        """Raises ModelFileError: it is no matrix, or in a number format that ggml does not unpack."""
+        if len(tensor.shape) != 2:
+            raise ModelFileError(f"{header.path} is corrupt: {tensor.name} has {len(tensor.shape)} dimensions, not 2.")
+        self.columns, self.rows = tensor.shape
+        self._unpack: Any = None
+        if tensor.type != "F32":
+            traits = lib.c_function("ggml_get_type_traits")(TYPE_NUMBERS[tensor.type]).contents
+            self._unpack = traits.to_float
+            if not self._unpack:
+                raise ModelFileError(f"{tensor.name} is in {tensor.type}, which ggml does not unpack.")
+        shape = (self.rows, tensor.size // self.rows)
+        self._data = np.memmap(header.path, dtype=np.uint8, mode="r", offset=tensor.offset, shape=shape)
+
+    def read(self, rows: slice | npt.NDArray[np.integer]) -> Float32Array:
+        packed = np.ascontiguousarray(self._data[rows])
+        if self._unpack is None:
+            return packed.view(np.float32)
+        found = np.empty((len(packed), self.columns), dtype=np.float32)
+        self._unpack(packed.ctypes.data, found.ctypes.data, found.size)
+        return found

@@ -29,11 +29,9 @@ _SPECIAL_TYPES = (2, 3, 4)
 """Of `tokenizer.ggml.token_type`: unknown, control, user-defined. llama.cpp makes others special by their purpose."""
 
 _FILL_IN = ("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
-_PURPOSES = ("bos", "eos", "eot", "sep", "nl", "pad", "mask", *_FILL_IN)
-"""Of tokens that llama.cpp has functions for."""
+_PURPOSES = ("bos", "eos", "eot", "sep", "nl", "pad", "mask", *_FILL_IN)  # of tokens that llama.cpp has functions for
 
-_LEADS = ("\n", "\x01", "|")
-"""Texts to put before another one, so that no space is added to it: none of them begins a word."""
+_LEADS = ("\n", "\x01", "|")  # texts to put before another one for no space there: none begins a word
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -43,38 +41,30 @@ class SpecialToken(NamedTuple):
 
     text: str
     token: int
-    control: bool
-    """It is found only where special tokens are read as such; else it is user-defined, and found in every text."""
+    control: bool  # found only where special tokens are read as such; else it is user-defined
     strips_left: bool = False  # white space before it is left out
     strips_right: bool = False
 
 
 def special_tokens(api: Any, vocab: Any, header: Header, ends: Iterable[int]) -> tuple[SpecialToken, ...]:
-    """Those of a vocabulary, in the order of their numbers; one that is no UTF-8 stands in no text, and is left out.
-    `ends`: tokens that end an answer."""
+    """Those of a vocabulary, by number, but for those that are no UTF-8. `ends`: tokens that end an answer."""
     control = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
     special = control | api.LLAMA_TOKEN_ATTR_USER_DEFINED
     kind_of, text_of = api.llama_vocab_get_attr, api.llama_vocab_get_text
     left, right = api.LLAMA_TOKEN_ATTR_LSTRIP, api.LLAMA_TOKEN_ATTR_RSTRIP
-    found = []
-    for token in _candidates(api, vocab, header, ends):
+    found, n_vocab, types = [], int(api.llama_vocab_n_tokens(vocab)), header.raw("tokenizer.ggml.token_type")
+    candidates: Iterable[int] = range(n_vocab)
+    if len(types) == 4 * n_vocab:  # a quarter of a million calls would take a tenth of a second
+        declared = np.flatnonzero(np.isin(np.frombuffer(types, "<i4"), _SPECIAL_TYPES)).tolist()
+        named = {int(getattr(api, f"llama_vocab_{purpose}")(vocab)) for purpose in _PURPOSES}
+        candidates = sorted({*declared, *ends, *(token for token in named if token >= 0)})
+    for token in candidates:
         kind = kind_of(vocab, token)
         if kind & special:
             with contextlib.suppress(UnicodeDecodeError):
                 text = text_of(vocab, token).decode()
                 found.append(SpecialToken(text, token, bool(kind & control), bool(kind & left), bool(kind & right)))
     return tuple(found)
-
-
-def _candidates(api: Any, vocab: Any, header: Header, ends: Iterable[int]) -> Iterable[int]:
-    """Tokens that may be special: a quarter of a million calls would take a tenth of a second."""
-    n_vocab = int(api.llama_vocab_n_tokens(vocab))
-    types = header.raw("tokenizer.ggml.token_type")
-    if len(types) != 4 * n_vocab:
-        return range(n_vocab)
-    declared = np.flatnonzero(np.isin(np.frombuffer(types, "<i4"), _SPECIAL_TYPES)).tolist()
-    named = {int(getattr(api, f"llama_vocab_{purpose}")(vocab)) for purpose in _PURPOSES}
-    return sorted({*declared, *ends, *(token for token in named if token >= 0)})
 
 
 def encodable(text: str) -> str:
@@ -136,7 +126,12 @@ class PromptTokenizer:
                 at += 1
             while special is not None and special.strips_left and at < end and text[end - 1] in SPACE:
                 end -= 1
-            parts += self._plain(text, at, end, cuts)
+            if at < end:
+                inside = sorted(cut for cut in cuts if at < cut < end)
+                plain = self._pieces(text, [at, *(cut for cut in inside if cuts[cut]), end])
+                if inside and np.isin(np.concatenate(plain), self._control).any():  # the parts of a word make one
+                    plain = self._pieces(text, [at, *inside, end])
+                parts += plain
             if special is not None:
                 parts.append(np.array([special.token], dtype=np.int32))
                 at, strip = start + len(special.text), special.strips_right
@@ -160,26 +155,18 @@ class PromptTokenizer:
                     counted.append((start, special))
         return sorted(counted), cuts
 
-    def _plain(self, text: str, start: int, end: int, cuts: dict[int, bool]) -> list[Tokens]:
-        if start == end:
-            return []
-        inside = sorted(cut for cut in cuts if start < cut < end)
-        found = self._pieces(text, [start, *(cut for cut in inside if cuts[cut]), end])
-        if inside and np.isin(np.concatenate(found), self._control).any():  # the parts of a word make one
-            found = self._pieces(text, [start, *inside, end])
-        return found
-
     def _pieces(self, text: str, edges: Sequence[int]) -> list[Tokens]:
-        first, *rest = [text[start:end] for start, end in pairwise(edges)]
-        return [self._tokenize(first, special=False), *(self._continued(piece) for piece in rest)]
-
-    def _continued(self, text: str) -> Tokens:
-        if self._has_lead:
-            for lead in _LEADS:
-                alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text, special=False)
+        """Tokens of each piece of a text between two edges, none but the first with a space before it."""
+        found: list[Tokens] = []
+        for start, end in pairwise(edges):
+            for lead in _LEADS if self._has_lead and found else ():
+                alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text[start:end], special=False)
                 if np.array_equal(both[: len(alone)], alone):
-                    return both[len(alone) :]
-        return self._tokenize(text, special=False)
+                    found.append(both[len(alone) :])
+                    break
+            else:
+                found.append(self._tokenize(text[start:end], special=False))
+        return found
 
 
 _LONGEST_TAIL = 20  # tokens after the first one that are looked at, as in llama.cpp
@@ -197,10 +184,9 @@ def breakers(pieces: Sequence[bytes], texts: Sequence[str], tokenize: Callable[[
             tail = tokenize(data[cut:].decode("utf-8", "replace"))[:_LONGEST_TAIL].tolist() if heads else []
             found |= {(head, *tail) for head in heads}
     sequences = sorted(found)
+    firsts, tails = [one[0] for one in sequences], [token for one in sequences for token in one[1:]]
     offsets = np.cumsum([0, *(len(one) - 1 for one in sequences)])
-    tails = [token for one in sequences for token in one[1:]]
-    heads_ = [one[0] for one in sequences]
-    return Breakers(*(np.array(part, dtype=np.int32) for part in (heads_, offsets, tails)))
+    return Breakers(*(np.array(part, dtype=np.int32) for part in (firsts, offsets, tails)))
 
 
 _NOTHING = b"\xff"  # no byte of UTF-8: what stands around it does not become a special token
@@ -211,13 +197,13 @@ class FewestTokens:
 
     def __init__(self, texts: Sequence[bytes], control: Sequence[bytes], user_defined: Sequence[bytes]) -> None:
         """`texts` of all tokens, as the vocabulary writes them, which is never shorter than what they stand for;
-        `control` and `user_defined` of the special ones among them, found where special tokens are read as such, and
-        in every text."""
+        `control` and `user_defined` of the special ones, found where special tokens are read as such, and in every
+        text."""
         self._longest = max(map(len, texts), default=1)
         self._everywhere = _longest_first(user_defined)
         self._marked = _longest_first([*control, *user_defined])
 
-    def of(self, text: str, most: int, *, special: bool) -> int:
+    def __call__(self, text: str, most: int, *, special: bool) -> int:
         """A text has this many tokens or more: none is longer than the longest, and no two special ones are one. What
         is beyond `most` is not counted. `special`: special tokens are read as such."""
         data = text.encode("utf-8", "replace")
@@ -227,8 +213,7 @@ class FewestTokens:
             return by_length
         found = 0
         for one in specials:
-            count = data.count(one)
-            if count:
+            if count := data.count(one):
                 found += count
                 if found > most:
                     break

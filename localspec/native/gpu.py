@@ -52,15 +52,9 @@ class Gpu:
     """The kernel on one device. Serves one thread at a time."""
 
     def __init__(self, ordinal: int, driver: Path | None = None, library: Path | None = None) -> None:
-        """Finds the driver, loads the kernel and runs its self-test on the device.
-
-        Args:
-            ordinal: CUDA's number of the device, or METAL.
-            driver, library: files of the GPU's driver and of the C library; None = the system's, the installed one.
-
-        Raises:
-            KernelError: why this device cannot serve; empty where the machine has no driver.
-        """
+        """Finds the driver, loads the kernel and runs its self-test on a device: CUDA's number of it, or METAL.
+        `driver`, `library`: files of the GPU's driver and of the C library; None = the system's, the installed one.
+        Raises KernelError: why this device cannot serve; empty where the machine has no driver."""
         self._lib: Library = open_library(library)
         handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
         path = None if driver is None else os.fsencode(driver)
@@ -107,8 +101,7 @@ class Gpu:
 
 # Rows of logits in a GPU's memory, and a verdict that needs only the entries of them that can win.
 
-Fetch: TypeAlias = Callable[[int, Float32Array], None]
-"""Copies float32 numbers from this address of the device into the whole of an array."""
+Fetch: TypeAlias = Callable[[int, Float32Array], None]  # from this address of the device into an array
 _ROW = np.dtype([("logits", np.uintp), ("n", np.int32), ("tokens", np.uintp), ("values", np.uintp)], align=True)
 """ls_row."""
 
@@ -126,8 +119,7 @@ class DeviceRows(LogitRows):
         gpu: Gpu | None = None,
         keep: object = None,
     ) -> None:
-        """`addresses`: uintp[n] on the device; `fetch` copies from there; `keep` owns that memory; `gpu` preselects,
-        None = rows are always copied whole."""
+        """`addresses`: uintp[n] on the device; `fetch` copies from there; `keep` owns the memory; `gpu` preselects."""
         super().__init__([], n_vocab, keep)
         self.addresses = np.asarray(addresses, dtype=np.uintp)
         self.gpu = gpu
@@ -164,13 +156,9 @@ class DeviceRows(LogitRows):
 def verify_rows(
     lib: ctypes.CDLL, workspace: int, rows: DeviceRows, count: int, call: tuple[Any, ...], out: tuple[int, int, int]
 ) -> int:
-    """ls_verify on rows of a device: by lists of their best entries, and by whole rows where C asks for those.
-
-    Args:
-        count: 1 + the nodes of the draft.
-        call: the arguments of ls_list_request from n_vocab to rule.
-        out: the addresses of `accepted`, `n_accepted` and `next_token`.
-    """
+    """ls_verify on rows of a device, 1 + the nodes of the draft: by lists of their best entries, and by whole rows
+    where C asks for those. `call`: the arguments of ls_list_request from n_vocab to rule; `out`: the addresses of
+    `accepted`, `n_accepted` and `next_token`."""
     table = np.zeros(count, dtype=_ROW)
     lists = _lists(lib, workspace, rows, count, call)
     if lists is None:
@@ -195,30 +183,21 @@ def verify_rows(
 def _lists(
     lib: ctypes.CDLL, workspace: int, rows: DeviceRows, count: int, call: tuple[Any, ...]
 ) -> tuple[Lists, npt.NDArray[np.intp]] | None:
-    """Lists of the first `count` rows as they follow one another on the device, and where each row is among them.
-
-    None where lists cannot decide, and where the device does not serve.
-    """
-    gpu = rows.gpu
-    order = None if gpu is None or not gpu.serves else _order(rows, count)
-    if gpu is None or order is None:
+    """Lists of the first `count` rows as they follow one another on the device, and where each row is among them. None
+    where lists cannot decide, where others stand between the rows, and where the device does not serve."""
+    gpu, addresses = rows.gpu, rows.addresses[:count]
+    if gpu is None or not gpu.serves:
         return None
+    places, rest = np.divmod(addresses - addresses.min(), np.uintp(4 * rows.n_vocab))
+    if rest.any() or not np.array_equal(np.sort(places), np.arange(count)):
+        return None
+    order: npt.NDArray[np.intp] = places.astype(np.intp)
     request, positions = ListRequest(), np.zeros(count, dtype=np.uint32)
     if lib.ls_list_request(workspace, *call, *request.addresses(), positions.ctypes.data):
         return None  # LS_NEED_ROW, or something is wrong, which the verdict will say
     placed = np.empty_like(positions)
     placed[order] = positions
     try:
-        return gpu.lists(int(rows.addresses[:count].min()), count, request, placed), order
+        return gpu.lists(int(addresses.min()), count, request, placed), order
     except KernelError:
         return None  # `gpu` says why, and serves no more
-
-
-def _order(rows: DeviceRows, count: int) -> npt.NDArray[np.intp] | None:
-    """Where each of the first `count` rows is among them on the device; None if others stand between them."""
-    addresses = rows.addresses[:count]
-    order, rest = np.divmod(addresses - addresses.min(), np.uintp(4 * rows.n_vocab))
-    if rest.any() or not np.array_equal(np.sort(order), np.arange(count)):
-        return None
-    places: npt.NDArray[np.intp] = order.astype(np.intp)
-    return places

@@ -15,7 +15,7 @@ from localspec.native.library import MOST_FOLLOWED, FollowedStruct, GuessStruct
 from localspec.types import NO_TOKENS, Float32Array, Noise, Tokens
 
 
-class Guess(NamedTuple):
+class TreeGuess(NamedTuple):
     """A tree of guesses, best first."""
 
     tokens: Tokens
@@ -23,7 +23,7 @@ class Guess(NamedTuple):
     confidence: Float32Array  # chance of each, given its parent
 
 
-NO_GUESS = Guess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
+NO_GUESS = TreeGuess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
 
 
 class GuessBuffer:
@@ -39,12 +39,12 @@ class GuessBuffer:
             np.frombuffer(found.confidence, dtype=np.float32),
         )
 
-    def taken(self) -> Guess:
+    def taken(self) -> TreeGuess:
         nodes: int = self._struct.nodes
         if not nodes:
             return NO_GUESS
         tokens, parents, confidence = self._views
-        return Guess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
+        return TreeGuess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
 
 
 class _Index:
@@ -106,19 +106,11 @@ class ContextCounts(_Index):
         max_depth: int,
         breadth: int = 1,
         past: ContextCounts | None = None,
-    ) -> Guess:
+    ) -> TreeGuess:
         """Makes int32[n] `tokens` the only sequence, then says what follows their last one to four, here and in `past`.
-
-        Args:
-            unchanged: the first so many tokens are not looked at.
-            temperature: above 0 the noise (Purpose.SAMPLE) ranks guesses, as the target will rank them.
-            max_nodes: of the tree; 64 at most.
-            breadth: most guesses after a token, from 1 (a chain) to 8.
-            past: other answers.
-
-        Raises:
-            KernelError: a number is out of range, or no memory.
-        """
+        The first `unchanged` tokens are not looked at; above temperature 0 the noise (Purpose.SAMPLE) ranks guesses, as
+        the target will rank them. `max_nodes` of the tree: 64 at most; `breadth`: most guesses after a token, from 1 (a
+        chain) to 8. Raises KernelError: a number is out of range, or no memory."""
         if not (0 <= unchanged <= len(tokens) and max_nodes >= 0 and max_depth >= 0 and temperature >= 0.0):
             raise KernelError(
                 f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}, at {temperature}."
@@ -146,8 +138,7 @@ class ContextCounts(_Index):
         return self._found.taken()
 
 
-_AT_HAND = 64
-"""Tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup."""
+_AT_HAND = 64  # tokens that an index has a buffer for at hand: asking numpy for an address takes longer than a lookup
 _TOKENS = 8  # bytes before the tokens in this buffer
 
 
@@ -182,8 +173,8 @@ class NgramIndex(_Index):
 
     def lookup(self, max_tokens: int) -> tuple[Tokens, int]:
         """What followed the longest matching suffix where it stood last before, int32[max_tokens], and the length of
-        the match. A copy that reaches the end of the history goes on with what it has copied. Empty and 0 if nothing
-        matches."""
+        the match. A copy that reaches the end of the history goes on with what it has copied. Empty and 0 without a
+        match."""
         if max_tokens < 0:
             raise KernelError(f"{max_tokens} tokens were asked for.")
         if max_tokens > len(self._buffer) - 2:
@@ -255,19 +246,10 @@ class SuffixIndex(_Index):
         least: int = 1,
     ) -> Followed:
         """All that a drafter does in a pass: makes the newest sequence (begun if there is none) int32[n] `tokens`, then
-        gives the better of two guesses after them, at most 64 nodes, best first.
-
-        The places of the longest match vote for what comes next, up to 32 of them, evenly spaced among all; of equals
-        the one seen last wins.
-
-        Args:
-            max_nodes: of the guess; 0 = none is made.
-            other: searched, too, and preferred where it promises more; its sequences do not run on.
-            least: tokens that must match there.
-
-        Raises:
-            KernelError: a number is out of range, a negative token, or no memory.
-        """
+        gives the better of two guesses after them, at most 64 nodes, best first. The places of the longest match vote
+        for what comes next, up to 32 of them, evenly spaced among all; of equals the one seen last wins. `other` is
+        searched, too, where `least` tokens match, and preferred if it promises more; its sequences do not run on.
+        Raises KernelError: a number is out of range, a negative token, or no memory."""
         if not 0 <= unchanged <= len(tokens) or max_nodes < 0 or max_depth < 0:
             raise KernelError(f"{unchanged} of {len(tokens)} tokens, {max_nodes} nodes of depth {max_depth}.")
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)

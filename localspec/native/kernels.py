@@ -16,18 +16,7 @@ import numpy as np
 
 from localspec.errors import KernelError
 from localspec.native.gpu import DeviceRows, verify_rows
-from localspec.native.library import (
-    BAD_ARGUMENT,
-    BAD_DRAFT,
-    BAD_TREE,
-    ISAS,
-    NO_MEMORY,
-    NO_SUPPORT,
-    NOT_FINITE,
-    Int8Matrix,
-    Scratch,
-    open_library,
-)
+from localspec.native.library import ISAS, Int8Matrix, Scratch, open_library
 from localspec.types import (
     Float32Array,
     Float64Array,
@@ -78,26 +67,6 @@ class NativeKernels:
         self.library.suited(len(tokens)).ls_gumbel(*front, tokens.ctypes.data, len(tokens), out.ctypes.data)
         return out
 
-    def _error(self, scratch: Scratch, status: int, rows: LogitRows, index: int) -> KernelError:
-        address = scratch.results_address
-        self.library.ls_fault(scratch.workspace, address, address + 4)
-        row, token = int(scratch.results[0]), int(scratch.results[1])
-        row = index if row < 0 else row
-        if status == NOT_FINITE:
-            return KernelError(f"row {row} of the logits holds NaN or +inf for token {token}.")
-        if status == NO_SUPPORT:
-            return KernelError(f"row {row} of the logits excludes every token: nothing is left to sample.")
-        if status == BAD_TREE:
-            node, parent = row - 1, int(scratch.parents[row - 1])
-            fault = ": the block rule takes chains only" if -1 <= parent < node else "; parents come before children"
-            return KernelError(f"draft node {node} has parent {parent}{fault}.")
-        if status == BAD_DRAFT:
-            return KernelError(f"draft node {row - 1} is token {token}, to which its own draft_probs give 0.")
-        reason = {NO_MEMORY: "out of memory", BAD_ARGUMENT: "an argument is out of range"}.get(
-            status, f"status {status}"
-        )
-        return KernelError(f"the C library failed: {reason}.")
-
     def _front(
         self,
         rows: LogitRows,
@@ -110,13 +79,19 @@ class NativeKernels:
     ) -> tuple[Scratch, tuple[int, ...]]:
         """Buffers of this thread, with room for so many results, and the first arguments of C."""
         _check_row(rows, index)
+        scratch, context = self._context(sampling, window, noise, position, room)
+        return scratch, (scratch.workspace, rows.pointer(index), rows.n_vocab, *context)
+
+    def _context(
+        self, sampling: SamplingParams, window: Tokens, noise: Noise, position: int, room: int
+    ) -> tuple[Scratch, tuple[int, ...]]:
         scratch = self.scratch()
         packed = scratch.pack(sampling)
         scratch.grow(room)  # first: it would lose the window
         n_window = scratch.put_window(window, packed.lookback)
         scratch.put_noise(noise)
-        context = (packed.address, scratch.window_address, n_window, scratch.noise_address, position & 0xFFFFFFFF)
-        return scratch, (scratch.workspace, rows.pointer(index), rows.n_vocab, *context)
+        addresses = packed.address, scratch.window_address, n_window, scratch.noise_address
+        return scratch, (*addresses, position & 0xFFFFFFFF)
 
     def sample(
         self,
@@ -139,21 +114,16 @@ class NativeKernels:
             window: int32[m], the tokens before this row's; as many of the last as the settings say count.
             position: absolute position of the token that is drawn.
 
-        Returns:
-            int32[k] ids and float32[k] probabilities after the transform (at temperature 0: softmax over the top-k at
-            temperature 1), k <= count: fewer when the support is smaller.
-
-        Raises:
-            KernelError: NaN or +inf in the row, every token excluded, or `index` or `count` out of range.
+        Returns int32[k] ids and float32[k] probabilities after the transform (at temperature 0: softmax over the top-k
+        at temperature 1), k <= count: fewer when the support is smaller. Raises KernelError: NaN or +inf in the row,
+        every token excluded, or `index` or `count` out of range.
         """
         if count < 1:
             raise KernelError(f"{count} tokens were asked for; 1 is the least.")
         count = min(count, rows.n_vocab)
         scratch, front = self._front(rows, index, sampling, window, noise, position, count)
         out = (scratch.picked_address, scratch.probs_address, scratch.results_address)
-        status = self.library.ls_sample(*front, count, *out)
-        if status:
-            raise self._error(scratch, status, rows, index)
+        scratch.check(self.library.ls_sample(*front, count, *out), index)
         found = int(scratch.results[0])
         return scratch.picked[:found].copy(), scratch.probs[:found].copy()
 
@@ -172,9 +142,7 @@ class NativeKernels:
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
         out = (tokens.ctypes.data, probs.ctypes.data, scratch.results_address)
-        status = self.library.ls_distribution(*front, *out)
-        if status:
-            raise self._error(scratch, status, rows, index)
+        scratch.check(self.library.ls_distribution(*front, *out), index)
         found = int(scratch.results[0])
         return SparseProbs(tokens[:found].copy(), probs[:found].copy())
 
@@ -190,30 +158,20 @@ class NativeKernels:
         status = self.library.ls_log_probs(
             scratch.workspace, rows.pointer(index), rows.n_vocab, ids.ctypes.data, len(ids), out.ctypes.data
         )
-        if status:
-            raise self._error(scratch, status, rows, index)
+        scratch.check(status, index)
         return out
 
     def top_log_probs(self, rows: LogitRows, index: int, count: int) -> tuple[Tokens, Float64Array]:
-        """int32[k] most likely ids of the raw rows[index], best first, and their log-softmax, float64[k]; k <= count.
-        Raises KernelError as `sample`."""
+        """int32[k] most likely ids of the raw rows[index], best first, and their log-softmax, float64[k]; k <=
+        count."""
         _check_row(rows, index)
         if count < 1:
             raise KernelError(f"{count} tokens were asked for; 1 is the least.")
-        scratch = self.scratch()
-        count = min(count, rows.n_vocab)
+        scratch, count = self.scratch(), min(count, rows.n_vocab)
         tokens, out = np.empty(count, dtype=np.int32), np.empty(count)
-        status = self.library.ls_top_log_probs(
-            scratch.workspace,
-            rows.pointer(index),
-            rows.n_vocab,
-            count,
-            tokens.ctypes.data,
-            out.ctypes.data,
-            scratch.results_address,
-        )
-        if status:
-            raise self._error(scratch, status, rows, index)
+        results = (tokens.ctypes.data, out.ctypes.data, scratch.results_address)
+        row = (scratch.workspace, rows.pointer(index), rows.n_vocab)
+        scratch.check(self.library.ls_top_log_probs(*row, count, *results), index)
         found = int(scratch.results[0])
         return tokens[:found].copy(), out[:found].copy()
 
@@ -247,8 +205,7 @@ class NativeKernels:
             noise: for *rejection* and *block* its `round` is the history length.
             position: of the token drawn from row 0, that is, the history length.
 
-        Returns:
-            int32[a] accepted nodes along the path, and the next token.
+        Returns int32[a] accepted nodes along the path, and the next token.
         """
         n = len(tokens)
         if len(parents) != n or len(rows) <= n or (probs is not None and len(probs) != n):
@@ -256,13 +213,8 @@ class NativeKernels:
             raise KernelError(
                 f"a draft of {n} tokens came with {len(parents)} parents, {given} probs and {len(rows)} rows."
             )
-        scratch = self.scratch()
-        packed = scratch.pack(sampling)
-        scratch.grow(n)  # first: it would lose the window
-        n_window = scratch.put_window(window, packed.lookback)
+        scratch, context = self._context(sampling, window, noise, position, n)
         scratch.put_draft(tokens, parents, probs if rule else None)
-        scratch.put_noise(noise)
-        context = (packed.address, scratch.window_address, n_window, scratch.noise_address, position & 0xFFFFFFFF)
         call = (rows.n_vocab, scratch.draft_address, *context, rule)
         out = (scratch.picked_address, scratch.results_address, scratch.results_address + 4)
         if isinstance(rows, DeviceRows):
@@ -270,8 +222,7 @@ class NativeKernels:
         else:
             scratch.pointers[: n + 1] = rows.pointers[: n + 1]
             status = self.library.ls_verify(scratch.workspace, scratch.pointers_address, *call, *out)
-        if status:
-            raise self._error(scratch, status, rows, 0)
+        scratch.check(status)
         accepted, next_token = scratch.results[:2].tolist()
         return scratch.picked[:accepted].copy(), next_token
 

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,16 @@ import numpy.typing as npt
 
 import localspec
 from localspec.errors import KernelError
-from localspec.types import (
-    NO_BREAKERS,
-    Float32Array,
-    ModelSampling,
-    Noise,
-    SamplingParams,
-    SparseProbs,
-    Tokens,
-)
+from localspec.types import NO_BREAKERS, Float32Array, ModelSampling, Noise, SamplingParams, SparseProbs, Tokens
+
+
+def file_name(stem: str) -> str:
+    return stem + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+
 
 ABI_VERSION = 6
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
-FILE_NAME = "localspec_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+FILE_NAME = file_name("localspec_native")
 
 _PTR, _I32, _U32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -83,9 +80,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_counts_bytes": (_I64, [_PTR]),
 }
 BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_counts_guess")
-"""Functions that take microseconds while a pass is planned; of the library's `brief`, they keep Python's lock. Were it
-let go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond. In the
-pass it has time."""
+"""Functions that take microseconds while a pass is planned: those of `Library.brief` keep Python's lock. Were it let
+go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond."""
 MOST_BRIEF = 512  # tokens to work on from which on that is not brief: indexing takes 0.1 ms a thousand
 REINSTALL = "pip install --force-reinstall --no-deps localspec"
 """The command that builds or fetches the C libraries again."""
@@ -95,49 +91,29 @@ NO_MEMORY, BAD_ARGUMENT, NOT_FINITE, NO_SUPPORT, BAD_TREE, BAD_DRAFT, NO_ISA, NE
 )
 
 
+def _each(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Fields of a struct that follow one another, of one type."""
+    return [(name, kind) for name in names.split()]
+
+
 class NoiseStruct(ctypes.Structure):
     _fields_ = (("seed", ctypes.c_uint64), ("stream", _U32), ("round", _U32))
 
 
 class SamplingStruct(ctypes.Structure):
     _fields_ = (
-        ("temperature", ctypes.c_double),
-        ("top_p", ctypes.c_double),
-        ("min_p", ctypes.c_double),
-        ("typical_p", ctypes.c_double),
-        ("top_n_sigma", ctypes.c_double),
-        ("xtc_probability", ctypes.c_double),
-        ("xtc_threshold", ctypes.c_double),
-        ("dynatemp_range", ctypes.c_double),
-        ("dynatemp_exponent", ctypes.c_double),
-        ("dry_multiplier", ctypes.c_double),
-        ("dry_base", ctypes.c_double),
-        ("repeat_penalty", ctypes.c_float),
-        ("presence_penalty", ctypes.c_float),
-        ("frequency_penalty", ctypes.c_float),
-        ("penalty_last_n", _I32),
-        ("top_k", _I32),
-        ("dry_allowed_length", _I32),
-        ("dry_penalty_last_n", _I32),
-        ("n_breaks", _I32),
-        ("break_heads", _PTR),
-        ("break_offsets", _PTR),
-        ("break_tails", _PTR),
+        *_each(ctypes.c_double, "temperature top_p min_p typical_p top_n_sigma xtc_probability xtc_threshold"),
+        *_each(ctypes.c_double, "dynatemp_range dynatemp_exponent dry_multiplier dry_base"),
+        *_each(ctypes.c_float, "repeat_penalty presence_penalty frequency_penalty"),
+        *_each(_I32, "penalty_last_n top_k dry_allowed_length dry_penalty_last_n n_breaks"),
+        *_each(_PTR, "break_heads break_offsets break_tails"),
         ("n_bias", _I32),
-        ("bias_tokens", _PTR),
-        ("bias_values", _PTR),
+        *_each(_PTR, "bias_tokens bias_values"),
     )
 
 
 class DraftStruct(ctypes.Structure):
-    _fields_ = (
-        ("n", _I32),
-        ("tokens", _PTR),
-        ("parents", _PTR),
-        ("offsets", _PTR),
-        ("q_tokens", _PTR),
-        ("q_probs", _PTR),
-    )
+    _fields_ = (("n", _I32), *_each(_PTR, "tokens parents offsets q_tokens q_probs"))
 
 
 MOST_FOLLOWED = 64  # nodes of a guess, LS_MOST_FOLLOWED
@@ -156,18 +132,23 @@ class GuessStruct(ctypes.Structure):
     _fields_ = (("nodes", _I32), *_NODES)
 
 
-def find_library() -> Path | None:
-    """$LOCALSPEC_LIBRARY, or the library beside the package (wheels) or in site-packages (editable installs)."""
-    wish = os.environ.get("LOCALSPEC_LIBRARY")
+def find_file(variable: str, name: str) -> Path | None:
+    """What the variable names, or the library beside the package (wheels) or in site-packages (editable installs)."""
+    wish = os.environ.get(variable)
     if wish:
         return Path(wish)
-    folders = [Path(folder) for folder in localspec.__path__]
-    folders.append(Path(sysconfig.get_path("platlib")) / "localspec")
-    return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+    folders = [*map(Path, localspec.__path__), Path(sysconfig.get_path("platlib")) / "localspec"]
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def noise_struct(noise: Noise) -> NoiseStruct:
-    return NoiseStruct(noise.seed, noise.stream & 0xFFFFFFFF, noise.round & 0x3FFFFFFF)
+def find_library() -> Path | None:
+    return find_file("LOCALSPEC_LIBRARY", FILE_NAME)
+
+
+def declare(library: ctypes.CDLL, signatures: Mapping[str, tuple[Any, list[Any]]]) -> None:
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
 
 
 class PackedSampling:
@@ -213,10 +194,8 @@ def open_library(path: Path | None = None) -> Library:
     try:
         lib = Library(str(path))
         lib.brief = ctypes.PyDLL(str(path))
-        for function, (result, arguments) in SIGNATURES.items():
-            for one in (lib, lib.brief) if function in BRIEF else (lib,):
-                getattr(one, function).restype = result
-                getattr(one, function).argtypes = arguments
+        declare(lib, SIGNATURES)
+        declare(lib.brief, {name: SIGNATURES[name] for name in BRIEF})
     except (OSError, AttributeError) as error:
         raise KernelError(f"the C library {path} cannot be loaded: {error}.", _ADVICE) from error
     if lib.ls_abi_version() != ABI_VERSION:
@@ -233,7 +212,7 @@ class Scratch:
         if status:
             raise KernelError(f"the C library cannot serve instruction set {isa} here (status {status}).")
         self.workspace = int(handle.value or 0)
-        self._free = weakref.finalize(self, lib.ls_workspace_free, self.workspace)
+        self._lib, self._free = lib, weakref.finalize(self, lib.ls_workspace_free, self.workspace)
         self.noise = NoiseStruct()
         self.noise_address = ctypes.addressof(self.noise)
         self.draft = DraftStruct()
@@ -241,10 +220,29 @@ class Scratch:
         self._draft_probs: tuple[npt.NDArray[Any], ...] = ()
         self.results = np.zeros(4, dtype=np.int32)
         self.results_address = self.results.ctypes.data
-        self._packed: dict[int, PackedSampling] = {}
-        """By id of the parameters, which they keep: a hash of all fields takes longer than a small verdict."""
+        self._packed: dict[int, PackedSampling] = {}  # by id: a hash of all fields takes long
         self.room = 0
         self.grow(64)
+
+    def check(self, status: int, index: int = 0) -> None:
+        """Raises KernelError: what a status other than 0 says of the last call, for a row where C names none."""
+        if not status:
+            return
+        self._lib.ls_fault(self.workspace, self.results_address, self.results_address + 4)
+        row, token = self.results[:2].tolist()
+        row = index if row < 0 else row
+        if status == NOT_FINITE:
+            raise KernelError(f"row {row} of the logits holds NaN or +inf for token {token}.")
+        if status == NO_SUPPORT:
+            raise KernelError(f"row {row} of the logits excludes every token: nothing is left to sample.")
+        if status == BAD_TREE:
+            node, parent = row - 1, int(self.parents[row - 1])
+            fault = ": the block rule takes chains only" if -1 <= parent < node else "; parents come before children"
+            raise KernelError(f"draft node {node} has parent {parent}{fault}.")
+        if status == BAD_DRAFT:
+            raise KernelError(f"draft node {row - 1} is token {token}, to which its own draft_probs give 0.")
+        known = {NO_MEMORY: "out of memory", BAD_ARGUMENT: "an argument is out of range"}
+        raise KernelError(f"the C library failed: {known.get(status, f'status {status}')}.")
 
     def grow(self, count: int) -> None:
         if count <= self.room:

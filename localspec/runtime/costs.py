@@ -4,7 +4,7 @@ An estimate, from the sizes of a model and two rates of the machine, only has to
 passes: every real one corrects it (`planning.costs`). What a target's passes took while answering, by where it runs, is
 known at the next start before anything is loaded: it decides whether `auto` fills passes on a GPU up to one width
 (`llama.exact.choice`), and whether an integrated GPU or the CPU serves (`placement.measured`). What plans know
-(`Store`) is two facts: acceptance for each pair of files, costs for each target, machine and configuration.
+(`KnowledgeStore`) is two facts: acceptance for each pair of files, costs for each target, machine and configuration.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from localspec import kept
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import FactStore
-from localspec.llama.exact.facts import Limits, shared_facts
+from localspec.kept import Facts
+from localspec.llama.exact.wide import Limits, shared_facts
 from localspec.llama.library.settings import GPU_WIDTH, ContextSettings
 from localspec.models.facts.shape import ModelShape
 from localspec.planning.acceptance import Table
@@ -28,20 +28,16 @@ from localspec.planning.costs import DraftCosts, Knowledge, PassCosts, kept_from
 if TYPE_CHECKING:  # `list` reads rates without the library that loads models
     from localspec.llama.model import Model
 
-Kernels = Literal["wide", "llama", "gpu"]
-"""Who computes passes: our kernels, llama.cpp's on the CPU, or a GPU that has all of the model."""
-_LAYER_SECONDS = 20e-6
-"""What a layer takes however small it is: its nodes are handed from thread to thread. Bundled pair, 2 cores."""
-_LLAMA_ROWS = 6.0
-"""How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
+Kernels = Literal["wide", "llama", "gpu"]  # ours, llama.cpp's on the CPU, or a GPU that has all of the model
+_LAYER_SECONDS = 20e-6  # of a layer however small: nodes go from thread to thread. Bundled pair, 2 cores
+_LLAMA_ROWS = 6.0  # of a further row, in those of ours: 1 B in Q8_0, widths 1 to 8, AVX-512
 _GPU_ROW = 0.05
 """Cost of each further row of a GPU's pass up to `GPU_WIDTH` rows, in passes of one row: 0.02 to 0.15 on cards of
 NVIDIA's (issue 49); in worlds of both (tests/planning) 0.05 loses least."""
 _GPU_STEP = 2.0
 """Factor on the cost of a GPU's pass of more than `GPU_WIDTH` rows, for which other kernels serve. In worlds whose
 factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
-_REACHED_SHARE_OF_RATE = 0.65
-"""Share of the most int8 arithmetic that products reach: 1 B in Q8_0, widths 1 to 8, two cores with AVX-512."""
+_REACHED_SHARE_OF_RATE = 0.65  # of int8 arithmetic in products: 1 B in Q8_0, widths 1 to 8, two AVX-512 cores
 _CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has half of it
 
 
@@ -49,10 +45,8 @@ _CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has 
 class Rates:
     """What a machine can do, all its threads together."""
 
-    memory: float = 20e9
-    """Bytes read from memory a second. The default is that of two channels of DDR4."""
-    products: float = 0.6e12
-    """Multiplications and additions of weights a second. The default is that of two cores with AVX-512 VNNI."""
+    memory: float = 20e9  # bytes read from memory a second. The default is that of two channels of DDR4
+    products: float = 0.6e12  # of weights a second; default: two cores with AVX-512 VNNI
 
     @classmethod
     def of(cls, limits: Limits) -> Rates:
@@ -81,8 +75,8 @@ def pass_seconds(shape: ModelShape, width: int, length: int, rates: Rates, kerne
 
 
 def read_seconds(count: float, rates: Rates, rows: float = 1.0) -> float:
-    """Seconds in which a machine reads so many bytes and multiplies them with so many rows. A byte is taken for a
-    weight: what is packed closer takes longer to unpack."""
+    """Seconds in which a machine reads so many bytes and multiplies them with so many rows; a byte is taken for a
+    weight, since what is packed closer takes longer to unpack."""
     return count / rates.memory + rows * 2.0 * count / rates.products
 
 
@@ -95,14 +89,11 @@ def pass_costs(
         length: {width: pass_seconds(shape, width, length, rates, kernels) for width in range(1, widest + 1)}
         for length in lengths
     }
-    return PassCosts(table, estimated=True, prompt_row=prompt_row(shape, kernels))
-
-
-def prompt_row(shape: ModelShape, kernels: Kernels) -> float:
-    """What a row of a prompt costs, as a share of a row of a pass that decodes: it needs no output, except the last. 0
-    = a prompt says nothing, as a GPU reads it with kernels of another kind."""
+    # A row of a prompt needs no output, except the last. A prompt says nothing (0) where a GPU reads it, with kernels
+    # of another kind.
     layers = sum(layer.weights for layer in shape.layers)
-    return 0.0 if kernels == "gpu" else layers / (layers + shape.output_bytes)
+    row = 0.0 if kernels == "gpu" else layers / (layers + shape.output_bytes)
+    return PassCosts(table, estimated=True, prompt_row=row)
 
 
 def draft_costs(shape: ModelShape, kernels: Kernels, rates: Rates | None = None) -> DraftCosts:
@@ -115,22 +106,23 @@ _COMPARED_LENGTH = 512  # tokens in the cache at which passes are compared: thos
 
 
 @dataclass(frozen=True, slots=True)
-class PassRecord:
+class TimedPasses:
     plain: float  # seconds of a pass of one row
     padded: float | None  # how many times as long one of `GPU_WIDTH` rows takes; None = none was timed
 
 
 def read_passes(
     settings: EngineSettings, layers: int, device: str | None, spread: Spread = BY_LAYER
-) -> PassRecord | None:
+) -> TimedPasses | None:
     """What passes took with so many layers on these devices; None = nothing is known, or it cannot be read."""
-    return kept.facts().read("passes", _key(settings, layers, device, spread), _record)
 
+    def made(data: Any) -> TimedPasses:
+        found = TimedPasses(float(data["plain"]), None if data["padded"] is None else float(data["padded"]))
+        if not all(0.0 < one < math.inf for one in (found.plain, 1.0 if found.padded is None else found.padded)):
+            raise ValueError("a pass takes some time")
+        return found
 
-def padded(settings: EngineSettings, layers: int, spread: Spread) -> float | None:
-    """`PassRecord.padded` of a target with so many layers on the GPUs that the settings name; None = not known."""
-    known = read_passes(settings, layers, settings.device, spread) if layers else None
-    return None if known is None else known.padded
+    return kept.facts().read("passes", _key(settings, layers, device, spread), made)
 
 
 def write_passes(settings: EngineSettings, costs: PassCosts, layers: int, device: str | None, spread: Spread) -> None:
@@ -138,15 +130,8 @@ def write_passes(settings: EngineSettings, costs: PassCosts, layers: int, device
     if 1 not in costs.timed:
         return
     plain, wide = costs.seconds(1, _COMPARED_LENGTH), costs.widest >= GPU_WIDTH and GPU_WIDTH in costs.timed
-    found = PassRecord(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
+    found = TimedPasses(plain, costs.seconds(GPU_WIDTH, _COMPARED_LENGTH) / plain if wide else None)
     kept.facts().write("passes", _key(settings, layers, device, spread), asdict(found))
-
-
-def _record(data: Any) -> PassRecord:
-    found = PassRecord(float(data["plain"]), None if data["padded"] is None else float(data["padded"]))
-    if not all(0.0 < one < math.inf for one in (found.plain, 1.0 if found.padded is None else found.padded)):
-        raise ValueError("a pass takes some time")
-    return found
 
 
 def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spread) -> dict[str, Any]:
@@ -155,28 +140,32 @@ def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spre
     return {**facts, "cache": settings.cache, "slots": settings.slots}
 
 
-_HALF_LIFE = 30 * 24 * 3600.0
-"""Seconds after which what was learned of passes is worth half as many: a month of updates and dust."""
+_HALF_LIFE = 30 * 24 * 3600.0  # what was learned of passes is worth half: a month of updates and dust
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    facts: FactStore
+class KnowledgeStore:
+    facts: Facts
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
-    alone: Store | None = None
-    """Those of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text
-    are right as often."""
+    alone: KnowledgeStore | None = None  # of the target: its passes cost the same, and drafters of text are as right
 
     def read(self) -> Knowledge:
         """What is there; of a pair that never ran, what is known of its target."""
         found = Knowledge() if self.alone is None else self.alone.read()
-        acceptance = self.facts.read("acceptance", self.pair, _tables)
-        costs = self.facts.read("costs", self.machine, _costs)
-        if acceptance is not None:
-            found.acceptance |= acceptance
-        if costs is not None:
-            found.kept_passes, found.draft_costs = costs
+
+        def read_acceptance(data: Any) -> None:
+            found.acceptance |= {str(name): Table.from_json(one) for name, one in data.items()}
+
+        def read_costs(data: Any) -> None:
+            fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
+            passes = kept_from_json(data["passes"]).items()
+            drafts = {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}
+            found.kept_passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in passes}
+            found.draft_costs = drafts
+
+        self.facts.read("acceptance", self.pair, read_acceptance)
+        self.facts.read("costs", self.machine, read_costs)
         return found
 
     def write(self, knowledge: Knowledge) -> None:
@@ -187,13 +176,3 @@ class Store:
             "time": time.time(),
         }
         self.facts.write("costs", self.machine, costs)
-
-
-def _tables(data: Any) -> dict[str, Table]:
-    return {str(name): Table.from_json(one) for name, one in data.items()}
-
-
-def _costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
-    fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
-    passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_from_json(data["passes"]).items()}
-    return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -336,9 +335,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _close_drafters(self) -> None:
@@ -346,7 +343,7 @@ class Engine:
             one.close()
 
 
-class Asked:
+class WantedAnswer:
     """An answer that is wanted. Without a chat template the text goes on, for a limited number of tokens."""
 
     def __init__(
@@ -378,4 +375,4 @@ class Asked:
         self.reply: AnswerParser = ReplyParser() if raw else reply  # reads what the model says
         self.preserved = frozenset[int]() if raw else turn.preserved  # control tokens that `reply` must see
         self.most = MOST_TOKENS if completes else None
-        """Tokens of an answer of which nobody says how long it may be; None = as many as there is room for."""
+        """Tokens of an answer if a request sets no limit; None = as many as there is room for."""

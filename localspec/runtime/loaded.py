@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from localspec.config import EngineSettings
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftModel
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.cache.context import Context
-from localspec.llama.exact.facts import SelfCheck
+from localspec.llama.cache.context import ConstantWidth, Context
+from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import SharedVocabulary
 from localspec.models.memory.fit import integrated_gpus
 from localspec.planning.costs import Knowledge
 from localspec.runtime import costs
-from localspec.runtime.costs import Store
+from localspec.runtime.costs import KnowledgeStore
 from localspec.runtime.kept.corpus import Corpus
 from localspec.runtime.memory import gpus
 
@@ -62,10 +61,8 @@ class ModelFacts:
     @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
         """Without `layers`."""
-        from localspec.runtime.placement import number
-
         settings, model = loaded.settings, loaded.model
-        given, all_layers = number(settings.gpu_layers), model.header.n_layers + 1
+        given, all_layers = 0 if settings.gpu_layers == "auto" else settings.gpu_layers, model.header.n_layers + 1
         return cls(
             target=str(settings.target),
             draft=None if settings.draft is None else str(settings.draft),
@@ -95,12 +92,7 @@ class ModelFacts:
         )
 
 
-_MOVED = (
-    "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration", "knowledge",
-    "store", "self_check", "cache_key",
-    "heads",
-)  # fmt: skip
-"""Fields that depend on the device; past answers do not."""
+_STAY = {"gpu_fault", "corpus", "unusable", "single", "left"}  # fields that do not depend on the device
 _MOST_SHOWN = 8  # widest pass whose cost is shown
 
 
@@ -114,25 +106,18 @@ class Loaded:
     exactness: str  # in words: the configuration in use, and whether its passes are exact
     draft_model: Model | None = None
     draft_context: Context | None = None
-    shared: SharedVocabulary | None = None
-    """What target and draft model have in common, where their tokenizers differ."""
+    shared: SharedVocabulary | None = None  # what target and draft model have in common, where their tokenizers differ
     configuration: str = ""  # in words: how the target's cache is kept, and whose kernels compute its passes
-    knowledge: Knowledge = field(default_factory=Knowledge)
-    """What passes and drafts cost and how often drafts are right, as far as is known."""
-    store: Store | None = None  # where it is kept; None = nowhere
+    knowledge: Knowledge = field(default_factory=Knowledge)  # of costs, and how often drafts are right
+    store: KnowledgeStore | None = None  # where it is kept; None = nowhere
     self_check: SelfCheck | None = None  # of our kernels, where they serve the target
-    gpu_fault: str = ""
-    """Why the CPU serves although a GPU was to: what went wrong, now or at an earlier start; "" = nothing."""
+    gpu_fault: str = ""  # why the CPU serves although a GPU was to, now or at an earlier start; "" = nothing
     cache_key: bytes = b""  # names what the bits of the target's cache depend on; empty = caches are not kept
     corpus: Corpus | None = None  # past answers that are searched, and where new ones go
-    unusable: dict[str, str] = field(default_factory=dict)
-    """Installed packages' drafters that could not be made, and why."""
-    single: str = ""
-    """Why there is no second slot although it was wished for, in words; "" = nothing speaks against it."""
-    heads: list[Head] = field(default_factory=list)
-    """Trained for this target; its context keeps the states they read."""
-    left: list[Model] = field(default_factory=list)
-    """Targets on devices that failed: their vocabularies may be in use."""
+    unusable: dict[str, str] = field(default_factory=dict)  # packages' drafters that cannot be made: why
+    single: str = ""  # why there is no second slot although it was wished for, in words; "" = nothing speaks against it
+    heads: list[Head] = field(default_factory=list)  # trained for this target; its context keeps the states they read
+    left: list[Model] = field(default_factory=list)  # targets on devices that failed: their vocabularies may be in use
 
     @property
     def pass_seconds(self) -> dict[int, dict[int, float]]:
@@ -155,30 +140,28 @@ class Loaded:
                 if part is not None:
                     part.close()
             self.draft_context = self.draft_model = None
-        for head in self.heads:
-            if head.name == name:
-                head.close()
-        if any(head.name == name for head in self.heads):
-            self.heads = [head for head in self.heads if head.name != name]
-            self.context.tap_only(union(head.tap for head in self.heads))
+        for head in [head for head in self.heads if head.name == name]:
+            head.close()
+            self.heads = [other for other in self.heads if other is not head]
+            self.context.tap_only(union(other.tap for other in self.heads))
 
     def move(self, other: Loaded) -> None:
         """Takes over what was loaded elsewhere in place of all this, and frees this but for the target."""
         self.save_knowledge()
         parts = (*self.heads, self.draft_context, self.draft_model, self.context)
         self.left.append(self.model)
-        for name in _MOVED:  # first, because other threads look at them
-            setattr(self, name, getattr(other, name))
+        for one in fields(self):  # first, because other threads look at them
+            if one.name not in _STAY:
+                setattr(self, one.name, getattr(other, one.name))
         for part in parts:
             if part is not None:
                 part.close()
 
     def save_knowledge(self) -> None:
+        model = self.model
         if self.store is not None:
             self.store.write(self.knowledge)
-            may_move = self.model.gpu_layers or integrated_gpus(gpus())
-            if may_move and not isinstance(self.context, ConstantWidth):
-                model = self.model
+            if (model.gpu_layers or integrated(gpus())) and not isinstance(self.context, ConstantWidth):
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:

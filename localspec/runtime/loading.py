@@ -1,5 +1,4 @@
-"""Settings to loaded parts: the target in an exact configuration, its draft model, their drafters, the plan, and the
-loop."""
+"""Settings to loaded parts: the target in an exact configuration, its draft model, drafters, plan and loop."""
 
 from __future__ import annotations
 
@@ -17,19 +16,17 @@ from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftContext, DraftModel
 from localspec.drafters.models.translation import TranslatedContext, Translator
-from localspec.drafters.search import PromptLookup
-from localspec.drafters.setup import Setup, check_branches, code_of
-from localspec.engine.interfaces import Drafter, Plan
+from localspec.drafters.search.prompt_lookup import PromptLookupSettings
+from localspec.drafters.setup import Setup, made
+from localspec.engine.interfaces import Drafter
 from localspec.engine.loop import Loop
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
-from localspec.gguf import Header, read_parts
-from localspec.llama.cache import saved_cache
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.cache.context import Context
-from localspec.llama.exact import choice, facts
-from localspec.llama.exact.choice import Chosen, Progress, choose
-from localspec.llama.exact.facts import shared_facts
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels
+from localspec.gguf import Header
+from localspec.gguf.split import read_parts
+from localspec.llama.cache.context import ConstantWidth, Context
+from localspec.llama.exact import choice, wide
+from localspec.llama.exact.choice import LoadedTarget, Progress, choose
+from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels, shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings, union
 from localspec.llama.model import check_text_model
@@ -37,12 +34,13 @@ from localspec.machine import ram
 from localspec.methods import COPYING, HEADS, NAMES, PLAIN, TABLE
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_target, keeps_state
-from localspec.models.facts.shape import ModelShape, default_context, is_small, shape_of
+from localspec.models.facts.shape import MEMORY_DIVISOR, ModelShape, default_context, is_small, shape_of
 from localspec.models.memory.fit import rollback
 from localspec.planning.fixed import FixedPlan
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.runtime import costs, placement
-from localspec.runtime.costs import Store
+from localspec.runtime.costs import KnowledgeStore
+from localspec.runtime.kept import caches
 from localspec.runtime.kept.corpus import Corpus, file_of
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.placement import number
@@ -50,25 +48,17 @@ from localspec.runtime.placement import number
 _LOG = logging.getLogger("localspec")
 _FEWEST_ROWS = 64  # rows of a pass for which there is room however short drafts are
 _CPU_SERVES = "The CPU serves, now and at later starts; `--gpu-layers -1` tries the GPU again."
+CHUNKS = "of a prompt that it knows the model would reuse whole chunks only"
 _LOOKUP_FIRST = 3.0
 """Tokens prompt lookup must match before it is preferred to the draft model; odds suffix decoding must have;
 the confidence of habits, a chance, never reaches it."""
 
 
 def load_models(settings: EngineSettings, progress: Progress | None = None) -> Loaded:
-    """Loads the target and its drafters.
-
-    Args:
-        settings: which files, and how.
-        progress: see `Progress`.
-
-    Raises:
-        ModelFileError: a file is missing, damaged or of the wrong kind.
-        ModelError: the target could not be shown to be exact under `strict`, or there is no memory.
-        PairError: target and draft model share no tokenizer, or too few tokens; a head is for another target, or was
-            given as one.
-        UsageError: no such device, no GPU for layers that are to be on one, or a drafter without what it needs.
-    """
+    """Loads the target and its drafters. Raises ModelFileError: a file is missing, damaged or of the wrong kind;
+    ModelError: the target could not be shown to be exact under `strict`, or there is no memory; PairError: target and
+    draft model share no tokenizer, or too few tokens, or a head is for another target; UsageError: no such device, no
+    GPU for layers that are to be on one, or a drafter without what it needs."""
     target_header, match = check_text_model(settings.target), None
     check_target(target_header)
     found = heads.find_all(settings, target_header)
@@ -114,8 +104,8 @@ def _load_parts(
         chosen, single = _choose(settings, target_header, found, progress)
     loaded = Loaded(settings, chosen.model, chosen.context, chosen.description, heads=found)
     loaded.configuration, loaded.self_check, loaded.single = str(chosen.configuration), chosen.self_check, single
-    if (settings.chat_cache_gb > 0 or settings.prompt_cache_gb > 0) and saved_cache.can_save(chosen.context):
-        loaded.cache_key = saved_cache.key(chosen.context)
+    if (settings.chat_cache_gb > 0 or settings.prompt_cache_gb > 0) and caches.can_save(chosen.context):
+        loaded.cache_key = caches.key(chosen.context)
     try:
         if match is not None:
             _load_draft(loaded, match, progress)
@@ -132,11 +122,13 @@ def _load_parts(
 
 def _choose(
     settings: EngineSettings, target: Header, found: Sequence[Head], progress: Progress | None
-) -> tuple[Chosen, str]:
+) -> tuple[LoadedTarget, str]:
     """Loads the target, with what its heads read of it; `Loaded.single`."""
     wanted, single = _wanted_context(settings, target, bool(found))
     spare = settings.second_slot and settings.slots == 1 and not single
     widest = (2 if spare else settings.slots) * (1 + settings.longest_draft)
+    layers, spread = number(settings.gpu_layers), placement.spread(settings)
+    timed = costs.read_passes(settings, layers, settings.device, spread) if layers else None
     chosen = choose(
         settings.target,
         replace(wanted, n_slots=2, reuse="chunks", max_rows=max(_FEWEST_ROWS, widest)) if spare else wanted,
@@ -144,17 +136,17 @@ def _choose(
         kernels=_wished_kernels(settings),
         cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
         widest=widest,
-        gpu_layers=number(settings.gpu_layers),
+        gpu_layers=layers,
         device=settings.device,
-        spread=placement.spread(settings),
-        padded=costs.padded(settings, number(settings.gpu_layers), placement.spread(settings)),
+        spread=spread,
+        padded=None if timed is None else timed.padded,
         facts=kept.facts(),
         progress=progress,
         tap=union(head.tap for head in found),
         otherwise=wanted if spare else None,
     )
     if spare and chosen.context.settings.n_slots == 1:
-        single = f"{placement.CHUNKS}, since {chosen.proof.reason}"
+        single = f"{CHUNKS}, since {chosen.proof.reason}"
     return chosen, single
 
 
@@ -175,11 +167,23 @@ def _wanted_context(settings: EngineSettings, target: Header, heads: bool) -> tu
         max_rows=max(_FEWEST_ROWS, settings.slots * (1 + settings.longest_draft)),
         rollback=rollback(shape, total, settings.rollback),
     )
+    # What speaks against a second slot follows from files, settings and all the memory there is, not from what is free:
+    # a saved cache of a chat serves contexts of the same number of slots only. A context of two slots has to be as good
+    # for one conversation as one of one slot.
+    why = ""
     if not settings.second_slot or settings.slots > 1:
-        return wanted, ""
-    ours = not number(settings.gpu_layers) and (_wished_kernels(settings) or choice.usual_kernels()) == "wide"
-    small = is_small(n_ctx, shape, draft, 2, total, element_bytes)
-    return wanted, placement.objection(settings, target, heads=heads, ours=ours, small=small)
+        pass
+    elif settings.branches > 1:
+        why = "drafts are trees"
+    elif keeps_state(target):
+        why = "it could not draft, since some layers are recurrent"
+    elif heads:
+        why = "its heads would need a second cache, too"
+    elif number(settings.gpu_layers) or (_wished_kernels(settings) or choice.usual_kernels()) != "wide":
+        why = CHUNKS
+    elif not is_small(n_ctx, shape, draft, 2, total, element_bytes):
+        why = f"a second cache would take more than 1/{MEMORY_DIVISOR} of the memory with the first"
+    return wanted, why
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:
@@ -248,7 +252,7 @@ def _know_costs(loaded: Loaded) -> None:
     rows = context.settings.n_slots * (1 + min(settings.longest_draft, context.most_nodes))
     shape, rates = _shape(loaded.model.path), None
     kernels = costs.kernels_of(loaded.model, shape)
-    if kernels == "wide" and (measured := facts.read_limits(context.threads)) is not None:
+    if kernels == "wide" and (measured := wide.read_limits(context.threads)) is not None:
         rates = costs.Rates.of(measured)
     knowledge.costs = costs.pass_costs(shape, rows, (0, context.n_ctx), kernels, rates)
     knowledge.costs.recall(knowledge.kept_passes)
@@ -262,7 +266,7 @@ def _shape(path: Path) -> ModelShape:
     return shape_of(read_parts(path))
 
 
-def _store(loaded: Loaded, alone: bool = False) -> Store:
+def _store(loaded: Loaded, alone: bool = False) -> KnowledgeStore:
     """Where what is learned is kept; `alone`: of the target without draft model and heads."""
     settings, context, model = loaded.settings, loaded.context, loaded.model
     facts = [shared_facts(settings.target, context.settings, model.gpu_layers, model.device, model.spread)]
@@ -280,7 +284,7 @@ def _store(loaded: Loaded, alone: bool = False) -> Store:
         "n_ctx": context.n_ctx,
         "width": context.width if isinstance(context, ConstantWidth) else 0,
     }
-    return Store(kept.facts(), pair, machine, _store(loaded, alone=True) if found or facts[1:] else None)
+    return KnowledgeStore(kept.facts(), pair, machine, _store(loaded, alone=True) if found or facts[1:] else None)
 
 
 def leaves(settings: EngineSettings) -> int:
@@ -289,11 +293,8 @@ def leaves(settings: EngineSettings) -> int:
 
 
 def check_drafter(settings: EngineSettings) -> None:
-    """Refuses drafter settings that cannot work, before minutes are spent on loading.
-
-    Raises:
-        UsageError: no such drafter, it needs a draft model or head and there is none, or impossible n-grams.
-    """
+    """Refuses drafter settings that cannot work, before minutes are spent on loading. Raises UsageError: no such
+    drafter, it needs a draft model or head and there is none, or impossible n-grams."""
     name = settings.drafter
     plugin.check_name(name)
     if name == "draft" and settings.draft is None:
@@ -305,21 +306,41 @@ def check_drafter(settings: EngineSettings) -> None:
 
 
 def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
-    """Those that settings let guess, over the loaded parts; none for a model whose cache cannot be trimmed."""
-    name = settings.drafter
+    """Those that settings let guess, over the loaded parts; none for a model whose cache cannot be trimmed. One of an
+    installed package that cannot be made is left out, and said once."""
+    name, model = settings.drafter, loaded.model
     if name == PLAIN or min(settings.longest_draft, loaded.context.most_nodes) == 0:
         return []
+    setup = Setup(
+        settings.target,
+        model.n_vocab,
+        loaded.context.n_ctx,
+        loaded.context.settings.n_slots,
+        settings.longest_draft,
+        leaves(settings),
+        model.end_tokens,
+        lambda text: model.tokenize(text, special=False, add_bos=False),
+        model.piece,
+        settings,
+        loaded.corpus,
+    )
     if name not in NAMES:
-        return [plugin.make(name, _setup(loaded, settings))]
+        return [plugin.make(name, setup)]
     trained = _trained(loaded, settings)  # first: what cannot be made is gone then
     crowded = bool(loaded.trained) and settings.max_draft_tokens is not None
     found = [
-        code_of(row.name)(_setup(loaded, settings))
+        made(row.name, setup)
         for row in TABLE
         if row.kind == "search" and (name == row.name or (name == "auto" and not (row.everywhere and crowded)))
     ]
-    if name == "auto":
-        found += _plugins(loaded, settings)
+    for other in plugin.installed() if name == "auto" else ():
+        if other in loaded.unusable:
+            continue
+        try:
+            found.append(plugin.make(other, setup))
+        except UsageError as error:
+            loaded.unusable[other] = str(error)
+            _LOG.warning("%s Answers go on without it.", error)
     return [*found, *(one for one in trained if name in ("auto", one.name))]
 
 
@@ -341,46 +362,15 @@ def _trained(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
     return found
 
 
-def _plugins(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
-    """Those of installed packages; one that cannot be made is left out, and said once."""
-    found: list[Drafter] = []
-    for name in plugin.installed():
-        if name in loaded.unusable:
-            continue
-        try:
-            found.append(plugin.make(name, _setup(loaded, settings)))
-        except UsageError as error:
-            loaded.unusable[name] = str(error)
-            _LOG.warning("%s Answers go on without it.", error)
-    return found
-
-
-def _setup(loaded: Loaded, settings: EngineSettings) -> Setup:
-    model = loaded.model
-    return Setup(
-        settings.target,
-        model.n_vocab,
-        loaded.context.n_ctx,
-        loaded.context.settings.n_slots,
-        settings.longest_draft,
-        leaves(settings),
-        model.end_tokens,
-        lambda text: model.tokenize(text, special=False, add_bos=False),
-        model.piece,
-        settings,
-        loaded.corpus,
-    )
-
-
-def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
-    """Who drafts, and how much: what pays, unless settings force a drafter or a length."""
+def make_loop(loaded: Loaded, settings: EngineSettings) -> Loop:
+    """Of the target, with a plan of who drafts, and how much: what pays, unless settings force it."""
     widths, most = loaded.context.exact_widths, loaded.context.most_nodes
     wanted = None if settings.max_draft_tokens is None else min(settings.max_draft_tokens, most)
     drafters = make_drafters(loaded, settings)
     if not drafters:
-        return FixedPlan((), 0, widths)
+        return Loop(loaded.context, FixedPlan((), 0, widths), loaded.model)
     thresholds = dict.fromkeys(COPYING, _LOOKUP_FIRST) if loaded.trained else {}  # before a draft model or head
-    return AdaptivePlan(
+    plan = AdaptivePlan(
         drafters,
         widths,
         loaded.knowledge,
@@ -390,8 +380,4 @@ def make_plan(loaded: Loaded, settings: EngineSettings) -> Plan:
         forced=Forced(wanted, settings.drafter != "auto"),
         delayed=cpus.claim_delay,
     )
-
-
-def make_loop(loaded: Loaded, settings: EngineSettings) -> Loop:
-    """Of the target, with those drafters and that plan that settings ask for."""
-    return Loop(loaded.context, make_plan(loaded, settings), loaded.model)
+    return Loop(loaded.context, plan, loaded.model)

@@ -32,8 +32,7 @@ def settle() -> None:
 
 
 def gpus(servers: str | None = None) -> list[Place]:
-    """Every GPU that llama.cpp lists, in its order; none without llama.cpp. Of devices of other machines those of
-    `servers` count (`EngineSettings.rpc`)."""
+    """Every GPU that llama.cpp lists, in its order; none without llama.cpp. Of other machines' those of `servers`."""
     from localspec.llama.library import devices as rpc
     from localspec.llama.library import lib
 

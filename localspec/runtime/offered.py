@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import LocalspecError
-from localspec.llama.exact import facts
+from localspec.llama.exact import wide
 from localspec.machine import Place, default_threads, ram
 from localspec.methods import FROM_FILES
 from localspec.models.installed.adopt import hub_cache
@@ -32,21 +32,15 @@ OFFER_ORDER = (
 )
 """Pairs of the catalogue, and models that draft for themselves, that are offered first: the largest first. From the
 catalogue's entries of late 2026 that have a drafter trained for them."""
-MOST_OFFERS = 3
-"""Offers at once."""
+MOST_OFFERS = 3  # offers at once
 BYTES_PER_PARAMETER = 0.65
 """Size of a Q4_K_M file with its drafter, for entries whose size is not listed: the catalogue's Qwen3 files of 8 to 32
 billion parameters have 0.60 to 0.61, and a head has up to a tenth of its target."""
-_BYTES_OF_Q8_0 = 1.1
-"""The same of a Q8_0 file: 1.06 by the format itself."""
-LEAST_RATE = 3.0
-"""Tokens a second below which reading an answer as it comes is a wait: such models are recommended last."""
-_OVERHEAD = 1.15
-"""What a model takes in memory, over its file, where no header can be read: a rule of thumb, and said to be one."""
-_OTHER_BYTES = 512 << 20
-"""Bytes of memory that it takes besides, however small it is."""
-_SPARE_DISK = 1 << 30
-"""Bytes of disk that are left free."""
+_BYTES_OF_Q8_0 = 1.1  # the same of a Q8_0 file: 1.06 by the format itself
+LEAST_RATE = 3.0  # tokens a second below which reading along is a wait: such models come last
+_OVERHEAD = 1.15  # memory over its file where no header can be read: a rule of thumb
+_OTHER_BYTES = 512 << 20  # bytes of memory that it takes besides, however small it is
+_SPARE_DISK = 1 << 30  # bytes of disk that are left free
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +48,10 @@ class Offer:
     """Something to pull."""
 
     name: str
-    bytes: int
-    """Target and drafter together, estimated where the catalogue does not list them."""
+    bytes: int  # target and drafter together, estimated where the catalogue does not list them
     drafter: str
-    read_bytes: int
-    """Weights that a pass of one row reads, estimated: of a mixture of experts a part of its file; 0 = unknown."""
-    listed: bool = False
-    """Its size is the catalogue's, no estimate."""
+    read_bytes: int  # weights that a pass of one row reads, estimated; 0 = unknown
+    listed: bool = False  # its size is the catalogue's, no estimate
 
 
 def needed_bytes(files: int) -> int:
@@ -68,8 +59,7 @@ def needed_bytes(files: int) -> int:
     return int(files * _OVERHEAD) + _OTHER_BYTES
 
 
-Rate = Callable[[int], float]
-"""Tokens a second of a model whose passes read so many bytes."""
+Rate = Callable[[int], float]  # tokens a second of a model whose passes read so many bytes
 
 
 def first_offers(store: Store | None = None, rate: Rate | None = None) -> list[Offer]:
@@ -84,12 +74,8 @@ def recommended(rate: Rate | None = None) -> list[Offer]:
 
 def offers(catalog: Catalog, memory: Place, disk_bytes: int, rate: Rate | None = None) -> list[Offer]:
     """The largest of `OFFER_ORDER` that fit, at most `MOST_OFFERS`; such as are too slow come last, the fastest first.
-
-    Args:
-        memory: the CPU's; where its free bytes are unknown (0), only the disk counts.
-        disk_bytes: free where models are kept.
-        rate: of this machine; None = it is not known, and no model is too slow.
-    """
+    `memory` is the CPU's; where its free bytes are unknown (0), only the disk counts. `rate` None = no model is too
+    slow."""
     found = [offer for name in OFFER_ORDER if (offer := offer_of(catalog, name)) is not None]
     free = memory.free_bytes
     fit = [one for one in found if one.bytes <= disk_bytes - _SPARE_DISK]
@@ -118,8 +104,7 @@ def offer_of(catalog: Catalog, name: str) -> Offer | None:
 
 def estimate(name: str, kind: str = "") -> int:
     """Bytes by the billions of parameters in a model's name: of all, or with the kind "a" of those active for a token
-    (35b-a3b); 0 = the name does not say.
-    """
+    (35b-a3b); 0 = the name does not say."""
     billions = re.search(rf"-{kind}(\d+(?:\.\d+)?)b\b", name)
     each = _BYTES_OF_Q8_0 if name.endswith("q8_0") else BYTES_PER_PARAMETER
     return int(float(billions[1]) * 1e9 * each) if billions else 0
@@ -133,10 +118,8 @@ def _free_disk() -> int:
 TINY = (
     "It is the tiny pair that comes with localspec, a demonstration: it repeats, sorts and fills in short texts, and "
     "gets much else wrong. For good answers take a larger model."
-)
-"""Of the bundled pair, to users who have no other model."""
-HEADING = "These fit this machine, each with its drafter; speeds without drafts:"
-"""Above the models to pull."""
+)  # of the bundled pair, to users who have no other model
+HEADING = "These fit this machine, each with its drafter; speeds without drafts:"  # above the models to pull
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +127,7 @@ class Pace:
     """How fast this machine's CPU decodes."""
 
     rates: Rates
-    measured: bool
-    """False = nothing was measured here yet: it is taken for a usual machine."""
+    measured: bool  # false = nothing was measured here yet: it is taken for a usual machine
 
     def tokens_per_second(self, read_bytes: int) -> float:
         """Of plain decoding, with a model whose passes read so many bytes."""
@@ -166,7 +148,7 @@ def pace() -> Pace | None:
     """How fast this machine is; None = a GPU computes, whose rates are unknown. Nothing is timed for it."""
     if used_gpus(gpus()):
         return None
-    measured = facts.read_limits(default_threads())
+    measured = wide.read_limits(default_threads())
     return Pace(Rates(), False) if measured is None else Pace(Rates.of(measured), True)
 
 

@@ -1,5 +1,4 @@
-"""How many layers of target and draft go to which GPUs, and whether a second conversation can be
-answered beside the first at no cost to it.
+"""How many layers of target and draft go to which GPUs.
 
 The numbers that `place` puts in place of `auto` are remembered from start to start. They follow from files, settings,
 devices and all their memory (`models.memory.fit.layers`), not from what is free. A machine without a GPU is done at
@@ -21,12 +20,9 @@ from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
 from localspec.gguf import Header, read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact.facts import of_file
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE
+from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, of_file
 from localspec.llama.library import devices
 from localspec.machine import Place, ram
-from localspec.models.facts.heads import keeps_state
-from localspec.models.facts.shape import MEMORY_DIVISOR
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings, MemoryPlan, why_unused
 from localspec.runtime import costs
@@ -42,19 +38,22 @@ class Placement:
     settings: EngineSettings  # with numbers of layers, and the devices that have them
     chosen: bool = False  # whether layers are on a GPU that the user did not ask for: if it fails, the CPU serves
     key: dict[str, Any] | None = None  # under which it is remembered; None = it is not
-    fault: str = ""
-    """Why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing."""
+    fault: str = ""  # why a GPU is not used although it was to be: what went wrong at an earlier start; "" = nothing
 
 
 def place(settings: EngineSettings) -> Placement:
-    """Decides where the models go. Raises UsageError: layers were asked for, and llama.cpp has no GPU; or no such main
+    """Decides where the models go. Raises UsageError: layers were asked for, and there is no GPU; or no such main
     GPU."""
     listed = gpus(settings.rpc)
     asked = [value for value in (settings.gpu_layers, settings.draft_gpu_layers) if value not in ("auto", 0)]
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
     if free and (found := measured(settings)) is not None:
-        _tell(settings, listed, found, bool(there))
+        key, serves = _key(settings, [ram(), *gpu_memory.integrated(listed)]), bool(found.gpus)
+        before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
+        if serves != (bool(there) if before is None else before):
+            _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
+            kept.facts().write("serves", key, {"gpu": serves})
         there = alone(found.gpus, settings.split_mode, settings.main_gpu)
     if not there:
         if asked and settings.device is None and settings.draft_device is None:
@@ -66,12 +65,9 @@ def place(settings: EngineSettings) -> Placement:
     places = [ram(), *there]
     key = _key(settings, places)
     known = _remembered(key) if free else None
-    if known is not None:
-        (target, draft), fault = known
-    else:
-        (target, draft), fault = _layers(settings, places), ""
-        if free:
-            kept.facts().write("layers", key, {"layers": [target, draft], "fault": ""})
+    (target, draft), fault = known or (_layers(settings, places), "")
+    if free and known is None:
+        kept.facts().write("layers", key, {"layers": [target, draft], "fault": ""})
     placed = _numbered(settings, listed, target, draft)
     names = None if settings.split_mode == "none" else settings.device
     names = names or _text(there, parts=settings.gpu_layers == "auto")
@@ -101,26 +97,19 @@ def remember(found: Placement) -> None:
             kept.facts().remove("layers", found.key)
 
 
-def known_fault(settings: EngineSettings) -> str:
-    """What went wrong on a GPU at an earlier start with these files and settings; "" = nothing that is known."""
-    there = _devices(None, gpus(settings.rpc), False)
-    known = _remembered(_key(settings, [ram(), *there])) if there else None
-    return "" if known is None else known[1]
-
-
 @dataclass(frozen=True, slots=True)
-class Measured:
+class FasterDevice:
     """Where a target's passes take less time: on an integrated GPU or on the CPU."""
 
     gpus: list[Place]  # that serve; none = the CPU does
     words: str  # what the passes took, without a full stop
 
 
-def measured(settings: EngineSettings) -> Measured | None:
+def measured(settings: EngineSettings) -> FasterDevice | None:
     """What earlier answers say of `auto`; None where plain passes were not timed on both, or there is a card.
 
     Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
-    a plain pass has as many rows on a GPU as any other (`llama.cache.constant_width`), and counts as such.
+    a plain pass has as many rows on a GPU as any other (`ConstantWidth`), and counts as such.
     """
     rivals = fit.integrated_gpus(gpus(settings.rpc))
     cpu = costs.read_passes(settings, 0, None, spread(settings)) if rivals else None
@@ -132,16 +121,7 @@ def measured(settings: EngineSettings) -> Measured | None:
         return None
     seconds = gpu.plain * (gpu.padded or 1.0) if settings.exact == "strict" else gpu.plain
     words = f"a plain pass took {1e3 * seconds:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
-    return Measured(rivals if seconds < cpu.plain else [], words)
-
-
-def _tell(settings: EngineSettings, listed: Sequence[Place], found: Measured, by_table: bool) -> None:
-    """Says so if what was measured changes what serves; remembers it."""
-    key, serves = _key(settings, [ram(), *fit.integrated_gpus(listed)]), bool(found.gpus)
-    before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
-    if serves != (by_table if before is None else before):
-        _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
-        kept.facts().write("serves", key, {"gpu": serves})
+    return FasterDevice(rivals if seconds < cpu.plain else [], words)
 
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:
@@ -177,7 +157,6 @@ def shortage(found: Placement) -> str:
 
 
 def _headers(files: EngineSettings) -> tuple[list[Header], list[Header] | None]:
-    """Headers of all parts of the target, and of those of its draft model."""
     return read_parts(files.target), None if files.draft is None else read_parts(files.draft)
 
 
@@ -218,8 +197,7 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
 
 
 def _text(there: Sequence[Place], parts: bool) -> str:
-    """Devices as llama.cpp is to take them; with `parts` several share the layers as all their memory is, in whole GiB,
-    else llama.cpp goes by what is free."""
+    """Devices as llama.cpp takes them; with `parts` several share the layers as all their memory is, in whole GiB."""
     sizes = [max(1, round(one.total_bytes / 2**30)) for one in there]
     unit = math.gcd(*sizes)
     if len(there) == 1 or not parts:
@@ -249,31 +227,6 @@ def _key(settings: EngineSettings, places: Sequence[Place]) -> dict[str, Any]:
     }
 
 
-CHUNKS = "of a prompt that it knows the model would reuse whole chunks only"
-
-
-def objection(settings: EngineSettings, header: Header, *, heads: bool, ours: bool, small: bool) -> str:
-    """Why there is no second slot beside the one of `settings`, in words; "" = nothing is known that speaks against it.
-
-    It follows from files, settings and all the memory there is, not from what is free: a saved cache of a chat serves
-    contexts of the same number of slots only. A context of two slots has to be as good for one conversation as one of
-    one slot.
-
-    Args:
-        ours: whether our kernels compute all layers of the target.
-        small: whether two caches take no more memory than one may.
-    """
-    if settings.branches > 1:
-        return "drafts are trees"
-    if keeps_state(header):
-        return "it could not draft, since some layers are recurrent"
-    if heads:
-        return "its heads would need a second cache, too"
-    if not ours:
-        return CHUNKS
-    return "" if small else f"a second cache would take more than 1/{MEMORY_DIVISOR} of the memory with the first"
-
-
 def serving(
     wanted: FitSettings, target: Path, draft: Path | None, there: Sequence[Place]
 ) -> tuple[FitSettings, list[Place], str]:
@@ -283,16 +236,17 @@ def serving(
         return wanted, list(there), ""
     asked = EngineSettings(target, draft, context=wanted.context, slots=wanted.slots, cpu_moe=wanted.cpu_moe)
     on_cpu = replace(wanted, gpu_layers=0, draft_gpu_layers=0)
-    if fault := known_fault(asked):
-        return on_cpu, list(there), f"it failed at an earlier start: {fault}"
+    worth = _devices(None, gpus(), False)
+    known = _remembered(_key(asked, [ram(), *worth])) if worth else None
+    if known is not None and known[1]:
+        return on_cpu, list(there), f"it failed at an earlier start: {known[1]}"
     if (found := measured(asked)) is None:
         return wanted, list(there), ""
     return (wanted, [there[0], *found.gpus], "") if found.gpus else (on_cpu, list(there), found.words)
 
 
 def gpu_lines(plan: MemoryPlan, unused: str = "") -> list[str]:
-    """What of a plan for this machine runs on which GPU, and why another is not used (`unused` = what earlier starts
-    say); nothing on a machine without a GPU."""
+    """What of a plan runs on which GPU here, and why another is not used (`unused` = what earlier starts say)."""
     listed, lines = gpus(), []
     for one in listed:
         models = [share.model for share in plan.shares if share.place == one.name]

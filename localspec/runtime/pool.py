@@ -1,4 +1,4 @@
-"""Models by name: loaded when somebody asks, one at a time, and closed when idle or when memory is needed."""
+"""Models by name: loaded when one is asked for, one at a time, and closed when idle or when memory is needed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from localspec.llama.exact.choice import Progress
 from localspec.machine import Place
 from localspec.models.installed import installed
 from localspec.models.installed.catalog import DEFAULT_PAIR
-from localspec.models.memory.fit import FitSettings, MemoryPlan, plan
-from localspec.processes import announce
+from localspec.models.installed.processes import announce
+from localspec.models.memory.fit import FitSettings, plan
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places, settle
@@ -42,16 +42,13 @@ class LoadedModel(Protocol):
     @property
     def facts(self) -> ModelFacts | None:
         """None = it is not there yet."""
-        ...
 
     @property
     def outdated(self) -> str:
         """Why it should be closed and loaded again; "" = it need not."""
-        ...
 
     def close(self) -> object:
         """Ends what runs, and frees the memory."""
-        ...
 
 
 Make = Callable[[str, Files, dict[str, Any], Progress], LoadedModel]
@@ -86,8 +83,13 @@ class Lease:
     def release(self) -> None:
         """Gives the right back; a second call does nothing."""
         pool, self._pool = self._pool, None
-        if pool is not None:
-            pool._give_back(self.name)
+        if pool is None:
+            return
+        with pool._lock:
+            held = pool._held.get(self.name)
+            if held is not None:  # the pool may have been closed meanwhile
+                held.users -= 1
+                held.used = monotonic()
 
 
 class Pool:
@@ -106,21 +108,17 @@ class Pool:
         called: str | None = None,
         announced: bool = True,
     ) -> None:
-        """
+        """Raises UsageError: `idle_unload` is negative, or a setting has an impossible value.
+
         Args:
             name: the default: an installed pair or model, or a GGUF file; None = the bundled pair.
-            draft: name or file of the default's draft model; overrides the pair's.
-            heads: names, files or folders of heads that were trained for the default.
-            settings: arguments of `Engine.load` for every engine but target, draft and heads. Without "slots" every
-                model has as many as suit it.
+            draft, heads: of the default; `draft` overrides the pair's.
+            settings: arguments of `Engine.load` for every engine. Without "slots" each has as many as suit its model.
             idle_unload: seconds without a user after which `unload_idle` closes an engine; None = never.
             room: says how much memory is free where.
             make: brings one into memory; None = into that of this process.
-            called: name of the default; None = as `name` says.
+            called: name of the default; None = as `name` says, a file by its stem.
             announced: other programs are told of what is in memory.
-
-        Raises:
-            UsageError: `idle_unload` is negative, or a setting has an impossible value.
         """
         if idle_unload is not None and idle_unload < 0:
             raise UsageError(f"idle_unload is {idle_unload}; it must be 0 or more seconds.")
@@ -129,7 +127,9 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = called or _shown(name)
+        self.default = called or name or DEFAULT_PAIR
+        if not called and name and (os.sep in name or name.endswith(".gguf")):
+            self.default = paths.shown(Path(name).stem)
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})
@@ -176,7 +176,7 @@ class Pool:
             return Lease(self, name, held.model)
 
     def lease(self, name: str, progress: Progress | None = None) -> Lease:
-        """A lease, after loading the model if need be; waits while another one is loaded. Raises Cancelled: it was
+        """A lease, after loading the model if need be; waits while another is loaded. Raises Cancelled: it was
         closed."""
         with self._loading:
             if self._closing:
@@ -185,9 +185,16 @@ class Pool:
             lease = self.lease_loaded(name)
             if lease is not None:
                 return lease
+
+            def report(what: str, share: float) -> None:
+                if self._closing:
+                    raise Cancelled("The server is ending.")
+                if progress is not None:
+                    progress(what, share)
+
             files = self.files(name)
             self._make_room(name, files)
-            model = self._make(name, files, self.settings_of(files), self._reporting(progress))
+            model = self._make(name, files, self.settings_of(files), report)
             held = _Held(model, users=1)
             if self._announced and (facts := model.facts) is not None:
                 held.withdraw = announce("serve", files.target, files.draft, facts.context)
@@ -235,20 +242,16 @@ class Pool:
     def settings_of(self, files: Files) -> dict[str, Any]:
         return self._settings | {"slots": self.slots(files)}
 
-    def _reporting(self, progress: Progress | None) -> Progress:
-        def report(what: str, share: float) -> None:
-            if self._closing:
-                raise Cancelled("The server is ending.")
-            if progress is not None:
-                progress(what, share)
-
-        return report
-
     def _make_room(self, name: str, files: Files) -> None:
         """Closes idle engines, the longest unused first, until the memory plan of a model fits. The default is loaded
         alone whatever the plan says: it was asked for by name where the server was started."""
         while self.loaded() or name != self.default:
-            if (found := self._plan(files)).fits:
+            target, draft = read_parts(files.target), None if files.draft is None else read_parts(files.draft)
+            taken = (*PLANNED, "gpu_layers", "draft_gpu_layers")
+            wanted = {key: self._settings[key] for key in taken if self._settings.get(key) is not None}
+            wanted |= {"slots": self.slots(files), "heads": shapes(target[0], files.heads)}
+            wanted["nextn"] = may_predict(self._settings.get("drafter", "auto"))
+            if (found := plan(target, draft, FitSettings(**wanted), self._room())).fits:
                 return
             with self._lock:
                 idle = [(held.used, other) for other, held in self._held.items() if not held.users]
@@ -257,15 +260,6 @@ class Pool:
             else:
                 hint = "Try again when the other models are not in use." if self.loaded() else ""
                 raise NoRoomError(f"{name} does not fit memory now: {found.sentence()}", hint)
-
-    def _plan(self, files: Files) -> MemoryPlan:
-        taken = (*PLANNED, "gpu_layers", "draft_gpu_layers")
-        wanted = {name: self._settings[name] for name in taken if self._settings.get(name) is not None}
-        wanted["slots"] = self.slots(files)
-        target, draft = read_parts(files.target), None if files.draft is None else read_parts(files.draft)
-        wanted["heads"] = shapes(target[0], files.heads)
-        wanted["nextn"] = may_predict(self._settings.get("drafter", "auto"))
-        return plan(target, draft, FitSettings(**wanted), self._room())
 
     def _unload(self, names: Sequence[str]) -> list[str]:
         """Closes those of these models that are not used; returns their names. The caller holds `_loading`."""
@@ -277,13 +271,6 @@ class Pool:
             held.withdraw()
         return idle
 
-    def _give_back(self, name: str) -> None:
-        with self._lock:
-            held = self._held.get(name)
-            if held is not None:  # the pool may have been closed meanwhile
-                held.users -= 1
-                held.used = monotonic()
-
 
 def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progress) -> Engine:
     from localspec.runtime.engine import Engine
@@ -292,12 +279,3 @@ def _loaded(name: str, files: Files, settings: dict[str, Any], progress: Progres
     settle()
     engine.work_when_idle()
     return engine
-
-
-def _shown(name: str | None) -> str:
-    """What the default is called: a name as it was given, a file by its stem."""
-    if name is None:
-        return DEFAULT_PAIR
-    if os.sep in name or name.endswith(".gguf"):
-        return paths.shown(Path(name).stem)
-    return name

@@ -1,5 +1,9 @@
-"""The thread that owns the models: a queue of requests, slots to serve them in, prefix reuse between them, and what is
-left when a GPU fails."""
+"""The thread that owns the models: a queue of requests, slots to serve them in, prefix reuse between them, what is left
+when a GPU fails, and what it does while it has nothing to answer, a short step at a time (`IdleJob`).
+
+A request waits for one such step at most. None runs within seconds of a pass of this process. Passes and measurements
+wait for mains power and for CPUs that are free; what others delayed does not count.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from localspec.drafters.heads.loading import displace
 from localspec.drafters.plugin import Custom
@@ -17,23 +24,163 @@ from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
 from localspec.engine.slot import Event, FinishReason, Slot
 from localspec.errors import ContextOverflowError, DecodeError, DeviceError, LocalspecError
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import wide
+from localspec.llama.exact.wide import SelfCheck
+from localspec.llama.library.contention import cpus, waited
+from localspec.machine import available_bytes, on_battery
+from localspec.planning.costs import PassCosts
 from localspec.planning.plan import AdaptivePlan
 from localspec.runtime import memory
 from localspec.runtime.generation import Generation, Signs
-from localspec.runtime.idle import (
-    IdleCalibration,
-    IdleJob,
-    IdleLimits,
-    IdleSelfCheck,
-    next_wait,
-    quiet_in,
-    unknown_widths,
-)
 from localspec.runtime.kept.caches import CacheFolder, ChatCaches, PromptCaches, PromptFolder
 from localspec.runtime.loaded import Loaded
 from localspec.runtime.loading import load_apart, make_loop
 from localspec.runtime.placement import Placement, number, on_cpu
-from localspec.types import NO_TOKENS
+from localspec.types import NO_TOKENS, Feed
+
+_QUIET_SECONDS = 2.0  # seconds without a pass in this process before one of these runs
+_RETRY_SECONDS = 60.0  # seconds until it is tried again where it was not possible or disturbed
+_MOST_DELAYED_SHARE = 0.1  # of a pass, the time its threads waited for a CPU from which on it does not count
+_PASSES_A_WIDTH = 3  # passes of a width; the first one builds its graph and does not count
+_FREE_BYTES = 4 * 256 * 2**20  # free for measuring: four times what that takes (native/wide/limits.c)
+
+
+class IdleJob(Protocol):
+    """Steps for idle time."""
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until `step` may do something; None = there is nothing left."""
+
+    def step(self) -> bool:
+        """Does a short part of it if it may; whether that was the last one."""
+
+
+def next_wait(jobs: Sequence[IdleJob]) -> float | None:
+    """Seconds until one of the jobs may do something; None = there is nothing left."""
+    return min((wait for job in jobs if (wait := job.wait) is not None), default=None)
+
+
+def quiet_in() -> float:
+    """Seconds until no pass has run in this process for a while."""
+    return _QUIET_SECONDS if cpus.running else max(0.0, cpus.last_pass + _QUIET_SECONDS - perf_counter())
+
+
+class IdleSelfCheck:
+    """Tries our kernels (`wide.SelfCheck`), a case at a step."""
+
+    def __init__(self, check: SelfCheck, failed: Callable[[str], None]) -> None:
+        """`failed` is called with the case that failed, if one does."""
+        self._check, self._failed = check, failed
+
+    @property
+    def wait(self) -> float | None:
+        return None if self._check.over else quiet_in()
+
+    def step(self) -> bool:
+        self._check.step()
+        if self._check.fault:
+            self._failed(self._check.fault)
+        return self._check.over
+
+
+class IdleLimits:
+    """Measures what this machine can do at most, once a day; the highest ever measured counts."""
+
+    def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
+        """`room` says how many bytes of memory are free."""
+        self._threads, self._room = threads, room
+        self._known = wide.read_limits(threads)
+        self._over, self._not_before = self._known is not None and self._known.of_today, 0.0
+
+    @property
+    def wait(self) -> float | None:
+        return None if self._over else max(quiet_in(), self._not_before - perf_counter())
+
+    def step(self) -> bool:
+        self._not_before = perf_counter() + _RETRY_SECONDS
+        if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
+            found = wide.measure_limits(self._threads, self._known)
+            if found is not None:
+                wide.write_limits(self._threads, found)
+                self._over = True
+        return self._over
+
+
+class IdleCalibration:
+    """Times the widths that have not run yet, of one engine with one slot and chains, on its thread. Its passes run
+    after what the slot's cache holds and are then dropped from it, like a draft that was rejected whole: what stays has
+    the bits of plain decoding."""
+
+    def __init__(
+        self, context: Context, widths: Sequence[int], costs: PassCosts, clock: Callable[[], float] | None = None
+    ) -> None:
+        """Times passes of these widths; what they cost goes to `costs`. `clock` is for tests."""
+        self._context, self._costs, self._clock = context, costs, clock or perf_counter
+        self._widths = sorted(widths, reverse=True)  # one that is not known counts as the next wider one
+        self._times: list[float] = []
+        self._own = -1  # passes begun in this process, its last one included
+        self._not_before = 0.0
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until `step` may run a pass; None = there is nothing left."""
+        if not self._widths:
+            return None
+        now, quiet = self._clock(), 0.0
+        if cpus.begun != self._own:
+            quiet = _QUIET_SECONDS if cpus.running else cpus.last_pass + _QUIET_SECONDS - now
+        return max(0.0, quiet, self._not_before - now)
+
+    def step(self) -> bool:
+        others = cpus.begun
+        if self.wait != 0.0:
+            return False
+        if cpus.shared or on_battery() or not self._pass(others):
+            self._not_before = self._clock() + _RETRY_SECONDS
+        return not self._widths
+
+    def _pass(self, others: int) -> bool:
+        """Times the next pass; False = it says nothing, or cannot be done. `others`: passes begun when none was
+        running."""
+        context, width = self._context, self._widths[0]
+        held, prompt_length = context.held(0)
+        length = len(held)
+        if length + 1 + width > context.n_ctx:
+            return False
+        made = (np.arange(width) * 7919 % context.n_vocab).astype(np.int32)
+        history = np.concatenate((held, made[:1]))
+        if context.reusable(0, history, prompt_length) != length:
+            return False  # it would have to be read anew, in other passes than before
+        feed = Feed(0, history, prompt_length, made[1:], np.arange(-1, width - 2, dtype=np.int32))
+        before, begun = waited(), self._clock()
+        try:
+            context.decode([feed])
+        except LocalspecError:  # the plan will hear of it when it wants such a pass
+            self._widths.clear()
+            return False
+        finally:
+            context.forget(0, length)
+            self._own = others + 1
+        seconds, after = self._clock() - begun, waited()
+        if before is not None and after is not None and after - before > _MOST_DELAYED_SHARE * seconds:
+            return False
+        if cpus.begun > self._own:
+            return False  # one that began meanwhile ran beside it
+        self._times.append(seconds)
+        if len(self._times) == _PASSES_A_WIDTH:
+            self._costs.observe(width, length, min(self._times[1:]))
+            self._times.clear()
+            del self._widths[0]
+        return True
+
+
+def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) -> list[int]:
+    """Widths from 2 to `widest` that may run and of which no pass has been timed."""
+    timed = costs.timed
+    return [width for width in range(2, widest + 1) if width not in timed and (exact is None or width in exact)]
+
 
 _LOG = logging.getLogger("localspec")
 
@@ -41,7 +188,7 @@ _LOG = logging.getLogger("localspec")
 def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
     """Loads the models again on the CPU, where `loaded` then has them, and says so; the loop that goes on with the
     requests of `loop`. What they have cached is computed again there, so the bits of what follows are other ones.
-    Raises DeviceError: `exact` is strict, which the bits of another device would break; or the CPU cannot serve."""
+    Raises DeviceError: `exact` is strict, which those would break; or the CPU cannot serve."""
     settings = loaded.settings
     name = f"The GPU ({settings.device})" if settings.device else "The GPU"
     if settings.exact == "strict":
@@ -68,8 +215,7 @@ def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
-_LOSS_SHARE = 4
-"""Tokens that a slot may lose for each token of a prompt that it has cached: not every prompt comes again."""
+_LOSS_SHARE = 4  # tokens that may be lost for each that is cached: not every prompt comes again
 
 
 class Worker:
@@ -80,13 +226,12 @@ class Worker:
         self._loaded, self._slots = loaded, loaded.context.settings.n_slots
         self.loop = loop  # changed on the thread only: by others while nothing is `busy`
         self.chats: ChatCaches | None = None  # used on the thread only; None = nothing is kept
-        if loaded.cache_key and loaded.settings.chat_cache_gb > 0:
-            folder = CacheFolder(int(loaded.settings.chat_cache_gb * 1e9))
-            self.chats = ChatCaches(loaded.context, loaded.cache_key, folder, quiet_in)
-        self.prompts: PromptCaches | None = None  # used on the thread only; None = nothing is kept
-        if loaded.cache_key and loaded.settings.prompt_cache_gb > 0:
-            kept = PromptFolder(int(loaded.settings.prompt_cache_gb * 1e9))
-            self.prompts = PromptCaches(loaded.context, loaded.cache_key, kept, quiet_in)
+        self.prompts: PromptCaches | None = None
+        context, key, settings = loaded.context, loaded.cache_key, loaded.settings
+        if key and settings.chat_cache_gb > 0:
+            self.chats = ChatCaches(context, key, CacheFolder(int(settings.chat_cache_gb * 1e9)), quiet_in)
+        if key and settings.prompt_cache_gb > 0:
+            self.prompts = PromptCaches(context, key, PromptFolder(int(settings.prompt_cache_gb * 1e9)), quiet_in)
         self._caches = [caches for caches in (self.chats, self.prompts) if caches is not None]
         self._idle: list[IdleJob] = []
         self.outdated = ""  # why the models should be loaded again; "" = they need not
@@ -110,8 +255,8 @@ class Worker:
 
     @property
     def silence(self) -> tuple[float, float]:
-        """Seconds since the models last did something, while something is asked of them (else 0), and the longest such
-        silence that ended."""
+        """Seconds since the models last did something, while they are asked to (else 0), and the longest such
+        silence."""
         return self._signs.silent if self._asked else 0.0, self._signs.longest
 
     @property
@@ -158,7 +303,24 @@ class Worker:
 
     def _work(self) -> None:
         try:
-            self._serve()
+            while self._wait_for_work():
+                self._run_jobs()
+                try:
+                    self._admit_waiting()
+                    if self.loop.active:
+                        self._step()
+                        self._signs.alive()
+                    elif (job := next((one for one in self._idle if one.wait == 0.0), None)) is not None:
+                        self._use_idle_time(job)
+                except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
+                    for generation in self._running.values():
+                        generation.deliver(error)
+                    self._running.clear()
+                    self.loop.abandon()
+                    for index in range(self._slots):  # no slot's cache can be trusted
+                        self._loaded.context.forget(index)
+            for caches in self._caches:
+                caches.close()
         except BaseException as error:  # noqa: BLE001 - no caller may wait for a thread that is gone
             fault = LocalspecError(f"The engine has failed: {error!r}.", "Start again; please report it.")
             with self._wake:
@@ -168,30 +330,18 @@ class Worker:
                 for _, done in self._jobs:
                     done.set_exception(fault)
 
-    def _serve(self) -> None:
-        while self._wait_for_work():
-            for _ in range(len(self._jobs)):  # what is queued meanwhile waits for a pass: those who decode go on
-                job, done = self._jobs[0]  # it is asked for until it is done
-                try:
-                    found = job()
-                except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
-                    self._jobs.popleft()
-                    done.set_exception(error)
-                else:
-                    self._jobs.popleft()
-                    done.set_result(found)
-                self._signs.alive()
+    def _run_jobs(self) -> None:
+        for _ in range(len(self._jobs)):  # what is queued meanwhile waits for a pass: those who decode go on
+            job, done = self._jobs[0]  # it is asked for until it is done
             try:
-                self._admit_waiting()
-                if self.loop.active:
-                    self._step()
-                    self._signs.alive()
-                else:
-                    self._use_idle_time()
-            except Exception as error:  # noqa: BLE001 - the worker's edge: those who wait must hear of it
-                self._fail_all(error)
-        for caches in self._caches:
-            caches.close()
+                found = job()
+            except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+                self._jobs.popleft()
+                done.set_exception(error)
+            else:
+                self._jobs.popleft()
+                done.set_result(found)
+            self._signs.alive()
 
     def work_when_idle(self) -> None:
         """From now on what is not known of this machine and model is found out when idle. On the thread only."""
@@ -199,18 +349,14 @@ class Worker:
         context = loaded.context
         jobs += [*self._caches, *([] if loaded.corpus is None else [loaded.corpus])]
         if loaded.self_check is not None:
-            jobs.append(IdleSelfCheck(loaded.self_check, self._distrust_kernels))
-            jobs.append(IdleLimits(context.threads))
+            jobs += [IdleSelfCheck(loaded.self_check, self._distrust_kernels), IdleLimits(context.threads)]
         if isinstance(plan, AdaptivePlan) and loaded.settings.slots == context.max_leaves == 1 and context.can_trim:
             costs = loaded.knowledge.costs
             widths = unknown_widths(costs, 1 + loaded.settings.longest_draft, context.exact_widths)
             jobs.append(IdleCalibration(context, widths, costs))
         self._idle = jobs
 
-    def _use_idle_time(self) -> None:
-        job = next((one for one in self._idle if one.wait == 0.0), None)
-        if job is None:
-            return
+    def _use_idle_time(self, job: IdleJob) -> None:
         try:
             over = job.step()
         except BaseException:
@@ -282,9 +428,19 @@ class Worker:
             generation.deliver(error)
 
     def _step(self) -> None:
+        """A step of the loop. One that fails is repeated: on the CPU where a GPU failed, else without the draft model,
+        which may have taken the memory that lacked."""
         slots = dict(self.loop.active)
         try:
-            events = self._passed()
+            try:
+                events = self.loop.step()
+            except DecodeError as error:
+                if isinstance(error, DeviceError) and number(self._loaded.settings.gpu_layers):
+                    self._move(error)
+                elif not self.shed_draft(str(error)):
+                    raise
+                events = self.loop.step()
+            self.drop({})
         except BaseException:
             self._hand_out(self.loop.abandon(), slots)
             raise
@@ -299,20 +455,6 @@ class Worker:
                 if self._loaded.corpus is not None and generation.kept and generation.request.remember:
                     self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.request.chat)
             generation.deliver(slot.failure or event)
-
-    def _passed(self) -> list[Event]:
-        """A step of the loop. One that fails is repeated: on the CPU where a GPU failed, else without the draft model,
-        which may have taken the memory that lacked."""
-        try:
-            events = self.loop.step()
-        except DecodeError as error:
-            if isinstance(error, DeviceError) and number(self._loaded.settings.gpu_layers):
-                self._move(error)
-            elif not self.shed_draft(str(error)):
-                raise
-            events = self.loop.step()
-        self.drop({})
-        return events
 
     def _move(self, error: DeviceError) -> None:
         """The CPU goes on with what a GPU was computing, or all who wait hear that it cannot."""
@@ -371,12 +513,3 @@ class Worker:
         for name in trained if in_use else ():
             self._loaded.drop(name)
         return bool(in_use)
-
-    def _fail_all(self, error: Exception) -> None:
-        """A pass failed: all who wait hear of it, and no slot's cache can be trusted."""
-        for generation in self._running.values():
-            generation.deliver(error)
-        self._running.clear()
-        self.loop.abandon()
-        for index in range(self._slots):
-            self._loaded.context.forget(index)

@@ -20,9 +20,8 @@ from localspec.chat.prompt.template import ChatTemplate
 from localspec.checks.prompts import load_prompts
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, file_sha256
+from localspec.llama.model import Model, file_sha256, quantize
 from localspec.types import Feed, Float32Array, Float64Array, Tokens
 
 Progress = Callable[[str, float], None]

@@ -35,7 +35,7 @@ from pathlib import Path
 from real import CELLS
 from start import PROMPT, at_home, warm_memory
 
-from localspec.llama.exact.facts import cpu_name
+from localspec.llama.exact.wide import cpu_name
 from localspec.machine import default_threads
 
 GUESSES = ("none", "ngram-simple", "ngram-mod")

@@ -57,7 +57,7 @@ import json, re, sys, time
 last = time.perf_counter()
 from localspec import Engine
 from localspec.llama import model
-from localspec.llama.exact import choice, exactness, self_check
+from localspec.llama.exact import choice, wide
 from localspec.llama.library import lib
 from localspec.machine import taken
 from localspec.runtime import loading
@@ -90,8 +90,8 @@ part("header", loading, "check_text_model")
 part("header", model, "check_text_model")
 part("vocabulary", model.Model, "load")
 part("context", choice, "_context")
-part("graph questions", exactness, "by_construction")
-part("self check", self_check.SelfCheck, "run")
+part("graph questions", choice, "by_construction")
+part("self check", wide.SelfCheck, "run")
 begin("the rest of loading")
 before, engine, loaded = taken()[0], Engine.load(sys.argv[1], slots=4), taken()[0]
 for what in ("first pass", "later first pass"):

@@ -27,9 +27,8 @@ from pairs import Perplexity, held_out, losses, windows
 from localspec import paths
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import ALL_KERNELS, LLAMA_KERNELS, Kernels
-from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model
+from localspec.llama.model import Model, quantize
 from localspec.types import Float64Array
 
 BASE: Kernels = "repacked"

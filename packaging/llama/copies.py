@@ -16,21 +16,17 @@ from localspec.runtime import readings
 
 ROOT = Path(__file__).resolve().parents[2]
 ABI, WIDE = "native/wide/abi.h", "native/wide/wide.h"
-STRUCTS, LIB, FORMATS = (
-    "localspec/llama/library/bindings.py",
-    "localspec/llama/library/lib.py",
-    "localspec/gguf/formats.py",
-)
+LIB, FORMATS = "localspec/llama/library/lib.py", "localspec/gguf/formats.py"
 READINGS = "localspec/runtime/readings.py"
 
 THEIRS = ("ggml.h", "ggml-backend.h", "ggml-backend-impl.h", "ggml-cpu.h", "ggml-common.h", "llama.h")
 """Headers of theirs that declare it."""
 
 PYTHON: dict[str, tuple[type[ctypes.Structure], bool]] = {
-    "ggml_tensor": (bindings.Tensor, False),
-    "ggml_type_traits": (bindings.TypeTraits, False),
-    "ggml_init_params": (bindings.InitParams, True),
-    "llama_model_tensor_buft_override": (bindings.BufferOverride, True),
+    "ggml_tensor": (lib.GgmlTensor, False),
+    "ggml_type_traits": (lib.TypeTraits, False),
+    "ggml_init_params": (lib.InitParams, True),
+    "llama_model_tensor_buft_override": (lib.BufferOverride, True),
 }
 """Their struct: ours in Python, and whether ours is all of it."""
 
@@ -116,7 +112,7 @@ def copies() -> Iterator[Copy]:
             yield Copy(f"sizeof({block})", size, f"{block}: bytes", FORMATS)
 
 
-def in_python(pairs: Mapping[str, tuple[type[ctypes.Structure], bool]], file: str = STRUCTS) -> Iterator[Copy]:
+def in_python(pairs: Mapping[str, tuple[type[ctypes.Structure], bool]], file: str = LIB) -> Iterator[Copy]:
     """Those of structs that ctypes lays out; see `PYTHON`."""
     for theirs, (ours, whole) in pairs.items():
         if whole:

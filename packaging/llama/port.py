@@ -23,7 +23,7 @@ from copies import ABI, ROOT, THEIRS, C, Copy, bindings, copies, functions, thei
 from layout import Headers, parameters
 from libraries import Refusal
 
-from localspec.llama.library.bindings import PINNED
+from localspec.llama.library.lib import PINNED
 
 TESTS = ("tests/llama/test_per_row.py", "tests/llama/test_architectures.py", "tests/llama/test_wide.py")
 
@@ -174,7 +174,7 @@ def _made(sources: Path, version: str, work: Path) -> tuple[Path, Path]:
         if (ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, root / name)
-    for name in ("pyproject.toml", "localspec/llama/library/bindings.py"):
+    for name in ("pyproject.toml", "localspec/llama/library/lib.py"):
         text = (root / name).read_text(encoding="utf-8")
         (root / name).write_text(text.replace(PINNED, version), encoding="utf-8")
     python = folder / "bin" / "python"

@@ -11,8 +11,7 @@ from localspec.bench.pass_times import PassReport, PassSettings, Point, Work, me
 from localspec.errors import PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.exact import wide
-from localspec.llama.exact.facts import Limits
-from localspec.llama.exact.wide import LLAMA_KERNELS
+from localspec.llama.exact.wide import LLAMA_KERNELS, Limits
 from tests.drafters.mtp_files import companion
 
 SMALL = PassSettings(widths=(1, 4), lengths=(64,), prefill=80, threads=1, rounds=2)

@@ -10,7 +10,7 @@ import pytest
 from localspec import Engine
 from localspec.config import EngineSettings
 from localspec.llama.exact import wide
-from localspec.llama.library.quantize import quantize
+from localspec.llama.model import quantize
 from localspec.runtime.loading import load_models
 
 THREADS = 2

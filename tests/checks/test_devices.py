@@ -11,7 +11,7 @@ import pytest
 from localspec.checks.doctor import backend, examine_devices, examine_layers
 from localspec.config import EngineSettings
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import Bindings
+from localspec.llama.library.lib import Bindings
 from localspec.runtime.loading import load_models
 from tests.fake_gpus import CARD, SLOW, list_gpus
 

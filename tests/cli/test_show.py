@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.exact import wide
-from localspec.llama.library.quantize import quantize
+from localspec.llama.model import quantize
 from tests.cli.conftest import Command
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.models.made_models import Made, write_model

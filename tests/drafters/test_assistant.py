@@ -14,9 +14,8 @@ from localspec.drafters.heads.mtp import AssistantContext, load_assistant
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import NEXTN, ContextSettings, Tap
-from localspec.llama.model import Model
+from localspec.llama.model import Model, TensorRows
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, SamplingParams, Tokens
 from tests.drafters import assistant_files as files

@@ -18,9 +18,8 @@ from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import ContextSettings, Tap
-from localspec.llama.model import Model
+from localspec.llama.model import Model, TensorRows
 from localspec.models.facts.heads import reads
 from localspec.runtime.engine import Engine
 from localspec.types import Feed, Float32Array, Noise, Rule, SamplingParams, Tokens

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from localspec import paths
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import Tensor
+from localspec.llama.library.lib import GgmlTensor
 from tests.llama.recipes import RECIPES, SIZES, Recipe
 
 Shape = tuple[int, ...]
@@ -157,7 +157,7 @@ def _wanted(path: Path) -> list[tuple[str, Shape]]:
 
     @api.llama_model_set_tensor_data_t  # type: ignore[untyped-decorator]
     def note(tensor: int, _: object) -> None:
-        sizes = list(Tensor.from_address(tensor).ne)
+        sizes = list(GgmlTensor.from_address(tensor).ne)
         while len(sizes) > 1 and sizes[-1] == 1:
             sizes.pop()
         found.append((name_of(tensor).decode(), tuple(reversed(sizes))))

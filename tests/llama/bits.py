@@ -25,10 +25,9 @@ import numpy as np
 
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide
-from localspec.llama.exact.exactness import by_construction
-from localspec.llama.library.quantize import quantize
+from localspec.llama.exact.choice import by_construction
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model
+from localspec.llama.model import Model, quantize
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama import architectures
 from tests.llama.conftest import chain, same_bits

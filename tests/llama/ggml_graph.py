@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.llama.exact.exactness import HADAMARD
+from localspec.llama.exact.choice import HADAMARD
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import InitParams, Tensor
+from localspec.llama.library.lib import GgmlTensor, InitParams
 from tests.native.wide import ggml
 from tests.native.wide.ggml import BOOL, F16, F32, I32, I64, INT, PTR, Q8_0, SIZE, TEXT
 
@@ -240,7 +240,7 @@ def operations(graph: int, first: int = 0) -> list[str]:
     for index in range(first, call("graph_n_nodes", graph)):
         node = call("graph_node", graph, index)
         name = call("op_desc", node).decode()
-        hint = Tensor.from_address(node).op_params[1]
+        hint = GgmlTensor.from_address(node).op_params[1]
         kind = "UNARY" if name in UNARY else "GLU" if name in GLU else name
         found.append(HADAMARD if name == "MUL_MAT" and hint else kind)
     return found

@@ -15,10 +15,9 @@ from typing import Literal
 import pytest
 
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import exactness, wide
-from localspec.llama.exact.exactness import Exactness, by_construction
-from localspec.llama.library.quantize import quantize
-from localspec.llama.model import Model
+from localspec.llama.exact import choice, wide
+from localspec.llama.exact.choice import Exactness, by_construction
+from localspec.llama.model import Model, quantize
 from tests.llama import architectures, bits
 from tests.llama.bits import WIDEST, other_caches, other_threads, other_widths, settings
 from tests.llama.recipes import DENSE, MIXED, NOT_MADE, RECIPES, RECURRENT
@@ -102,7 +101,7 @@ def test_a_format_that_is_not_packed_is_exact_but_for_prompts(file: File, kind: 
 def test_a_dense_model_with_an_operation_that_is_not_on_the_list_is_not(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exactness, "PER_ROW", exactness.PER_ROW - {"ROPE"})
+    monkeypatch.setattr(choice, "PER_ROW", choice.PER_ROW - {"ROPE"})
     said = tried(file("gemma2", "F16"), threads=2)
     assert (said.widths, said.prefill) == (False, False)
     assert said.reason.startswith("the operation ROPE (")

@@ -42,7 +42,7 @@ REPORT = """
 import json, sys
 from pathlib import Path
 from localspec.errors import LocalspecError
-from localspec.llama.library import lib; from localspec.llama.exact import facts
+from localspec.llama.library import lib; from localspec.llama.exact import wide
 from localspec.llama.library.settings import ContextSettings
 try:
     lib.api()
@@ -54,7 +54,7 @@ with Model.load(Path(sys.argv[1])) as model:
     tokens = model.tokenize('one two', special=False, add_bos=False).tolist()
 print(json.dumps({
     "backends": lib.backends(), "devices": [one.name for one in lib.devices()], "build": lib.build_id(),
-    "key": facts.shared_facts(Path(sys.argv[1]), ContextSettings(n_ctx=64, threads=1), 0, None), "tokens": tokens,
+    "key": wide.shared_facts(Path(sys.argv[1]), ContextSettings(n_ctx=64, threads=1), 0, None), "tokens": tokens,
 }))
 """
 UNGUARDED = "from localspec.llama.library import lib\nlib._load_backends = lambda module: None\nlib.api()\n"

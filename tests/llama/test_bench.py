@@ -10,8 +10,8 @@ import pytest
 from localspec.llama.exact import widths
 from localspec.llama.exact.widths import Bench, beside, comb, in_turn
 from localspec.llama.library.batch import layout
+from localspec.llama.library.handle import Observer
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
 
 SETTINGS = ContextSettings(n_ctx=640, threads=1, type_v="bf16", flash_attention=True)

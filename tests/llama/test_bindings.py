@@ -16,12 +16,12 @@ import pytest
 
 from localspec.checks import doctor
 from localspec.errors import LocalspecError
-from localspec.llama.library import bindings, lib
+from localspec.llama.library import lib
 
 BUILD = Path(__file__).parents[2] / "packaging" / "llama" / "libraries.py"
 REPORT = """
 import json, sys
-from localspec.llama.library import bindings, lib
+from localspec.llama.library import lib
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
 from localspec.llama.model import Model
@@ -33,7 +33,7 @@ with Model.load(sys.argv[1]) as model:
     digits = sorted(model.piece(token).decode() for token in mask.nonzero()[0].tolist() if model.piece(token).strip())
 findings = {one.name: [one.value, one.advice, one.command] for one in examine_machine(with_wide=False)}
 print(json.dumps({
-    "used": bindings.installed().distribution, "library": module._lib._name,
+    "used": lib.installed().distribution, "library": module._lib._name,
     "modules": [module.__name__, more.__name__],
     "tokens": tokens, "digits": digits, "packages": findings["packages"], "other": "llama_cpp" in sys.modules,
 }))
@@ -79,7 +79,7 @@ def test_localspec_llama_serves_where_llama_cpp_python_has_another_version(
     tmp_path: Path, libraries: ModuleType, tiny_target: Path
 ) -> None:
     distribution(tmp_path, "llama-cpp-python", "0.3.1")
-    distribution(tmp_path, "localspec-llama", f"{bindings.PINNED}.post2")
+    distribution(tmp_path, "localspec-llama", f"{lib.PINNED}.post2")
     renamed(tmp_path, libraries)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     command = [sys.executable, "-c", REPORT, str(tiny_target)]
@@ -93,9 +93,9 @@ def test_localspec_llama_serves_where_llama_cpp_python_has_another_version(
     assert len(found["tokens"]) > 0
     assert "".join(found["digits"]) == "0123456789"
     value, advice, command_line = found["packages"]
-    assert value.startswith(f"localspec-llama {bindings.PINNED}.post2, numpy ")
-    assert advice == f"llama-cpp-python 0.3.1 is installed, but not used: localspec needs {bindings.PINNED}."
-    assert command_line == f"pip install llama-cpp-python=={bindings.PINNED}"
+    assert value.startswith(f"localspec-llama {lib.PINNED}.post2, numpy ")
+    assert advice == f"llama-cpp-python 0.3.1 is installed, but not used: localspec needs {lib.PINNED}."
+    assert command_line == f"pip install llama-cpp-python=={lib.PINNED}"
 
 
 @pytest.fixture
@@ -108,16 +108,16 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
             raise importlib.metadata.PackageNotFoundError(name)
         return there[name]
 
-    bindings.installed.cache_clear()
+    lib.installed.cache_clear()
     monkeypatch.setattr(importlib.metadata, "version", version)
     yield there
-    bindings.installed.cache_clear()
+    lib.installed.cache_clear()
 
 
 def test_llama_cpp_python_comes_first(versions: dict[str, str]) -> None:
-    versions |= {"localspec-llama": bindings.PINNED, "llama-cpp-python": bindings.PINNED}
-    assert bindings.installed() == bindings.Bindings("llama-cpp-python", bindings.PINNED)
-    assert bindings.installed().package == "llama_cpp"
+    versions |= {"localspec-llama": lib.PINNED, "llama-cpp-python": lib.PINNED}
+    assert lib.installed() == lib.Bindings("llama-cpp-python", lib.PINNED)
+    assert lib.installed().package == "llama_cpp"
 
 
 def test_other_versions_are_refused_by_name(versions: dict[str, str]) -> None:
@@ -126,14 +126,14 @@ def test_other_versions_are_refused_by_name(versions: dict[str, str]) -> None:
         LocalspecError,
         match=r"llama-cpp-python 0\.3\.3 and localspec-llama 0\.3\.99 is installed, .*pip install llama-cpp-python==",
     ):
-        bindings.installed()
+        lib.installed()
 
 
 def test_none_at_all(versions: dict[str, str]) -> None:
     with pytest.raises(LocalspecError, match=r"llama-cpp-python is not installed.*pip install llama-cpp-python=="):
-        bindings.installed()
+        lib.installed()
 
 
 def test_doctor_names_the_one_that_serves() -> None:
-    used = bindings.Bindings("localspec-llama", bindings.PINNED)
-    assert doctor._packages(used).value.startswith(f"localspec-llama {bindings.PINNED}, numpy ")
+    used = lib.Bindings("localspec-llama", lib.PINNED)
+    assert doctor._packages(used).value.startswith(f"localspec-llama {lib.PINNED}, numpy ")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.kept import FactStore
-from localspec.llama.exact import choice, exactness, facts, wide, widths
+from localspec.kept import Facts
+from localspec.llama.exact import choice, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.wide import CACHE_NAMES, Kernels
 from localspec.llama.library.settings import ContextSettings
@@ -39,13 +39,13 @@ def test_the_bundled_target_is_exact_by_construction(
 ) -> None:
     settings = replace(SETTINGS, reuse="chunks", **shape)  # type: ignore[arg-type]
     chosen = choose(tiny_target, settings, exact=mode, widest=32)
-    assert chosen.exact
-    assert chosen.proof == exactness.Exactness(True, True, "")
+    assert chosen.context.exact_widths is not None
+    assert chosen.proof == choice.Exactness(True, True, "")
     assert chosen.model.kernels == "wide"
     assert chosen.context.settings.reuse == "all"
     assert chosen.context.exact_widths == frozenset(range(1, 65))
     assert chosen.description == "exact: F16 cache, wide kernels (every width, by construction)"
-    chosen.close()
+    chosen.model.close()
 
 
 @needs_wide
@@ -53,7 +53,7 @@ def test_off_claims_nothing(tiny_target: Path, no_passes: None) -> None:
     chosen = choose(tiny_target, SETTINGS, exact="off")
     assert chosen.context.exact_widths is None
     assert chosen.description == "inexact: F16 cache, wide kernels (exactness is off)"
-    chosen.close()
+    chosen.model.close()
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_off_claims_nothing(tiny_target: Path, no_passes: None) -> None:
 def test_wishes_are_kept(tiny_target: Path, no_passes: None, kernels: Kernels, cache: str, words: str) -> None:
     chosen = choose(tiny_target, SETTINGS, kernels=kernels, cache=CACHE_NAMES[cache])
     assert str(chosen.configuration) == words
-    assert chosen.exact == (kernels == "wide"), chosen.description
-    chosen.close()
+    assert (chosen.context.exact_widths is not None) == (kernels == "wide"), chosen.description
+    chosen.model.close()
 
 
 def test_an_inexact_model_says_why(tiny_target: Path, no_passes: None) -> None:
     chosen = choose(tiny_target, replace(SETTINGS, reuse="chunks"), kernels="repacked")
-    assert not chosen.exact
+    assert chosen.context.exact_widths is None
     assert chosen.context.settings.reuse == "chunks"
     assert chosen.description.startswith("inexact: F16 cache, repacked weights (the product ")
     assert chosen.description.endswith(" is llama.cpp's)")
-    chosen.close()
+    chosen.model.close()
 
 
 def test_strict_examines_what_is_not_proved_and_remembers_it(
@@ -92,7 +92,7 @@ def test_strict_examines_what_is_not_proved_and_remembers_it(
         )
         assert chosen.context.exact_widths == frozenset(range(1, 9))
         assert chosen.description.endswith("(bits of real passes were compared)")
-        chosen.close()
+        chosen.model.close()
         monkeypatch.setattr(widths, "examine", None)
     assert any(what.startswith("checking bits, about ") and what.endswith(" s left") for what in said)
 
@@ -108,15 +108,15 @@ def test_auto_does_not_use_what_strict_examined(tiny_target: Path, tmp_path: Pat
     settings = replace(SETTINGS, n_ctx=320)
     modes: list[tuple[Mode, bool]] = [("auto", False), ("strict", True), ("auto", False)]
     for mode, exact in modes:
-        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=FactStore(tmp_path))
-        assert chosen.exact == exact
-        chosen.close()
+        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=Facts(tmp_path))
+        assert (chosen.context.exact_widths is not None) == exact
+        chosen.model.close()
 
 
 def test_a_context_too_short_to_examine_has_exact_single_rows(tiny_target: Path) -> None:
     chosen = choose(tiny_target, replace(SETTINGS, n_ctx=16), exact="strict", kernels="repacked")
     assert chosen.context.exact_widths == frozenset({1})
-    chosen.close()
+    chosen.model.close()
 
 
 def test_a_model_that_takes_no_drafts_is_exact(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_a_model_that_takes_no_drafts_is_exact(tmp_path: Path) -> None:
         chosen = choose(path, ContextSettings(n_ctx=64, threads=1), exact=mode)
         assert chosen.context.exact_widths == frozenset({1})
         assert "nothing is drafted" in chosen.description
-        chosen.close()
+        chosen.model.close()
 
 
 def test_a_model_on_a_gpu_is_llama_cpps(tiny_target: Path) -> None:
     chosen = choose(tiny_target, ContextSettings(n_ctx=64, threads=1), exact="off", gpu_layers=1)
     assert chosen.model.kernels == "repacked"
-    chosen.close()
+    chosen.model.close()
 
 
 def test_what_cannot_be_is_refused(tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused(tiny_target: Path, tmp_path: Path, monkeypatc
         choose(tiny_target, SETTINGS, kernels="wide")
     chosen = choose(tiny_target, SETTINGS)
     assert chosen.model.kernels == "repacked"
-    chosen.close()
+    chosen.model.close()
 
 
 def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
@@ -158,7 +158,7 @@ def test_keys_of_examinations_name_what_decides(tiny_target: Path) -> None:
 def test_another_driver_of_the_gpu_is_another_key_on_the_gpu_alone(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "_NVIDIA_VERSION", tmp_path / "version")
+    monkeypatch.setattr(wide, "_NVIDIA_VERSION", tmp_path / "version")
     found = []
     for text in ("", "NVRM version: 580.95\nGCC", "NVRM version: 580.105\nGCC"):
         (tmp_path / "version").write_text(text)

@@ -12,8 +12,7 @@ import pytest
 from localspec.engine.interfaces import Drafter, Request
 from localspec.engine.loop import Loop
 from localspec.errors import ModelError, UsageError
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.cache.context import Context
+from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact.choice import choose
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
@@ -186,15 +185,15 @@ def test_strict_on_a_gpu_has_passes_of_one_width(tiny_target: Path, words: Token
     assert (context.n_ctx, context.exact_widths) == (400, frozenset(range(1, 9)))
     differ, accepted = forks(context, words[:330], 2)
     assert (differ, accepted > 5) == (0, True)
-    chosen.close()
+    chosen.model.close()
     several = choose(tiny_target, replace(SETTINGS, n_slots=2, n_ctx=64), exact="strict", gpu_layers=99)
     assert isinstance(several.context, ConstantWidth)
-    assert several.exact
-    several.close()
+    assert several.context.exact_widths is not None
+    several.model.close()
     for slots, exact in ((1, "auto"), (2, "off"), (2, "auto")):
         other = choose(tiny_target, replace(SETTINGS, n_slots=slots), exact=exact, gpu_layers=99)  # type: ignore[arg-type]
         assert not isinstance(other.context, ConstantWidth)
-        other.close()
+        other.model.close()
 
 
 def test_one_width_that_does_not_help_is_no_exactness(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide
-from localspec.llama.library.contention import _CALM_INTERVALS, Contention, Usage, cpus, kept_out, waited
+from localspec.llama.library.contention import _CALM_INTERVALS, Contention, CpuTime, cpus, kept_out, waited
 from localspec.llama.model import Model
 from localspec.types import Tokens
 
@@ -109,19 +109,19 @@ def test_the_wait_for_a_cpu_is_measured() -> None:
 @pytest.mark.parametrize(
     ("screen", "workers", "seconds"),
     [
-        (Usage(0.2, 0.3), (Usage(0.9, 0.1), Usage(0.9, 0.1)), 0.0),  # it took from them what they waited for
-        (Usage(0.1, 0.1), (Usage(0.5, 0.5), Usage(0.5, 0.5)), 0.9),  # another program did
-        (Usage(0.0, 0.9), (Usage(1.0, 0.0), Usage(1.0, 0.0)), 0.0),  # the threads of passes wait for no CPU
+        (CpuTime(0.2, 0.3), (CpuTime(0.9, 0.1), CpuTime(0.9, 0.1)), 0.0),  # it took from them what they waited for
+        (CpuTime(0.1, 0.1), (CpuTime(0.5, 0.5), CpuTime(0.5, 0.5)), 0.9),  # another program did
+        (CpuTime(0.0, 0.9), (CpuTime(1.0, 0.0), CpuTime(1.0, 0.0)), 0.0),  # the threads of passes wait for no CPU
     ],
     ids=["a screen", "another program", "a thread that waits for passes"],
 )
 def test_what_our_own_threads_take_is_no_other_program(
-    screen: Usage, workers: tuple[Usage, Usage], seconds: float
+    screen: CpuTime, workers: tuple[CpuTime, CpuTime], seconds: float
 ) -> None:
-    before = {"1": Usage(3.0, 2.0), "2": Usage(9.0, 5.0)}
+    before = {"1": CpuTime(3.0, 2.0), "2": CpuTime(9.0, 5.0)}
     since = {"1": screen, "2": workers[0], "new": workers[1]}
     after = {
-        task: Usage(*(old + more for old, more in zip(before.get(task, Usage(0, 0)), used, strict=True)))
+        task: CpuTime(*(old + more for old, more in zip(before.get(task, CpuTime(0, 0)), used, strict=True)))
         for task, used in since.items()
     }
     assert kept_out(before, after, cpus=2) == pytest.approx(seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ import pytest
 from localspec import Engine
 from localspec.errors import ModelError
 from localspec.llama.cache.context import Context
-from localspec.llama.exact import exactness, wide
-from localspec.llama.exact.exactness import Exactness, Node, by_construction, nodes
+from localspec.llama.exact import choice, wide
+from localspec.llama.exact.choice import Exactness, Node, by_construction, nodes
 from localspec.llama.exact.wide import StepWatch
+from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model
 from localspec.types import Feed, Tokens
@@ -60,10 +60,10 @@ def test_llama_cpps_own_are_not_and_the_node_is_named(model: Model) -> None:
 
 
 def test_a_file_is_looked_at_without_its_weights(ours: Model, tiny_target: Path, tmp_path: Path) -> None:
-    assert exactness.of_file(tiny_target) == of(ours)
+    assert choice.of_file(tiny_target) == of(ours)
     hybrid = hybrid_file.write(tmp_path / "hybrid.gguf")
-    assert exactness.of_file(hybrid) is None
-    assert exactness.of_file(hybrid, rollback=7) is not None
+    assert choice.of_file(hybrid) is None
+    assert choice.of_file(hybrid, rollback=7) is not None
 
 
 def test_attention_that_is_not_fused_is_llama_cpps_in_prompts(ours: Model) -> None:
@@ -77,7 +77,7 @@ def test_attention_that_is_not_fused_is_llama_cpps_in_prompts(ours: Model) -> No
 def test_an_operation_that_is_not_on_the_list_is_inexact(
     ours: Model, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exactness, "PER_ROW", exactness.PER_ROW - {operation})
+    monkeypatch.setattr(choice, "PER_ROW", choice.PER_ROW - {operation})
     found = of(ours)
     assert not found.widths
     assert f"the operation {operation} " in found.reason
@@ -88,7 +88,7 @@ def test_a_graph_that_differs_by_width_is_inexact(ours: Model, monkeypatch: pyte
         found = nodes(handle, rows, *args, **options)
         return found if rows == 1 else [*found, Node("more", "ADD", "CPU", "", "")]
 
-    monkeypatch.setattr(exactness, "nodes", longer)
+    monkeypatch.setattr(choice, "nodes", longer)
     assert of(ours) == Exactness(False, False, "the graph of one row is another")
 
 
@@ -97,7 +97,7 @@ def test_prefill_alone_may_be_inexact(ours: Model, monkeypatch: pytest.MonkeyPat
         found = nodes(handle, rows, *args, **options)
         return [replace(node, backend="CPU") for node in found] if rows == SETTINGS.grid else found
 
-    monkeypatch.setattr(exactness, "nodes", theirs)
+    monkeypatch.setattr(choice, "nodes", theirs)
     found = of(ours)
     assert (found.widths, found.prefill) == (True, False)
     assert found.reason
@@ -107,7 +107,7 @@ def test_a_gpus_node_is_named_with_its_device(ours: Model, monkeypatch: pytest.M
     def gpus(*args: Any, **options: Any) -> list[Node]:
         return [replace(node, backend="CUDA0") for node in nodes(*args, **options)]
 
-    monkeypatch.setattr(exactness, "nodes", gpus)
+    monkeypatch.setattr(choice, "nodes", gpus)
     assert of(ours).reason.endswith(" is CUDA0's")
 
 
@@ -131,15 +131,14 @@ def test_a_graph_lists_its_nodes_and_a_pass_that_does_not_fit_is_one_sentence(
     assert {node.source_type for node in products} == {"q8_0"}
     assert any(node.source.startswith("blk.0.attn_q") for node in products)
     assert {node.backend for node in found if node.operation == "RMS_NORM"} == {"CPU"}
-    monkeypatch.setattr(
-        exactness, "_calls", lambda: SimpleNamespace(**vars(graph_calls) | {"reserve": lambda *args: None})
-    )
+    refuses = {lib.GRAPH_RESERVE: lambda *args: None}
+    monkeypatch.setattr(lib, "c_function", lambda name: refuses.get(name) or c_function(name))
     with pytest.raises(ModelError, match="cannot lay out a pass of 2 rows"):
         nodes(context.handle, 2)
     context.close()
 
 
-graph_calls = exactness._calls()
+c_function = lib.c_function
 
 
 # -- the second guard ------------------------------------------------------------------------------------------------

@@ -40,4 +40,4 @@ def test_long_texts_and_special_tokens_are_told(model: Model) -> None:
 def test_special_tokens_are_found_as_llama_cpp_finds_them(text: str, special: bool, fewest: int) -> None:
     """Longer ones first, and none across the place of another."""
     known = FewestTokens([b"<a>", b"<b>", b"<a><b>", b"x" * 100], [b"<a>", b"<a><b>", b""], [b"<b>"])
-    assert known.of(text, 5, special=special) == fewest
+    assert known(text, 5, special=special) == fewest

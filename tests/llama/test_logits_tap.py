@@ -15,12 +15,11 @@ from localspec.engine.interfaces import EMPTY_DRAFT
 from localspec.errors import DecodeError, LocalspecError, UsageError
 from localspec.grammar.grammar import Grammar
 from localspec.grammar.matcher import Compiler
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.cache.context import Context
-from localspec.llama.library import handle, lib, taps
-from localspec.llama.library.bindings import Tensor
+from localspec.llama.cache.context import ConstantWidth, Context
+from localspec.llama.library import handle, lib
+from localspec.llama.library.handle import LogitsTap
+from localspec.llama.library.lib import GgmlTensor
 from localspec.llama.library.settings import FINAL, ContextSettings, Tap
-from localspec.llama.library.taps import LogitsTap
 from localspec.llama.model import Model
 from localspec.types import Feed, LogitRows, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
@@ -202,13 +201,13 @@ def test_what_goes_wrong_is_raised_and_not_read(
 
 
 def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    check: Callable[[], None] = taps._check_layout.__wrapped__
+    check: Callable[[], None] = handle._check_layout.__wrapped__
     check()
 
     class Shifted(ctypes.Structure):
-        _fields_ = [("new", ctypes.c_int64), *Tensor._fields_]
+        _fields_ = [("new", ctypes.c_int64), *GgmlTensor._fields_]
 
-    monkeypatch.setattr(taps, "Tensor", Shifted)
+    monkeypatch.setattr(handle, "GgmlTensor", Shifted)
     with pytest.raises(LocalspecError, match="lays out its tensors otherwise"):
         check()
 

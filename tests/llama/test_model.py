@@ -14,10 +14,9 @@ import pytest
 
 from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.library import bindings, lib
-from localspec.llama.library.quantize import quantize
+from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, file_sha256
+from localspec.llama.model import Model, file_sha256, quantize
 from localspec.types import Feed
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
 
@@ -32,7 +31,7 @@ def test_vocabulary_facts(model: Model) -> None:
     assert model.chat_template
     assert model.text_of(None) == ""
     assert model.text_of(model.bos)
-    assert model.metadata["general.architecture"] == "llama"
+    assert model.header.metadata["general.architecture"] == "llama"
     assert model.sha256 == file_sha256(model.path)
     assert len(model.sha256) == 64
 
@@ -221,7 +220,7 @@ from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 model = m.Model.load({str(tiny_target)!r})
 context = c.Context(model, ContextSettings(n_ctx=64, threads=1))
-assert lib.log.lines()
+assert lib.log.since(0)
 try:
     m.Model.load({__file__!r})
 except m.ModelFileError:
@@ -229,6 +228,10 @@ except m.ModelFileError:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def lines(log: lib.Log) -> list[str]:
+    return [line for _, line in log.since(0)]
 
 
 def test_lines_for_debugging_are_left_out_with_what_continues_them() -> None:
@@ -242,7 +245,7 @@ def test_lines_for_debugging_are_left_out_with_what_continues_them() -> None:
         (1, "x\n"),
     ):
         log.add(level, text)
-    assert log.lines() == ["one", "two words"]
+    assert lines(log) == ["one", "two words"]
 
 
 def test_log_joins_pieces_and_finds_reasons() -> None:
@@ -251,16 +254,16 @@ def test_log_joins_pieces_and_finds_reasons() -> None:
     log.add(5, "...\n")
     mark = log.mark()
     log.add(4, "llama_model_load: error loading model: key not found: x\nmore: this\n")
-    assert log.lines()[0] == "load: tensors ..."
+    assert lines(log)[0] == "load: tensors ..."
     assert log.reason(mark) == "key not found: x"
     assert log.reason(log.mark()) == ""
     log.add(2, "a\nb\n")
-    assert log.lines() == ["more: this", "a", "b"]
+    assert lines(log) == ["more: this", "a", "b"]
 
 
 def test_info_names_the_build() -> None:
     info = lib.info()
-    assert info.bindings.version == bindings.PINNED
+    assert info.bindings.version == lib.PINNED
     assert "CPU" in info.system
     assert any(device.kind == "cpu" for device in info.devices)
 
@@ -269,14 +272,14 @@ def test_info_names_the_build() -> None:
 def test_only_the_binding_is_imported_and_the_package_itself_still_can_be(tiny_target: Path) -> None:
     code = (
         "import sys\n"
-        "from localspec.llama.library import bindings, lib\n"
+        "from localspec.llama.library import lib\n"
         "binding, more = lib.api(), lib.extension()\n"
         "print('llama_cpp.llama' in sys.modules)\n"
         "import llama_cpp\n"
-        "print(llama_cpp.llama_cpp is binding, llama_cpp.__version__ == bindings.PINNED, llama_cpp.Llama.__name__)\n"
+        "print(llama_cpp.llama_cpp is binding, llama_cpp.__version__ == lib.PINNED, llama_cpp.Llama.__name__)\n"
         "from localspec.llama.model import Model\n"
         "Model.load(sys.argv[1]).close()\n"
-        "print(any('tensors' in line for line in lib.log.lines()))\n"
+        "print(any('tensors' in line for _, line in lib.log.since(0)))\n"
     )
     command = [sys.executable, "-c", code, str(tiny_target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

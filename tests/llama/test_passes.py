@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from localspec.llama.cache.context import Context
 from localspec.llama.library.batch import split_equal
+from localspec.llama.library.handle import Observer
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
 from localspec.types import Feed, Tokens
 from tests.llama.conftest import chain

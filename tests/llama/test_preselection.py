@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Draft
-from localspec.engine.loop import verify
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.library import lib, taps
+from localspec.engine.verify import verify
+from localspec.llama.cache.context import ConstantWidth
+from localspec.llama.library import handle, lib
+from localspec.llama.library.handle import open_gpu, ordinal_of
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.taps import open_gpu, ordinal_of
 from localspec.llama.model import Model
 from localspec.native.gpu import METAL, DeviceRows, Gpu
 from localspec.types import Feed, LogitRows, Noise, Rule, SamplingParams, Tokens
@@ -45,7 +45,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
 def on_device(model: Model, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[ConstantWidth]:
     """A context whose logits are called a device's; nothing is held when it is closed."""
     driver.reset()
-    monkeypatch.setattr(taps, "open_gpu", {"CUDA0": driver.open()}.get)
+    monkeypatch.setattr(handle, "open_gpu", {"CUDA0": driver.open()}.get)
     context = ConstantWidth(model, SETTINGS, WIDTH)
     tap = context.handle.logits_tap
     assert tap is not None
@@ -153,7 +153,7 @@ def test_a_device_that_cannot_serve_is_said(
     driver.reset()
     driver.put("version", 10000)
     monkeypatch.setenv("LOCALSPEC_CUDA_KERNEL", "1")
-    monkeypatch.setattr(taps, "Gpu", lambda ordinal: Gpu(ordinal, driver.path))
+    monkeypatch.setattr(handle, "Gpu", lambda ordinal: Gpu(ordinal, driver.path))
     with caplog.at_level(logging.WARNING, "localspec"):
         assert open_gpu("CUDA0") is None
         assert open_gpu("CPU") is None
@@ -167,7 +167,7 @@ def test_a_machine_without_a_driver_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CUDA_KERNEL", "1")
-    monkeypatch.setattr(taps, "Gpu", lambda ordinal: Gpu(ordinal, tmp_path / "libcuda.so.1"))
+    monkeypatch.setattr(handle, "Gpu", lambda ordinal: Gpu(ordinal, tmp_path / "libcuda.so.1"))
     assert open_gpu("CUDA0") is None
     assert caplog.records == []
 
@@ -175,6 +175,6 @@ def test_a_machine_without_a_driver_says_nothing(
 def test_a_kernel_that_is_not_asked_for_opens_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     monkeypatch.delenv("LOCALSPEC_CUDA_KERNEL", raising=False)
-    monkeypatch.setattr(taps, "Gpu", opened.append)
+    monkeypatch.setattr(handle, "Gpu", opened.append)
     assert open_gpu("CUDA0") is None
     assert not opened

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from localspec.llama.exact.exactness import PER_ROW
+from localspec.llama.exact.choice import PER_ROW
 from localspec.types import Float32Array
 from tests.llama.ggml_graph import Case, Cpu, Graph, Operand
 

@@ -190,9 +190,9 @@ def test_several_slots_are_exact_for_single_rows_alone(
             widest=16,
             facts=FactStore(tmp_path),
         )
-        assert chosen.exact
+        assert chosen.context.exact_widths is not None
         assert chosen.context.exact_widths == exact
-        chosen.close()
+        chosen.model.close()
     assert examined == [8], "wider passes than a draft makes are not looked at, and slots decide nothing"
 
 

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama.cache import saved_cache
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.saved_cache import SavedCache
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
+from localspec.runtime.kept import caches
+from localspec.runtime.kept.caches import SavedCache
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama.conftest import MakeContext, chain, same_bits
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, tiny_tensors, write
@@ -38,8 +38,8 @@ def always(tokens: Tokens, prompt_length: int) -> bool:
 
 
 def through_a_file(path: Path, context: Context) -> SavedCache:
-    saved_cache.write(path, saved_cache.key(context), saved_cache.take(context))
-    found = saved_cache.read(path, saved_cache.key(context), always)
+    caches.write(path, caches.key(context), caches.take(context))
+    found = caches.read(path, caches.key(context), always)
     assert found is not None
     return found
 
@@ -95,7 +95,7 @@ def check_resumed(went_on: Context, resumed: Context, text: Tokens, path: Path) 
     prompt, second = text[:640], text[640:650]
     saved = through_a_file(path, went_on)
     rows_after(resumed, text[700:800], text[800:810])  # another chat was there
-    assert saved_cache.put(resumed, saved)
+    assert caches.put(resumed, saved)
     assert resumed.reusable(0, prompt, 640) == went_on.reusable(0, prompt, 640) >= 512
     expected = rows_after(went_on, prompt, second)
     found = rows_after(resumed, prompt, second)
@@ -105,7 +105,7 @@ def check_resumed(went_on: Context, resumed: Context, text: Tokens, path: Path) 
 def test_strict_reuse_gives_the_bits_of_a_fresh_run(make: MakeContext, text: Tokens, tmp_path: Path) -> None:
     before, fresh, resumed = (make(reuse="chunks") for _ in range(3))
     rows_after(before, text[:560], text[560:580])
-    assert saved_cache.put(resumed, through_a_file(tmp_path / "chat.kv", before))
+    assert caches.put(resumed, through_a_file(tmp_path / "chat.kv", before))
     assert resumed.reusable(0, text[:640], 640) == 512
     expected = rows_after(fresh, text[:640], text[640:650])
     found = rows_after(resumed, text[:640], text[640:650])
@@ -116,7 +116,7 @@ def test_a_tree_behind_a_cache_that_came_back(make: MakeContext, text: Tokens, t
     one, other = make(max_leaves=4), make(max_leaves=4)
     tree = Feed(0, text[:301], 300, text[301:305], np.array([-1, 0, -1, 2], dtype=np.int32))
     one.decode([tree])
-    assert saved_cache.put(other, through_a_file(tmp_path / "chat.kv", one))  # what no leaf may see any more is dropped
+    assert caches.put(other, through_a_file(tmp_path / "chat.kv", one))  # what no leaf may see any more is dropped
     left, right = (context.decode([tree])[0] for context in (one, other))
     assert all(same_bits(left[row], right[row]) for row in range(5))
 
@@ -128,9 +128,9 @@ def test_a_state_that_cannot_be_trimmed_comes_back_whole(tmp_path: Path) -> None
         one, other = (Context(model, ContextSettings(n_ctx=64, threads=1)) for _ in range(2))
         one.decode([Feed(0, tokens[:30], 30)])
         saved = through_a_file(tmp_path / "chat.kv", one)
-        assert saved_cache.usable(one, saved.tokens, 30, tokens[:40]) == 30
-        assert saved_cache.usable(one, saved.tokens, 30, tokens[:20]) == 0
-        assert saved_cache.put(other, saved)
+        assert caches.usable(one, saved.tokens, 30, tokens[:40]) == 30
+        assert caches.usable(one, saved.tokens, 30, tokens[:20]) == 0
+        assert caches.put(other, saved)
         rows = [context.decode([Feed(0, tokens[:40], 40)])[0][0].copy() for context in (one, other)]
         assert same_bits(*rows)
 
@@ -151,9 +151,9 @@ def test_windows_shorter_than_the_context_are_refused(tmp_path: Path, window: in
     tokens = np.arange(3, 63, dtype=np.int32)
     with Model.load(windowed(tmp_path / "windowed.gguf", window)) as model:
         one, other = (Context(model, ContextSettings(n_ctx=64, threads=1)) for _ in range(2))
-        assert saved_cache.can_save(one) is saved
+        assert caches.can_save(one) is saved
         one.decode([Feed(0, tokens[:50], 50)])
-        assert saved_cache.put(other, through_a_file(tmp_path / "chat.kv", one))
+        assert caches.put(other, through_a_file(tmp_path / "chat.kv", one))
         rows = [context.decode([Feed(0, tokens[:40], 40)])[0][0].copy() for context in (one, other)]
         assert same_bits(*rows) is (saved or window == 63)
 
@@ -164,12 +164,12 @@ def test_a_cache_comes_back_into_any_slot_beside_others(
 ) -> None:
     one, other = make(n_slots=3), make(n_slots=3)
     one.prefill(left, text[:560], 560)
-    saved_cache.write(tmp_path / "a.kv", saved_cache.key(one), saved_cache.take(one, left))
+    caches.write(tmp_path / "a.kv", caches.key(one), caches.take(one, left))
     for slot in range(3):  # what was there before, and what stays beside it
         other.prefill(slot, text[700 + slot : 900 + slot], 200)
-    saved = saved_cache.read(tmp_path / "a.kv", saved_cache.key(other), always)
+    saved = caches.read(tmp_path / "a.kv", caches.key(other), always)
     assert saved is not None
-    assert saved_cache.put(other, saved, right)
+    assert caches.put(other, saved, right)
     for length in (560, 561, 600):
         (expected,) = one.decode([Feed(left, text[:length], 560)])
         bits = expected[0].copy()
@@ -187,12 +187,12 @@ def test_every_setting_is_part_of_the_key(make: MakeContext) -> None:
         *({"n_ctx": 512}, {"max_leaves": 2}, {"grid": 256}, {"threads": 2}, {"flash_attention": True}),
         *({"type_k": "bf16"}, {"type_v": "f16"}, {"reuse": "chunks"}, {"grid_prefill": False}, {"max_rows": 32}),
     ]
-    keys = {saved_cache.key(make(**change)) for change in ({}, *changes)}
+    keys = {caches.key(make(**change)) for change in ({}, *changes)}
     assert len(keys) == 1 + len(changes)
-    assert saved_cache.key(make()) in keys
+    assert caches.key(make()) in keys
     known = make()
     known.exact_widths = frozenset({1})
-    assert saved_cache.key(known) not in keys
+    assert caches.key(known) not in keys
 
 
 def test_the_file_the_kernels_and_the_build_are_part_of_the_key(
@@ -202,7 +202,7 @@ def test_the_file_the_kernels_and_the_build_are_part_of_the_key(
 
     def key(**options: Any) -> bytes:
         with Model.load(path, **options) as model:
-            return saved_cache.key(Context(model, ContextSettings(n_ctx=64, threads=1)))
+            return caches.key(Context(model, ContextSettings(n_ctx=64, threads=1)))
 
     first = key()
     assert key() == first
@@ -215,20 +215,20 @@ def test_the_file_the_kernels_and_the_build_are_part_of_the_key(
 
 
 def test_another_key_is_refused(tmp_path: Path) -> None:
-    saved_cache.write(tmp_path / "a.kv", KEY, small())
-    assert saved_cache.read(tmp_path / "a.kv", KEY, always) is not None
-    assert saved_cache.read(tmp_path / "a.kv", ANY, always) is None
+    caches.write(tmp_path / "a.kv", KEY, small())
+    assert caches.read(tmp_path / "a.kv", KEY, always) is not None
+    assert caches.read(tmp_path / "a.kv", ANY, always) is None
 
 
 def test_the_state_is_read_only_if_it_is_wanted(tmp_path: Path) -> None:
-    saved_cache.write(tmp_path / "a.kv", KEY, small())
+    caches.write(tmp_path / "a.kv", KEY, small())
     asked: list[tuple[list[int], int]] = []
 
     def wanted(tokens: Tokens, prompt_length: int) -> bool:
         asked.append((tokens.tolist(), prompt_length))
         return False
 
-    assert saved_cache.read(tmp_path / "a.kv", KEY, wanted) is None
+    assert caches.read(tmp_path / "a.kv", KEY, wanted) is None
     assert asked == [([5, 6, 7], 2)]
 
 
@@ -242,12 +242,12 @@ def small() -> SavedCache:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "small.kv"
-    saved_cache.write(path, KEY, small())
+    caches.write(path, KEY, small())
     return path
 
 
 def test_round_trip(file: Path) -> None:
-    found = saved_cache.read(file, KEY, always)
+    found = caches.read(file, KEY, always)
     assert found is not None
     assert found.tokens.dtype == np.int32
     assert (found.tokens.tolist(), found.prompt_length, bytes(found.state)) == ([5, 6, 7], 2, bytes(range(200)))
@@ -262,7 +262,7 @@ def damaged(file: Path, change: Callable[[bytearray], None]) -> SavedCache | Non
     change(data)
     copy = file.with_name("damaged.kv")
     copy.write_bytes(data)
-    return saved_cache.read(copy, KEY, always)
+    return caches.read(copy, KEY, always)
 
 
 def test_every_truncation_is_refused(file: Path) -> None:
@@ -297,14 +297,14 @@ def test_lengths_are_not_believed_before_they_are_checked(file: Path, count: int
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
-    assert saved_cache.read(tmp_path / "missing.kv", KEY, always) is None
-    assert saved_cache.read(tmp_path, KEY, always) is None
+    assert caches.read(tmp_path / "missing.kv", KEY, always) is None
+    assert caches.read(tmp_path, KEY, always) is None
 
 
 def test_llama_cpp_may_refuse_a_state(make: MakeContext, text: Tokens) -> None:
     context = make()
     context.prefill(0, text[:50], 50)
-    assert not saved_cache.put(context, SavedCache(text[:9], 9, memoryview(b"nonsense" * 10)))
+    assert not caches.put(context, SavedCache(text[:9], 9, memoryview(b"nonsense" * 10)))
     assert context.cached(0) == 0
 
 
@@ -313,19 +313,19 @@ def test_llama_cpp_may_refuse_a_state(make: MakeContext, text: Tokens) -> None:
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "a.kv"
-    saved_cache.write(path, KEY, small())
+    caches.write(path, KEY, small())
     large = SavedCache(small().tokens, 2, memoryview(bytes(2**20)))
     limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
         with pytest.raises(OSError, match="large"):
-            saved_cache.write(path, KEY, large)
+            caches.write(path, KEY, large)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     assert [found.name for found in tmp_path.iterdir()] == ["a.kv"]
-    found = saved_cache.read(path, KEY, always)
+    found = caches.read(path, KEY, always)
     assert found is not None
     assert len(found.state) == 200
 
@@ -334,11 +334,11 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from localspec.llama.cache import saved_cache
+from localspec.runtime.kept import caches
 for number in range(1, 100000):
     state = memoryview(bytes([number % 256]) * (4 * 2**20))
-    saved = saved_cache.SavedCache(np.full(100, number, dtype=np.int32), number, state)
-    saved_cache.write(Path(sys.argv[1]), bytes(range(32)), saved)
+    saved = caches.SavedCache(np.full(100, number, dtype=np.int32), number, state)
+    caches.write(Path(sys.argv[1]), bytes(range(32)), saved)
     print(number, flush=True)
 """
 
@@ -353,7 +353,7 @@ def test_killed_while_writing(tmp_path: Path) -> None:
             time.sleep(0.013 * trial)
             writer.kill()
             said = writer.stdout.read().split()
-        found = saved_cache.read(path, KEY, always)
+        found = caches.read(path, KEY, always)
         assert found is not None
         last = int(said[-1]) if said else 1
         assert found.prompt_length in (last, last + 1)

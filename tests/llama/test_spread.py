@@ -13,11 +13,11 @@ import pytest
 
 from localspec.errors import ModelFileError, UsageError
 from localspec.gguf.spread import CPU, EXPERTS, Spread, spread_of
-from localspec.llama.exact import facts as identity
 from localspec.llama.exact import wide
+from localspec.llama.exact import wide as identity
 from localspec.llama.exact.choice import choose
 from localspec.llama.library import devices, lib
-from localspec.llama.library.bindings import BufferOverride
+from localspec.llama.library.lib import BufferOverride
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
 from localspec.types import Feed
@@ -62,9 +62,9 @@ def rows(path: Path, spread: Spread, kernels: Any) -> tuple[bytes, bool]:
         for feed in feeds:
             (read,) = chosen.context.decode([feed])
             found += b"".join(read[index].tobytes() for index in range(len(read)))
-        return found, chosen.exact
+        return found, chosen.context.exact_widths is not None
     finally:
-        chosen.close()
+        chosen.model.close()
 
 
 @pytest.mark.parametrize("kernels", ["wide", "repacked"])

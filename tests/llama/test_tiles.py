@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.exact import wide
-from localspec.llama.library.quantize import quantize
+from localspec.llama.model import quantize
 from tests.llama import architectures
 
 _SCRIPT = """
 import sys
-from localspec.llama.exact import choice, exactness, wide
+from localspec.llama.exact import choice, wide
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 
 with choice.load(sys.argv[1], "wide") as model:
-    said = exactness.by_construction(Context(model, ContextSettings(n_ctx=512)), 16)
+    said = choice.by_construction(Context(model, ContextSettings(n_ctx=512)), 16)
     print(wide.tiles_in_use(), said.widths, said.reason)
 """
 

@@ -11,9 +11,8 @@ import pytest
 
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide
-from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model
+from localspec.llama.model import Model, quantize
 from localspec.types import Feed, Tokens
 from tests.llama.conftest import chain, same_bits
 

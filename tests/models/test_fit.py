@@ -14,9 +14,8 @@ from localspec.gguf import Header, read_header
 from localspec.gguf.spread import spread_of
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
-from localspec.llama.library.quantize import quantize
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model
+from localspec.llama.model import Model, quantize
 from localspec.machine import Place
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import MIB, FitSettings, MemoryPlan, choose, layers, plan

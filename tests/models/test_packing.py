@@ -9,8 +9,7 @@ import pytest
 from localspec.checks.doctor import examine_kernels
 from localspec.gguf import read_header
 from localspec.llama.exact import wide
-from localspec.llama.library.quantize import quantize
-from localspec.llama.model import Model
+from localspec.llama.model import Model, quantize
 from localspec.models.facts import facts
 
 

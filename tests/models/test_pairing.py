@@ -292,7 +292,7 @@ class LlamaVocabulary:
         params = api.llama_model_default_params()
         params.vocab_only = True
         self.handle = api.llama_model_load_from_file(str(path).encode(), params)
-        assert self.handle, lib.log.lines()[-3:]
+        assert self.handle, lib.log.since(0)[-3:]
         vocab = self.vocab = api.llama_model_get_vocab(self.handle)
         self.kind, self.size = api.llama_vocab_type(vocab), api.llama_vocab_n_tokens(vocab)
         self.add_bos, self.add_eos = api.llama_vocab_get_add_bos(vocab), api.llama_vocab_get_add_eos(vocab)

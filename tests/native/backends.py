@@ -13,10 +13,14 @@ import numpy.typing as npt
 from localspec.errors import KernelError
 from localspec.native.indexes import NgramIndex
 from localspec.native.kernels import NativeKernels
-from localspec.native.library import ISAS, noise_struct
+from localspec.native.library import ISAS, NoiseStruct
 from localspec.types import Float64Array, Noise, Purpose, Tokens
 from tests import reference
 from tests.native.guesses import GuessingIndex
+
+
+def noise_struct(noise: Noise) -> NoiseStruct:
+    return NoiseStruct(noise.seed, noise.stream & 0xFFFFFFFF, noise.round & 0x3FFFFFFF)
 
 
 class NumberKernels(NativeKernels):

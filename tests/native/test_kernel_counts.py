@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import KernelError
-from localspec.native.indexes import ContextCounts, Guess
+from localspec.native.indexes import ContextCounts, TreeGuess
 from localspec.types import Noise, Purpose, Tokens
 from tests import reference
 from tests.native.inside import memory_bytes
@@ -33,7 +33,7 @@ def counts_of(*sequences: list[int]) -> ContextCounts:
     return counts
 
 
-def after(history: list[int], past: ContextCounts | None = None, nodes: int = 8) -> Guess:
+def after(history: list[int], past: ContextCounts | None = None, nodes: int = 8) -> TreeGuess:
     """One level of guesses, best first."""
     return ContextCounts().guess(tokens_of(history), 0, 0.0, NOISE, nodes, 1, 8, past)
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from localspec.llama.library import bindings
+from localspec.llama.library import lib
 from tests.packaging.scripts import imported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def test_only_the_pinned_source_distribution_is_built(scripts: tuple[ModuleType,
     (tmp_path / "other.tar.gz").write_bytes(b"another")
     with pytest.raises(libraries.Refusal, match=r"other\.tar\.gz is not the source .* its checksum differs"):
         libraries.lay_out(tmp_path / "other.tar.gz", tmp_path / "tree", "1")
-    assert libraries.UPSTREAM == bindings.PINNED
+    assert libraries.UPSTREAM == lib.PINNED
 
 
 def test_a_release_depends_on_localspec_llama(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_release_depends_on_localspec_llama(scripts: tuple[ModuleType, ModuleT
     tree = release.lay_out(root, tmp_path / "tree")
     assert [path.name for path in tree.iterdir()] == ["pyproject.toml"], "files that are not tracked stay out"
     project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
-    assert f"localspec-llama=={bindings.PINNED}.*" in project["dependencies"]
+    assert f"localspec-llama=={lib.PINNED}.*" in project["dependencies"]
     assert not any(one.startswith("llama-cpp-python") for one in project["dependencies"])
-    assert project["optional-dependencies"]["llama-cpp-python"] == [f"llama-cpp-python=={bindings.PINNED}"]
+    assert project["optional-dependencies"]["llama-cpp-python"] == [f"llama-cpp-python=={lib.PINNED}"]
     with pytest.raises(release.Refusal, match="is not empty"):
         release.lay_out(root, tree)
     with pytest.raises(release.Refusal, match="does not depend on"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from localspec.llama.library.bindings import PINNED
+from localspec.llama.library.lib import PINNED
 from tests.packaging.scripts import imported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,13 +107,13 @@ def test_all_that_is_copied_is_compared(scripts: dict[str, ModuleType]) -> None:
             assert (theirs, copies.ABI) in every, (struct, field)
     named = [copies.their_constant(name) for name in layout.declared_constants(header)]
     assert {"GGML_OP_FLASH_ATTN_EXT", "GGML_STATUS_ALLOC_FAILED", "GGML_BACKEND_API_VERSION"} <= set(named)
-    text = (ROOT / copies.STRUCTS).read_text(encoding="utf-8")
+    text = (ROOT / copies.LIB).read_text(encoding="utf-8")
     ours = re.findall(r"^class (\w+)\(ctypes.Structure\)", text, re.MULTILINE)
     assert set(ours) == {one.__name__ for one, _ in copies.PYTHON.values()}
 
 
 def test_no_other_file_of_llama_declares_a_struct() -> None:
-    files = [file for file in (ROOT / "localspec" / "llama").rglob("*.py") if file.name != "bindings.py"]
+    files = [file for file in (ROOT / "localspec" / "llama").rglob("*.py") if file.name != "lib.py"]
     assert not [file.name for file in files if "(ctypes.Structure)" in file.read_text(encoding="utf-8")]
 
 
@@ -121,14 +121,14 @@ def test_functions_and_bindings_that_are_used_are_found(scripts: dict[str, Modul
     copies, port = scripts["copies"], scripts["port"]
     used = copies.functions()
     assert used["ggml_backend_buffer_init"] == "native/wide/abi.c"
-    assert used["llama_graph_reserve"] == used["get_sched"] == "localspec/llama/exact/exactness.py"
+    assert used["llama_graph_reserve"] == used["get_sched"] == "localspec/llama/library/lib.py"
     assert copies.bindings()["llama_backend_init"] == "localspec/llama/library/lib.py"
     for folder in ("vendor/llama.cpp/ggml/include", "vendor/llama.cpp/include", "llama_cpp"):
         (tmp_path / folder).mkdir(parents=True)
     words = " ".join(name for name in used if name != "ggml_graph_node")
     (tmp_path / "vendor/llama.cpp/include/llama.h").write_text(words, encoding="utf-8")
     (tmp_path / "llama_cpp/llama_cpp.py").write_text(" ".join(copies.bindings()), encoding="utf-8")
-    sentence = "no header declares ggml_graph_node; localspec/llama/exact/exactness.py uses it."
+    sentence = "no header declares ggml_graph_node; localspec/llama/exact/choice.py uses it."
     assert list(port.lacking(tmp_path)) == [sentence]
 
 

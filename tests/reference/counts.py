@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from localspec.native.indexes import NO_GUESS, Guess
+from localspec.native.indexes import NO_GUESS, TreeGuess
 from localspec.native.library import MOST_FOLLOWED
 from localspec.types import Float64Array, Noise, Purpose, Tokens
 from tests.reference.numbers import exp, gumbel, log
@@ -47,7 +47,7 @@ class ContextCounts:
         max_depth: int,
         breadth: int = 1,
         past: ContextCounts | None = None,
-    ) -> Guess:
+    ) -> TreeGuess:
         self._sequels.clear()
         self.add(tokens)
 
@@ -97,7 +97,7 @@ def _ranked(
 
 def _grown(
     children: Callable[[list[int]], list[tuple[int, float]]], max_nodes: int, max_depth: int, breadth: int
-) -> Guess:
+) -> TreeGuess:
     """A tree, the next node always the one that is likeliest to be reached; `children` of a path, best first."""
     found: list[tuple[int, int, float]] = []
     waiting: list[tuple[float, int, int, int, int, float, list[int]]] = []
@@ -116,6 +116,6 @@ def _grown(
     if not found:
         return NO_GUESS
     tokens, parents, chances = zip(*found, strict=True)
-    return Guess(
+    return TreeGuess(
         np.array(tokens, dtype=np.int32), np.array(parents, dtype=np.int32), np.array(chances, dtype=np.float32)
     )

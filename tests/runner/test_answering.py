@@ -41,7 +41,7 @@ from localspec.remote.answerer import (
 from localspec.runner import answering, child
 from localspec.runner.answering import ChildAnswer, ChildAnswerer, Host
 from localspec.runner.child import Child, Load
-from localspec.runtime.engine import Asked, Engine
+from localspec.runtime.engine import Engine, WantedAnswer
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.server.own.serve import Here
 from localspec.tui.talk.session import Preferences, Session
@@ -160,9 +160,9 @@ def here(target: str = TARGET, draft: str | None = None, **settings: Any) -> Ite
         yield engine
 
 
-def asked_of(engine: Engine, question: Question) -> Asked:
+def asked_of(engine: Engine, question: Question) -> WantedAnswer:
     given = {name: getattr(question, name) for name in ("thinking", "reasoning", "prefix", "thought_out")}
-    return Asked(engine, question.messages, **given)
+    return WantedAnswer(engine, question.messages, **given)
 
 
 def plain(engine: Engine, question: Question) -> Heard:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from localspec.llama.cache.saved_cache import SavedCache
-from localspec.runtime.kept.caches import CacheFolder
+from localspec.runtime.kept.caches import CacheFolder, SavedCache
 from localspec.types import Tokens
 
 KEY = b"k" * 32

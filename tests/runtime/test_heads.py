@@ -18,7 +18,7 @@ from localspec.drafters.models.draft_model import DraftModel
 from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context
-from localspec.llama.exact.choice import Chosen, choose
+from localspec.llama.exact.choice import LoadedTarget, choose
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model, file_sha256
@@ -140,7 +140,7 @@ def test_layers_of_the_targets_own_are_loaded_where_they_may_guess(
         with pytest.raises(UsageError, match="`mtp` is not loaded"):
             engine.configure(drafter="mtp")
 
-    def refuse(*arguments: Any, tap: Tap, **options: Any) -> Chosen:
+    def refuse(*arguments: Any, tap: Tap, **options: Any) -> LoadedTarget:
         if tap.nextn:
             raise ModelError("there is no memory for it.")
         return choose(*arguments, tap=tap, **options)

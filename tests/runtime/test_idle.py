@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from localspec.errors import DecodeError
-from localspec.llama.exact import facts, wide
+from localspec.llama.cache.context import Context
+from localspec.llama.exact import wide
 from localspec.planning.costs import PassCosts
-from localspec.runtime import idle
+from localspec.runtime import worker
 from localspec.runtime.costs import Rates
 from localspec.runtime.engine import Engine
-from localspec.runtime.idle import IdleCalibration, IdleLimits, next_wait, unknown_widths
+from localspec.runtime.worker import IdleCalibration, IdleLimits, next_wait, unknown_widths
 from localspec.types import NO_TOKENS, Feed, LogitRows, SamplingParams, Tokens
 
 
@@ -36,9 +37,9 @@ class Machine:
         self.lost = 0
         """How many of them would have to be read anew."""
         self.widths: list[int] = []
-        monkeypatch.setattr(idle, "cpus", self)
-        monkeypatch.setattr(idle, "waited", lambda: self.waited)
-        monkeypatch.setattr(idle, "on_battery", lambda: self.battery)
+        monkeypatch.setattr(worker, "cpus", self)
+        monkeypatch.setattr(worker, "waited", lambda: self.waited)
+        monkeypatch.setattr(worker, "on_battery", lambda: self.battery)
 
     def held(self, slot: int) -> tuple[Tokens, int]:
         return self.tokens, 12
@@ -71,7 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def calibration(machine: Machine, costs: PassCosts, *widths: int) -> IdleCalibration:
     costs.widen(8)
-    return IdleCalibration(machine, widths, costs, lambda: machine.now)
+    return IdleCalibration(cast(Context, machine), widths, costs, lambda: machine.now)
 
 
 def test_every_width_is_timed_from_the_widest_down(machine: Machine) -> None:
@@ -150,10 +151,10 @@ STRICT = OPTIONS | {"exact": "strict", "kernels": "repacked", "cache": "bf16"}
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nothing ever disturbs, and nothing is known of the pair."""
-    monkeypatch.setattr(idle, "_QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(idle, "cpus", SimpleNamespace(begun=0, running=0, last_pass=0.0, shared=False))
-    monkeypatch.setattr(idle, "waited", lambda: None)
-    monkeypatch.setattr(idle, "on_battery", lambda: False)
+    monkeypatch.setattr(worker, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "cpus", SimpleNamespace(begun=0, running=0, last_pass=0.0, shared=False))
+    monkeypatch.setattr(worker, "waited", lambda: None)
+    monkeypatch.setattr(worker, "on_battery", lambda: False)
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
 
@@ -244,22 +245,22 @@ def test_the_machine_is_measured_once_a_day_where_there_is_room() -> None:
         assert waiting.wait == 0.0
         assert not waiting.step()
         assert 59.0 < (waiting.wait or 0.0) <= 60.0, "it is tried again later"
-    assert facts.read_limits(2) is None
+    assert wide.read_limits(2) is None
     measured = IdleLimits(2)
     assert measured.step()
     assert measured.wait is None
     assert IdleLimits(2).wait is None, "it is remembered"
-    found = facts.read_limits(2)
+    found = wide.read_limits(2)
     assert found is not None
     assert 1e8 < found.memory_rate < 1e13
     assert Rates.of(found).memory == found.memory_rate
-    assert facts.read_limits(1) is None, "of other threads nothing is known"
+    assert wide.read_limits(1) is None, "of other threads nothing is known"
 
-    busy = facts.Limits(1e3, 2.0 * found.int8_rate, time.time() - 90_000)
-    facts.write_limits(2, busy)
+    busy = wide.Limits(1e3, 2.0 * found.int8_rate, time.time() - 90_000)
+    wide.write_limits(2, busy)
     again = IdleLimits(2)
     assert again.step()
-    later = facts.read_limits(2)
+    later = wide.read_limits(2)
     assert later is not None
     assert later.memory_rate > 1e8, "what was measured beside other work does not stay"
     assert later.int8_rate == busy.int8_rate, "the highest counts"

@@ -15,16 +15,16 @@ from localspec.kept import FactStore
 from localspec.planning.acceptance import Candidate, Tracker, learn
 from localspec.planning.costs import MOST_KEPT_PASSES, DraftCosts, Knowledge, PassCosts
 from localspec.runtime import memory
-from localspec.runtime.costs import Store
+from localspec.runtime.costs import KnowledgeStore
 from localspec.runtime.engine import Engine
 from tests.runtime.fake_engine import make, read, request
 
 
-def store(folder: Path, pair: str = "a", machine: str = "m") -> Store:
-    return Store(FactStore(folder), {"files": [pair]}, {"cpu": machine})
+def store(folder: Path, pair: str = "a", machine: str = "m") -> KnowledgeStore:
+    return KnowledgeStore(Facts(folder), {"files": [pair]}, {"cpu": machine})
 
 
-def learned(where: Store) -> Knowledge:
+def learned(where: KnowledgeStore) -> Knowledge:
     knowledge = where.read()
     draft = Draft.chain([1], confidence=np.full(1, 0.5, dtype=np.float32))
     guess = Candidate(0, Tracker(knowledge.acceptance["draft"]), draft, free=False)

@@ -13,8 +13,8 @@ import pytest
 
 from localspec.config import EngineSettings
 from localspec.grammar.grammar import Grammar
-from localspec.llama.cache.constant_width import ConstantWidth
-from localspec.llama.library.taps import LogitsTap
+from localspec.llama.cache.context import ConstantWidth
+from localspec.llama.library.handle import LogitsTap
 from localspec.runtime.engine import Engine
 from localspec.runtime.loading import load_models
 from localspec.types import SamplingParams

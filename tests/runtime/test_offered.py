@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import main
-from localspec.llama.exact import facts
-from localspec.llama.exact.facts import Limits
+from localspec.llama.exact import wide
+from localspec.llama.exact.wide import Limits
 from localspec.machine import Place, default_threads
 from localspec.models.installed.catalog import Catalog
 from localspec.runtime import offered as offer
@@ -51,13 +51,13 @@ def rate(text: str) -> float:
 def test_a_speed_is_named_as_a_guess_until_the_machine_is_measured() -> None:
     assert offered()
     assert all(" perhaps " in text and text.endswith("tok/s") for _, text in offered())
-    facts.write_limits(default_threads(), MEASURED)
+    wide.write_limits(default_threads(), MEASURED)
     found = dict(offered())
     assert rate(found["qwen3.5-4b-dflash"]) == pytest.approx(40e9 / (4e9 * offer.BYTES_PER_PARAMETER), rel=0.35)
 
 
 def test_no_speed_of_the_cpu_is_named_where_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts.write_limits(default_threads(), MEASURED)
+    wide.write_limits(default_threads(), MEASURED)
     list_gpus(monkeypatch, CARD)
     assert all("tok/s" not in text for _, text in offered())
 
@@ -106,7 +106,7 @@ def test_a_damaged_catalogue_offers_nothing(tmp_path: Path) -> None:
 
 def test_two_slow_cores_are_not_offered_27_billion_parameters_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offer, "ram", lambda: Place("CPU", "cpu", 64 * GB))
-    facts.write_limits(default_threads(), Limits(memory_rate=10e9, int8_rate=0.3e12))
+    wide.write_limits(default_threads(), Limits(memory_rate=10e9, int8_rate=0.3e12))
     names = [name for name, _ in offered()]
     assert "qwen3.8-27b-dflash2" not in names
     assert all(rate(text) >= offer.LEAST_RATE for _, text in offered())

@@ -13,7 +13,7 @@ import pytest
 from localspec import paths
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER
-from localspec.llama.cache.constant_width import ConstantWidth
+from localspec.llama.cache.context import ConstantWidth
 from localspec.runtime import costs
 from localspec.runtime.engine import Engine
 from localspec.runtime.loaded import Loaded
@@ -131,6 +131,8 @@ def test_nothing_is_kept_of_a_cpu(settings: EngineSettings) -> None:
 def test_damage_is_as_if_nothing_was_known(settings: EngineSettings, text: str) -> None:
     start(settings, 1.0)
     (file,) = (paths.data_dir() / "facts").glob("passes-*")
-    assert costs.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) == pytest.approx(1.0, rel=0.01)
+    known = costs.read_passes(replace(settings, device="CUDA0"), -1, "CUDA0", BY_LAYER)
+    assert known is not None
+    assert known.padded == pytest.approx(1.0, rel=0.01)
     file.write_text(text)
-    assert costs.padded(replace(settings, device="CUDA0"), -1, BY_LAYER) is None
+    assert costs.read_passes(replace(settings, device="CUDA0"), -1, "CUDA0", BY_LAYER) is None

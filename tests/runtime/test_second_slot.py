@@ -11,7 +11,7 @@ from localspec.checks.doctor import examine_engine
 from localspec.llama.exact import wide
 from localspec.machine import Place
 from localspec.options import Options
-from localspec.runtime import placement
+from localspec.runtime import loading
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from tests.llama import hybrid_file
@@ -55,8 +55,8 @@ def test_all_else_is_as_with_one_slot(engines: list[Engine]) -> None:
     ("settings", "why"),
     [
         ({"branches": 2}, "drafts are trees"),
-        ({"kernels": "repacked"}, placement.CHUNKS),
-        ({"cache": "unfused"}, f"{placement.CHUNKS}, since "),
+        ({"kernels": "repacked"}, loading.CHUNKS),
+        ({"cache": "unfused"}, f"{loading.CHUNKS}, since "),
         ({"heads": [HEAD]}, "its heads"),
     ],
     ids=str,

@@ -71,7 +71,7 @@ def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is offered to pull does not depend on the machine that the tests run on."""
     monkeypatch.setattr("localspec.runtime.offered.ram", lambda: Place("CPU", "cpu", 12 * 10**9))
     monkeypatch.setattr("localspec.runtime.offered._free_disk", lambda: 100 * 10**9)
-    monkeypatch.setattr("localspec.runtime.offered.facts", SimpleNamespace(read_limits=lambda threads: None))
+    monkeypatch.setattr("localspec.runtime.offered.wide", SimpleNamespace(read_limits=lambda threads: None))
     monkeypatch.setattr("localspec.tui.screens.pull.find_kept", lambda store: [])
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.style import Style
 
 from localspec.errors import ModelError
-from localspec.llama.exact.facts import Limits
+from localspec.llama.exact.wide import Limits
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.remote.answerer import Facts, LoadFailed
 from localspec.runtime.offered import HEADING
@@ -98,7 +98,7 @@ async def test_the_speed_that_another_screen_says_holds_in_the_welcome_too(
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "perhaps 29 tok/s" in said(app))
         found = Limits(memory_rate=40e9, int8_rate=1e12)
-        monkeypatch.setattr("localspec.runtime.offered.facts", SimpleNamespace(read_limits=lambda threads: found))
+        monkeypatch.setattr("localspec.runtime.offered.wide", SimpleNamespace(read_limits=lambda threads: found))
         await pilot.press("f1", "escape")
         await until(pilot, lambda: ", some " in said(app) and "perhaps" not in said(app))
 

@@ -128,7 +128,7 @@ def _course(options: argparse.Namespace) -> Course:
     words = ", ".join(options.texts) or "localspec's own list of prompts"
     begun = None if options.fresh else prompts.read(work_folder(name) / course.PROMPTS, words)
     learned, held = begun or prompts.gather(options.texts)
-    known = facts.read_limits(default_threads())
+    known = wide.read_limits(default_threads())
     rates = Rates() if known is None else replace(Rates.of(known), memory=_REACHED * known.memory_rate)
     there = places()
     if len(there) > 1:

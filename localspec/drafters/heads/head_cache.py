@@ -31,8 +31,7 @@ from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
 class HeadModel(Model):
     """Loaded like any model; llama.cpp cannot run it without its target."""
 
-    def _check_decoder(self) -> None:
-        """llama.cpp takes the matrix that fuses the target's states for an encoder."""
+    is_head = True  # llama.cpp takes the matrix that fuses the target's states for an encoder
 
 
 _POSITION_SECTIONS = 4

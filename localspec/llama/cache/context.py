@@ -2,12 +2,14 @@
 
 What the cache holds beyond the common prefix is dropped at the next call. Cells stay in position order, because the
 order changes the bits (docs/design.md, "Facts about llama.cpp"). A context is used by one thread at a time.
+
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,28 +17,17 @@ from localspec.errors import Cancelled, ContextOverflowError, DecodeError, Usage
 from localspec.llama.cache.states import Outputs, States
 from localspec.llama.exact.wide import StepWatch
 from localspec.llama.library import lib
-from localspec.llama.library.batch import (
-    Batch,
-    Cells,
-    Layout,
-    Part,
-    check_pass,
-    checked_layout,
-    common_prefix,
-    split_equal,
-)
-from localspec.llama.library.handle import EXTRA_ROWS, Logits, abortable, make_handle, most_nodes, most_rows
+from localspec.llama.library.batch import Batch, Cells, Layout, PassPart, checked_layout, common_prefix, split_equal
+from localspec.llama.library.handle import EXTRA_ROWS, Observer, abortable, make_handle, most_nodes, most_rows
 from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap, check_tap
-from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
 from localspec.machine import default_threads
+from localspec.native.gpu import DeviceRows
 from localspec.types import Feed, LogitRows, Tokens
 
 FEWEST_COPIED_TOKENS = 32  # fewest tokens for which another slot's cache is copied instead of computed
-GIVEN_BACK_CELLS = 1024
-"""Cells that must have become unused before a slot's memory after its tokens is given back: some MB, in 0.1 ms."""
-CELLS_PER_TOKEN = 256
-"""Cells that are copied while one token is computed: measured 900 (1 B in Q8_0) and 70 (bundled pair), 2 cores."""
+GIVEN_BACK_CELLS = 1024  # unused cells from which on a slot's memory is given back: some MB, in 0.1 ms
+CELLS_PER_TOKEN = 256  # cells copied while one token is computed: measured 900 (1 B in Q8_0), 70 (bundled pair)
 
 
 class Context:
@@ -51,27 +42,17 @@ class Context:
         tap: Tap = NO_TAP,
         keep_states: bool = True,
     ) -> None:
-        """Allocates the cache; the model must stay open as long as this is used.
-
-        Args:
-            observer: is shown intermediate results of every pass, which makes passes slow (for probes).
-            tap: hidden states to hand out; they change no bit of a logits row.
-            keep_states: keep them in `states`; else only the last pass's can be read, from `outputs`.
-
-        Raises:
-            UsageError: the model has no such states (see `check_tap`).
-        """
+        """Allocates the cache; the model must stay open as long as this is used. `observer` is shown intermediate
+        results of every pass, which makes passes slow (for probes); `tap`: hidden states to hand out, in `states` too
+        if they are to be kept. Raises UsageError: the model has no such states (see `check_tap`)."""
         self.settings = settings = settings or ContextSettings()
         self.model = model
         self.n_ctx = settings.n_ctx  # tokens a slot can hold
         self.grid = settings.grid
         self.n_vocab = model.n_vocab
-        self.exact_widths: frozenset[int] | None = None
-        """Rows per pass whose bits equal those of one row, set by the caller that knows; None = unknown."""
-        self.any_cut = False
-        """Whether the bits of the cache do not depend on how a prompt is cut into passes; see `reuse_all`."""
-        self.watch: StepWatch | None = None
-        """Ends `exact_widths` after a pass in which our library computed fewer steps than proved; None = no watch."""
+        self.exact_widths: frozenset[int] | None = None  # rows a pass with the bits of one row; None = unknown
+        self.any_cut = False  # whether the cache does not depend on how a prompt is cut into passes
+        self.watch: StepWatch | None = None  # ends `exact_widths` when a pass has too few steps
         self.threads = settings.threads or default_threads()
         self.can_trim, self.most_nodes = model.can_trim, most_nodes(model, settings)
         self.max_leaves = settings.max_leaves if model.can_trim else 1
@@ -90,10 +71,9 @@ class Context:
         back = None if model.can_trim else self.most_nodes
         self._cells = [Cells(capacity, grid, settings.reuse, back) for _ in range(settings.n_slots)]
         self._batch = Batch(self._most_rows, capacity, self.n_vocab, self.max_leaves)
-        self._logits = Logits(self.handle, self.n_vocab, self._most_rows)
-        self._launched: list[Part] = []
-        self.outputs = Outputs(self.handle, model, tap) if tap else None
-        """Hidden states of the last pass; None = nothing is tapped."""
+        self._offsets = np.arange(self._most_rows, dtype=np.uintp) * np.uintp(4 * self.n_vocab)
+        self._launched: list[PassPart] = []
+        self.outputs = Outputs(self.handle, model, tap) if tap else None  # of the last pass
         self.states = States(self.outputs, self._cells) if self.outputs is not None and keep_states else None
         """Hidden states of the cached tokens; None = nothing is kept."""
 
@@ -119,51 +99,61 @@ class Context:
         most: int | None = None,
     ) -> int:
         """One pass of `prefill` over int32[n], the whole history; how many tokens the cache holds then, n - 1 when all
-        is done.
-
-        Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones after them
-        in passes of an exact width, so that their bits are those of decoding.
-
-        Args:
-            prompt_length: how many leading tokens are prompt.
-            cancel: polled before and inside the pass; when it says so, the cache keeps the chunks that are done.
-            most: prompt tokens of the pass, wherever the grid is; None = to the next line of the grid.
-
-        Raises:
-            Cancelled: `cancel` said so.
-        """
+        is done. Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones
+        after them in passes of an exact width, so that their bits are those of decoding. `cancel` is polled before and
+        inside the pass: the cache keeps the chunks that are done. `most`: prompt tokens of the pass, wherever the grid
+        is. Raises Cancelled."""
         self._check(slot, tokens)
         start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
         if start == total:
             return total
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
-        prompt_end = min(prompt_length - 1, total)
-        if most is not None and start < prompt_end:
-            end = min(start + min(most, self.grid), prompt_end)
+        prompt_end, grid = min(prompt_length - 1, total), self.grid
+        if start >= prompt_end or (most is None and not self.settings.grid_prefill):
+            end = min(total, start + (grid if self.exact_widths is None else max(self.exact_widths | {1})))
         else:
-            end = self._chunk_end(start, prompt_end, total)
+            end = min((start // grid + 1) * grid if most is None else start + min(most, grid), prompt_end)
         with abortable(self.handle.pointer, cancel):
-            self._compute(slot, tokens[start:end], start)
+            count = self._batch.add_history(slot, tokens[start:end], start, 0)
+            if self.outputs is not None:
+                self.outputs.before(decodes=False)
+            self._run(count, [(slot, start)])
+            self._put(slot, start, tokens[start:end], 0)
         return end
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """One pass over every feed's missing tokens and draft: `launch`, then `collect`, whose words hold here."""
+        """One pass over every feed's missing tokens and draft; see `launch` and `collect`."""
         self.launch(feeds)
         return self.collect()
 
     def launch(self, feeds: Sequence[Feed]) -> None:
         """Begins a pass over every feed's missing tokens and draft; a GPU is not waited for. The next call must be
-        `collect`.
+        `collect`. Raises UsageError: they have too many rows, or a slot is fed twice.
 
         Logits are computed for the last history token and each node only. Tokens missing before them are prefilled
         first, except for up to `EXTRA_ROWS` generated ones (draft contexts: of any kind), which join the pass.
         """
         self._launched = []
-        parts = [self._prepare(feed) for feed in feeds]
+        parts = []
+        for feed in feeds:
+            slot, tokens, prompt_length = feed.slot, feed.tokens, feed.prompt_length
+            self._check(slot, tokens)
+            tree = self._layout(feed)
+            keep = self._sync(slot, tokens, prompt_length)
+            if self._prefills_first(self._cells[slot], keep, len(tokens), prompt_length):
+                self.prefill(slot, tokens, prompt_length)
+                keep = len(tokens) - 1
+            parts.append(PassPart(feed, keep, tree))
         in_order = sorted(parts, key=lambda part: part.feed.slot) if len(parts) > 1 else parts
-        check_pass(in_order, self.settings.max_rows, self._most_rows)
         count = outputs = 0
+        if (wanted := sum(part.outputs for part in parts)) > self.settings.max_rows:
+            raise UsageError(f"a pass asks for {wanted} rows of logits; max_rows is {self.settings.max_rows}.")
+        for left, right in pairwise(in_order):
+            if left.feed.slot == right.feed.slot:
+                raise UsageError(f"slot {left.feed.slot} is fed twice in one pass.")
+        if (rows := sum(part.rows for part in parts)) > self._most_rows:
+            raise UsageError(f"a pass has {rows} rows; at most {self._most_rows} fit.")
         for part in in_order:
             part.first_row, part.first_output = count, outputs
             count, outputs = self._batch.add(part, count), outputs + part.outputs
@@ -184,10 +174,26 @@ class Context:
         draft order. They point to where llama.cpp left them and are valid until the next call of this context."""
         parts, self._launched = self._launched, []
         for part in parts:  # first: the cells are there even if their rows cannot be read
-            self._remember(part)
-        if parts:
-            self._logits.collect(max(part.first_output + part.wanted for part in parts))
-        return [self._logits.of(part, self.n_vocab, self) for part in parts]
+            feed, tree, nodes = part.feed, part.tree, part.feed.draft_tokens
+            nodes = nodes if tree is None else nodes[tree.order[: tree.main_length]]  # of a tree the main chain counts
+            self._put(feed.slot, part.start, np.concatenate([feed.tokens[part.start :], nodes]), part.first_row)
+            if tree is not None:
+                self._cells[feed.slot].branch = (len(feed.tokens), 1 + self.max_leaves - tree.leaves)
+        if not parts:
+            return []
+        tap, buffer = self.handle.logits_tap, lib.pointer_value(self._api.llama_get_logits(self.handle.pointer))
+        count = max(part.first_output + part.wanted for part in parts)
+        first = np.uintp(buffer if tap is None else tap.rows(count, buffer))
+        found: list[LogitRows] = []
+        for part in parts:
+            pointers = self._offsets[part.first_output : part.first_output + part.wanted] + first
+            if part.tree is not None:
+                pointers[1:][part.tree.order] = pointers[1:].copy()
+            if tap is not None and tap.gpu is not None:
+                found.append(DeviceRows(pointers, self.n_vocab, tap.fetch, tap.gpu, self))
+            else:
+                found.append(LogitRows(pointers, self.n_vocab, self))
+        return found
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Number of leading tokens that `prefill` would find cached."""
@@ -202,8 +208,7 @@ class Context:
 
     def copy_prefix(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """Takes over another slot's cache if it holds much more of a history; how many tokens are cached then.
-        llama.cpp copies whole caches only, so a short gain does not pay. Hidden states are not copied: a context
-        that keeps them reads the prompt."""
+        llama.cpp copies whole caches only, so a short gain does not pay; hidden states are not copied."""
         held = self.reusable(slot, tokens, prompt_length)
         if not self.copies:
             return held
@@ -321,33 +326,9 @@ class Context:
             self.states.cut(slot, keep)
         return keep
 
-    def _give_back(self) -> None:
-        """Memory of cells that are not used any more goes back to the system."""
-        for slot, cells in enumerate(self._cells):
-            if self._written[slot] - cells.length >= GIVEN_BACK_CELLS:
-                self.handle.give_back(slot, cells.length)
-                self._written[slot] = cells.length
-
     def _prefills_first(self, cells: Cells, keep: int, length: int, prompt_length: int) -> bool:
         in_prompt = bool(cells.grid) and keep < min(prompt_length, length) - 1
         return in_prompt or length - 1 - keep > EXTRA_ROWS
-
-    def _chunk_end(self, start: int, prompt_end: int, end: int) -> int:
-        """Where a pass that begins to compute positions [start, end) ends."""
-        grid = self.settings.grid
-        if start < prompt_end and self.settings.grid_prefill:
-            return min((start // grid + 1) * grid, prompt_end)
-        return min(end, start + (grid if self.exact_widths is None else max(self.exact_widths | {1})))
-
-    def _prepare(self, feed: Feed) -> Part:
-        tokens, count = feed.tokens, len(feed.tokens)
-        self._check(feed.slot, tokens)
-        tree = self._layout(feed)
-        keep = self._sync(feed.slot, tokens, feed.prompt_length)
-        if self._prefills_first(self._cells[feed.slot], keep, count, feed.prompt_length):
-            self.prefill(feed.slot, tokens, feed.prompt_length)
-            keep = count - 1
-        return Part(feed, keep, tree)
 
     def _layout(self, feed: Feed) -> Layout | None:
         nodes = len(feed.draft_tokens)
@@ -355,17 +336,13 @@ class Context:
             raise UsageError(f"{self.model.path.name} takes no drafts of more than {self.most_nodes} tokens.")
         return checked_layout(feed, self.n_ctx, self.max_leaves) if nodes else None
 
-    def _compute(self, slot: int, tokens: Tokens, start: int) -> None:
-        """A pass of one slot without logits; the cache then ends after `tokens`."""
-        count = self._batch.add_history(slot, tokens, start, 0)
-        if self.outputs is not None:
-            self.outputs.before(decodes=False)
-        self._run(count, [(slot, start)])
-        self._put(slot, start, tokens, 0)
-
     def _run(self, count: int, starts: Sequence[tuple[int, int]]) -> None:
-        """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on."""
-        self._give_back()
+        """Runs the first `count` rows of the batch; on failure drops each slot's cells from its start on. Before it
+        memory of cells that are not used any more goes back to the system."""
+        for slot, cells in enumerate(self._cells):
+            if self._written[slot] - cells.length >= GIVEN_BACK_CELLS:
+                self.handle.give_back(slot, cells.length)
+                self._written[slot] = cells.length
         try:
             self.handle.call(self._api.llama_decode, self._batch.of(count))
         except (Cancelled, DecodeError):
@@ -378,16 +355,136 @@ class Context:
                 self._written[slot] = self.n_ctx
             self._copied.clear()
 
-    def _remember(self, part: Part) -> None:
-        """The cache holds a part of the last pass; of a tree only the main chain counts."""
-        feed, cells, count, tree = part.feed, self._cells[part.feed.slot], len(part.feed.tokens), part.tree
-        nodes = feed.draft_tokens if tree is None else feed.draft_tokens[tree.order[: tree.main_length]]
-        self._put(feed.slot, part.start, np.concatenate([feed.tokens[part.start :], nodes]), part.first_row)
-        if tree is not None:
-            cells.branch = (count, 1 + self.max_leaves - tree.leaves)
-
     def _put(self, slot: int, start: int, tokens: Tokens, row: int) -> None:
         """The slot's cache holds `tokens` from position `start` on, which were the last pass's rows from `row` on."""
         self._cells[slot].put(start, tokens)
         if self.states is not None:
             self.states.take(slot, start, row, len(tokens))
+
+
+_ATTENTION_BLOCK = 256  # llama.cpp's attention reads a multiple of this number of cells
+_SHORT_HISTORY = 40  # tokens of a history that is well within the first block of attention
+
+
+class ConstantWidth(Context):
+    """A `Context` each of whose passes that decode has the same number of rows, whatever is drafted; it takes chains.
+
+    llama.cpp chooses its kernels by the width of a pass, so a row's bits depend on the width. In passes of one width
+    they do not: a row has the same bits at every place of such a pass, whatever the other rows hold. A pass with fewer
+    rows is filled up with tokens that count for nothing. GPUs gain from it, too: their graphs are captured once.
+    Attention also depends on how many blocks of 256 cells a pass reads, so a draft ends where its pass would read a
+    block that the pass of its last token alone would not, or the other way round (docs/design.md, "Exact by
+    construction"). Slots are served one after the other: a pass that several share would be wider, and its rows of one
+    slot would read as many cells as the longest of them has.
+    """
+
+    def __init__(self, model: Model, settings: ContextSettings, width: int, tap: Tap = NO_TAP) -> None:
+        """Every pass that decodes has `width` rows; the last `width` - 1 cells are kept free for those that count for
+        nothing. Raises UsageError: several leaves, a cache that cannot be trimmed, or a width that does not fit."""
+        if settings.max_leaves > 1 or not model.can_trim:
+            raise UsageError("Passes of one width need chains, and a cache that can be trimmed.")
+        if not 1 < width <= min(settings.max_rows, _ATTENTION_BLOCK // 2) or settings.n_ctx <= width:
+            raise UsageError(
+                f"A pass of {width} rows does not fit; 2 to {min(settings.max_rows, _ATTENTION_BLOCK // 2)} do."
+            )
+        in_place = replace(settings, logits="in place")  # the sampler is called once, and few of the rows are read
+        super().__init__(model, in_place, tap=tap)
+        self.width = width
+        self._chain = np.arange(-1, width - 2, dtype=np.int32)
+        self.n_ctx = settings.n_ctx - (width - 1)
+        self._done: list[LogitRows] = []  # of all feeds of a `launch` but the last: their passes are over
+
+    def launch(self, feeds: Sequence[Feed]) -> None:
+        """See `Context.launch`. What a pass would take along besides the last token is decoded before, token by token.
+        Every feed has a pass of its own: that of the last one is begun, the others are over then. Raises UsageError:
+        a draft with more nodes than a pass has room for."""
+        self._done, self._launched = [], []
+        for feed in feeds:
+            most = self.longest_draft(len(feed.tokens))
+            if len(feed.draft_tokens) > most:
+                raise UsageError(f"a draft has {len(feed.draft_tokens)} tokens; this pass takes {most}.")
+            self._layout(feed)
+        for feed in feeds:
+            for rows in self._finish():  # which the next pass writes over
+                self._done.append(LogitRows.from_matrix(np.stack([rows[row] for row in range(len(rows))])))
+            self.prefill(feed.slot, feed.tokens, feed.prompt_length)
+            self._launch_filled(feed)
+
+    def collect(self) -> list[LogitRows]:
+        """See `Context.collect`. Rows that count for nothing are not read, and their cells are dropped."""
+        rows = self._finish()
+        done, self._done = self._done, []
+        return [*done, *rows]
+
+    def _finish(self) -> list[LogitRows]:
+        """`Context.collect`, and drops what counts for nothing."""
+        kept = [(part.feed.slot, len(part.feed.tokens) + part.wanted - 1) for part in self._launched]
+        try:
+            return super().collect()
+        finally:
+            for slot, length in kept:
+                self.forget(slot, length)
+
+    def pending(self, slot: int, tokens: Tokens) -> int:
+        """Always 1: nothing joins a pass."""
+        return 1
+
+    def pass_widths(self, rows: Mapping[int, int]) -> list[int]:
+        """Rows that count; all of them up to the width have the same bits."""
+        return list(rows.values())
+
+    def longest_draft(self, length: int) -> int:
+        """Nodes that a draft may have: no row may see another block of cells than in a pass of its own."""
+        return min(self.width - 1, -(length - 1 + self.width) % _ATTENTION_BLOCK)
+
+    def prefill_chunk(
+        self,
+        slot: int,
+        tokens: Tokens,
+        prompt_length: int,
+        cancel: Callable[[], bool] | None = None,
+        most: int | None = None,
+    ) -> int:
+        """See `Context.prefill_chunk`. Generated tokens are decoded one by one, in passes as wide as all others."""
+        self._check(slot, tokens)
+        start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
+        if start == total or start < min(prompt_length - 1, total):
+            return super().prefill_chunk(slot, tokens, prompt_length, cancel, most)
+        if cancel is not None and cancel():
+            raise Cancelled("Stopped while reading the prompt.")
+        self._launch_filled(Feed(slot, tokens[: start + 1], prompt_length))
+        self._finish()
+        return start + 1
+
+    def same_bits(self) -> bool:
+        """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after
+        the step at 256 cells, in the first slot and in the last. The cache is empty then."""
+        tokens = np.random.default_rng(1).integers(0, self.n_vocab, self.n_ctx).astype(np.int32)
+        for length in (_SHORT_HISTORY, _ATTENTION_BLOCK - self.width, _ATTENTION_BLOCK + 1):
+            nodes = self.longest_draft(length)
+            if length + nodes > self.n_ctx:
+                continue
+            own = [self._pass_bits(tokens[: length + row], length) for row in range(1 + nodes)]
+            self.forget(0, length - 1)
+            draft = tokens[length : length + nodes]
+            for slot in {0, self.settings.n_slots - 1}:
+                (rows,) = self.decode([Feed(slot, tokens[:length], length, draft, self._chain[:nodes])])
+                if any(rows[row].tobytes() != bits for row, bits in enumerate(own)):
+                    return False
+                self.forget(slot)
+        return True
+
+    def _pass_bits(self, tokens: Tokens, prompt_length: int) -> bytes:
+        (rows,) = self.decode([Feed(0, tokens, prompt_length)])
+        return rows[0].tobytes()
+
+    def _launch_filled(self, feed: Feed) -> None:
+        """A pass over the last token of a feed and its draft; all tokens before it are cached."""
+        fill = np.full(self.width - 1 - len(feed.draft_tokens), feed.tokens[-1], dtype=np.int32)
+        drafted = np.concatenate([feed.draft_tokens, fill])
+        super().launch([replace(feed, draft_tokens=drafted, draft_parents=self._chain)])
+        self._launched[0].wanted = 1 + len(feed.draft_tokens)
+
+    def _layout(self, feed: Feed) -> Layout | None:
+        """Rows that count for nothing may stand in the cells that are kept free for them."""
+        return checked_layout(feed, self.settings.n_ctx, 1)

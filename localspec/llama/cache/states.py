@@ -7,7 +7,6 @@ batch again, rows without logits included. Where final states are on, every row 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +22,7 @@ from localspec.llama.library.settings import FINAL, NEXTN, Tap
 from localspec.llama.model import Model
 from localspec.types import Float32Array, Tokens
 
-_SET_LAYER_SYMBOL = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
-_GET_LAYER_SYMBOL = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
-"""C++ names: llama.cpp declares these outside its C interface."""
 _LARGEST_HALF = float(np.finfo(np.float16).max)
-
-
-def sizes(model: Model) -> tuple[int, int]:
-    """Size of a layer input and size of a final state, in numbers a token."""
-    api = lib.api()
-    return int(api.llama_model_n_embd(model.handle)), int(api.llama_model_n_embd_out(model.handle))
 
 
 class Outputs:
@@ -42,7 +32,8 @@ class Outputs:
         """Switches on what `tap` asks for, which was checked (`check_tap`)."""
         api, pointer = lib.api(), handle.pointer
         self.tap = tap
-        self.n_embd, self.n_final = sizes(model)
+        self.n_embd = int(api.llama_model_n_embd(model.handle))
+        self.n_final = int(api.llama_model_n_embd_out(model.handle))
         """Numbers of a layer's input; of a final state, and of what an MTP layer starts from."""
         self.n_cells = int(api.llama_n_ctx(pointer))  # most tokens that the caches of all slots hold together
         self._handle = handle
@@ -56,12 +47,9 @@ class Outputs:
             extension = lib.extension()
             extension.llama_set_embeddings_nextn(pointer, True, False)
             self._read[NEXTN] = (extension.llama_get_embeddings_nextn, (pointer,), self.n_final)
-        if tap.layers:
-            switch = lib.c_function(_SET_LAYER_SYMBOL, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
-            get = lib.c_function(_GET_LAYER_SYMBOL, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_uint32)
-            for layer in tap.layers:
-                switch(pointer, layer, True)
-                self._read[layer] = (get, (pointer, layer), self.n_embd)
+        for layer in tap.layers:
+            lib.c_function(lib.SET_LAYER)(pointer, layer, True)
+            self._read[layer] = (lib.c_function(lib.GET_LAYER), (pointer, layer), self.n_embd)
 
     def before(self, decodes: bool) -> bool:
         """To be called before a pass, which `decodes` or reads a prompt; whether every row of it will be an output."""
@@ -79,11 +67,8 @@ class Outputs:
             self._final_on = False
         if self.tap.nextn and not tap.nextn:
             lib.extension().llama_set_embeddings_nextn(pointer, False, False)
-        gone = [layer for layer in self.tap.layers if layer not in tap.layers]
-        if gone:
-            switch = lib.c_function(_SET_LAYER_SYMBOL, None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool)
-            for layer in gone:
-                switch(pointer, layer, False)
+        for layer in set(self.tap.layers) - set(tap.layers):
+            lib.c_function(lib.SET_LAYER)(pointer, layer, False)
         self.tap = tap
         self._read = {what: how for what, how in self._read.items() if what in tap.everything}
 
@@ -144,12 +129,10 @@ class States:
             ) from None
 
     def span(self, slot: int, tokens: Tokens, what: int | None = None) -> tuple[int, int]:
-        """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty.
-
-        `start` is above 0 after a cache that came from a file, or after a prompt of which final states were not asked
-        for. The last token of a history is not evaluated yet, as a rule. `what` is a layer, `FINAL` or `NEXTN`; None =
-        everything tapped. Name it: beside another head more may be tapped than one needs.
-        """
+        """(start, stop): the positions of `tokens` whose states are held, one run, possibly empty. `start` is above 0
+        after a cache that came from a file, or after a prompt of which final states were not asked for. The last token
+        of a history is not evaluated yet, as a rule. `what` is a layer, `FINAL` or `NEXTN`; None = everything tapped,
+        which may be more than one head needs."""
         shared = common_prefix(self._cells[slot].tokens, tokens)
         wanted = [run for held, run in self._slots[slot].items() if what in (None, held)]
         if not wanted:

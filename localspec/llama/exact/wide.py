@@ -10,6 +10,9 @@ llama.cpp has tiled kernels for K-quants: from eight rows of one matrix or exper
 environment variable turns them off, and llama.cpp reads it once in a process, at the first product that could be tiled.
 So a process whose first model runs on our kernels leaves them off, and experts have the same bits at every width. What
 the user has set stays.
+
+And facts about this machine's passes that are kept (`localspec.kept`): what their bits depend on, what the machine can
+do at most, and whether our kernels keep their promise in this build, on this CPU.
 """
 
 from __future__ import annotations
@@ -19,26 +22,34 @@ import ctypes
 import functools
 import hashlib
 import logging
+import math
 import os
+import platform
 import re
-import sys
-import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from time import perf_counter
+from typing import Any, Final, Literal
 
-import localspec
-from localspec import paths
+from localspec import kept, paths
 from localspec.errors import LocalspecError
+from localspec.gguf.formats import PACKED, TYPE_NUMBERS
+from localspec.gguf.spread import BY_LAYER, Spread
+from localspec.kept import Facts
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import CacheType, ContextSettings
+from localspec.machine import default_threads, text_of
+from localspec.native.library import declare, file_name, find_file
 
 Kernels = Literal["wide", "repacked", "plain"]
-"""Kernels of passes on the CPU: our own library (native/wide), llama.cpp with weights reordered for speed, or llama.cpp
-with the weights as they are in the file. Weights that our library does not support use llama.cpp's, reordered."""
+"""Who computes passes on the CPU: "wide" packs the weights for our own library (native/wide); those that it does not
+support are repacked. "repacked" is llama.cpp's `use_extra_bufts` without AMX: weights reordered for speed. "plain"
+leaves them as they are in the file."""
 
 _KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 LLAMA_KERNELS: tuple[Kernels, ...] = ("repacked", "plain")
@@ -59,8 +70,7 @@ CACHE_NAMES = {
     "bf16": CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
     "q8_0": CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
     "unfused": CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
-}
-"""{name in `EngineSettings.cache`: format}."""
+}  # {name in `EngineSettings.cache`: format}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Configuration:
 
 
 ABI_VERSION = 4
-FILE_NAME = "localspec_wide" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+FILE_NAME = file_name("localspec_wide")
 MOST_ROWS = 64  # most rows of a pass that decodes, unless a context says otherwise
 DEVICE_NAME = "wide"  # name of our library's device in `lib.devices`
 
@@ -122,12 +132,9 @@ def available() -> bool:
 
 def set_switch(rows: int) -> int:
     """Sets this thread's switch; returns what it was. Without the library it stays off. `rows`: 0 = off, which loads no
-    library; else on, and the most rows of a pass for which products of large matrices that are not packed are the
-    library's, too."""
-    if not rows and not _load.cache_info().currsize:
-        return 0
-    library = _library()
-    return 0 if library is None else int(library.lsw_switch(rows))
+    library; else on, and the most rows of a pass for which products of large matrices that are not packed are its,
+    too."""
+    return _call("lsw_switch", rows, load=rows > 0)
 
 
 @contextlib.contextmanager
@@ -156,23 +163,18 @@ def packing() -> Iterator[Callable[[], None]]:
 
 def steps() -> int:
     """Products and attentions that the library has run in passes of this thread; 0 without it."""
-    library = _library()
-    return 0 if library is None else int(library.lsw_steps())
+    return _call("lsw_steps")
 
 
 def newest_context() -> int:
     """Number of the context of llama.cpp that was made last on this thread; 0 = none since the library is loaded."""
-    if not _load.cache_info().currsize:
-        return 0
-    library = _library()
-    return 0 if library is None else int(library.lsw_newest_context())
+    return _call("lsw_newest_context", load=False)
 
 
 def give_back(context: int, slot: int, cell: int, turned: bool) -> int:
     """Bytes of a context's cache, from a cell of a slot on, that take no memory any more; they read as zeros. Not
     during a pass. `turned`: values do not lie by cell (no fused attention), and stay."""
-    library = _library()
-    return 0 if library is None or not context else int(library.lsw_give_back(context, slot, cell, turned))
+    return _call("lsw_give_back", context, slot, cell, turned) if context else 0
 
 
 @functools.cache
@@ -193,13 +195,7 @@ def library() -> ctypes.CDLL:
 
 
 def find_library() -> Path | None:
-    """$LOCALSPEC_WIDE_LIBRARY, or the library beside the package (wheels) or in site-packages (editable installs)."""
-    wish = os.environ.get("LOCALSPEC_WIDE_LIBRARY")
-    if wish:
-        return Path(wish)
-    folders = [Path(folder) for folder in localspec.__path__]
-    folders.append(Path(sysconfig.get_path("platlib")) / "localspec")
-    return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
+    return find_file("LOCALSPEC_WIDE_LIBRARY", FILE_NAME)
 
 
 _lock = threading.Lock()
@@ -211,40 +207,36 @@ def _library() -> ctypes.CDLL | None:
         return _load()[1]
 
 
+def _call(name: str, *arguments: int, load: bool = True) -> int:
+    """What a function of the library returns; 0 without it, and where it is not loaded yet and need not be."""
+    library = _library() if load or _load.cache_info().currsize else None
+    return 0 if library is None else int(getattr(library, name)(*arguments))
+
+
 @functools.cache
 def _load() -> tuple[Status, ctypes.CDLL | None]:
     try:
-        loaded = _open()
+        path = find_library()
+        if path is None:
+            raise LocalspecError(f"this installation has no {FILE_NAME}.")
+        if not path.is_file():
+            raise LocalspecError(f"there is no {path}.")
+        opened, mark = ctypes.CDLL(str(path)), lib.log.mark()
+        declare(opened, SIGNATURES)
+        if opened.lsw_abi_version() != ABI_VERSION:
+            raise LocalspecError(f"{path} has ABI {opened.lsw_abi_version()}, not {ABI_VERSION}.")
+        if not lib.c_function("ggml_backend_load")(os.fsencode(paths.real(path))):
+            raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
     except (LocalspecError, OSError, AttributeError) as error:
         return Status(False, "", str(error)), None
-    return Status(True, loaded.lsw_isa_name().decode(), ""), loaded
-
-
-def _open() -> ctypes.CDLL:
-    """Declares the library's functions and registers it; raises why it is not used."""
-    path = find_library()
-    if path is None:
-        raise LocalspecError(f"this installation has no {FILE_NAME}.")
-    if not path.is_file():
-        raise LocalspecError(f"there is no {path}.")
-    opened = ctypes.CDLL(str(path))
-    for function, (result, arguments) in SIGNATURES.items():
-        getattr(opened, function).restype = result
-        getattr(opened, function).argtypes = arguments
-    if opened.lsw_abi_version() != ABI_VERSION:
-        raise LocalspecError(f"{path} has ABI {opened.lsw_abi_version()}, not {ABI_VERSION}.")
-    mark = lib.log.mark()
-    register = lib.c_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
-    if not register(os.fsencode(paths.real(path))):
-        raise LocalspecError(opened.lsw_refusal().decode() or lib.log.reason(mark) or f"llama.cpp refused {path}.")
-    return opened
+    return Status(True, opened.lsw_isa_name().decode(), ""), opened
 
 
 _LOG = logging.getLogger("localspec")
 
 
 class StepWatch:
-    """Of one context that is exact by construction (see `exactness`)."""
+    """Of one context that is exact by construction (see `choice`)."""
 
     def __init__(self, expected: int) -> None:
         """`expected`: products and attentions of a pass that our library computes."""
@@ -267,17 +259,14 @@ class StepWatch:
         _LOG.warning(
             "A pass of %d rows ran %d of %d products and attentions on localspec's kernels. "
             "Answers from now on are marked exact: no. Please report it.",
-            rows,
-            ran,
-            self._expected,
+            *(rows, ran, self._expected),
         )
         return True
 
 
 TILES_VARIABLE = "GGML_CPU_TILED_MM"
 TILED_TYPES = re.compile(r"q[2-6]_K|iq[1-4]_(?!nl).*")  # ggml's names of the formats that have tiled kernels
-_TILES_OFF = "0 (localspec)"
-"""Our value of the variable. llama.cpp reads the number; the rest tells our child processes that no user set it."""
+_TILES_OFF = "0 (localspec)"  # the rest tells our child processes that no user set it
 
 if os.environ.get(TILES_VARIABLE) == _TILES_OFF:
     del os.environ[TILES_VARIABLE]
@@ -292,3 +281,159 @@ def turn_off_tiles() -> None:
 def tiles_in_use() -> bool:
     number = re.match(r"\s*[+-]?\d+", os.environ.get(TILES_VARIABLE, "1"))  # as C's atoi reads it
     return number is not None and int(number[0]) != 0
+
+
+_FORMAT = 5
+_NVIDIA_VERSION = Path("/proc/driver/nvidia/version")  # where NVIDIA's driver names itself, on Linux
+
+
+def of_file(path: Path) -> list[str | int]:
+    """Path, size and time of change. A missing file is no error here; `Model.load` says it better."""
+    size, changed = 0, 0
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        size, changed = status.st_size, status.st_mtime_ns
+    return [str(paths.real(path)), size, changed]
+
+
+def kernels_id(kernels: Kernels) -> list[str | int]:
+    """What names kernels on disk: another build of ours may compute other bits."""
+    return ["wide", *identity(), tiles_in_use()] if kernels == "wide" else [kernels]
+
+
+def shared_facts(
+    path: Path, settings: ContextSettings, gpu_layers: int, device: str | None, spread: Spread = BY_LAYER
+) -> dict[str, Any]:
+    """What every key holds: the file, where it runs, on how many threads of which machine, and with which build."""
+    rollback = {"rollback": settings.rollback} if settings.rollback else {}
+    # The release of the system, which most drivers of GPUs come with, and NVIDIA's driver, which does not.
+    driver = {"driver": [platform.release(), text_of(_NVIDIA_VERSION).partition("\n")[0]]} if gpu_layers else {}
+    # Without our own: whether it is there changes nothing about passes that do not use it.
+    devices = [found for found in lib.devices() if found.name != DEVICE_NAME]
+    return {
+        **rollback,
+        **driver,
+        "format": _FORMAT,
+        "model": of_file(path),
+        "weights": [gpu_layers, device, str(spread)],
+        "threads": settings.threads or default_threads(),
+        "machine": [cpu_name(), [found.name + found.description for found in devices]],
+        "build": lib.build_id(),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's name for people, such as "AMD EPYC 9R14"."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+_MEMORY_TRIES, _MEMORY_SECONDS = 3, 0.05
+_INT8_TRIES, _INT8_SECONDS = 20, 0.005  # the best counts: on a busy machine a long try measures others too
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    memory_rate: float  # bytes a second that all threads together read from memory
+    int8_rate: float  # multiplications and additions of int8 a second, in registers
+    when: float = 0.0  # seconds since 1970
+
+    @property
+    def of_today(self) -> bool:
+        """Whether it was measured within a day: beside other work one is too low, and another may be better."""
+        return abs(time.time() - self.when) < _DAY_SECONDS
+
+
+def read_limits(threads: int) -> Limits | None:
+    """What was measured on this CPU with so many threads; None = nothing yet."""
+
+    def made(data: Any) -> Limits:
+        found = Limits(float(data["memory_rate"]), float(data["int8_rate"]), float(data["when"]))
+        if not (0.0 < found.memory_rate < math.inf and 0.0 < found.int8_rate < math.inf):
+            raise ValueError("a rate is above 0")
+        return found
+
+    return kept.facts().read("limits", _key(threads), made)
+
+
+def write_limits(threads: int, limits: Limits) -> None:
+    kept.facts().write("limits", _key(threads), asdict(limits))
+
+
+def _key(threads: int) -> list[Any]:
+    return [status().isa, cpu_name(), threads]
+
+
+def measure_limits(threads: int, before: Limits | None = None) -> Limits | None:
+    """Measures both for a moment; with an earlier result, the higher of each counts. None = no memory for it."""
+    memory_rate, int8_rate = library().lsw_memory_rate, library().lsw_int8_rate
+    memory = max(float(memory_rate(threads, _MEMORY_SECONDS)) for _ in range(_MEMORY_TRIES))
+    int8 = 2 * max(float(int8_rate(0, threads, _INT8_SECONDS)) for _ in range(_INT8_TRIES))
+    if not (memory and int8):
+        return before
+    if before is not None:
+        memory, int8 = max(memory, before.memory_rate), max(int8, before.int8_rate)
+    return Limits(memory, int8, time.time())
+
+
+_CACHES: Final = ("F16", "BF16", "Q8_0")
+_HEAD_SIZES: Final = (64, 96, 128, 256)
+_WIDTH_DEPENDENT: Final = 4  # status: bits depend on the width (native/wide/localspec_wide.h)
+
+Case = tuple[str, Callable[[], int]]  # a name in words, and a call that tries it
+
+
+class SelfCheck:
+    """Tries every type of weights and of caches on random numbers, some milliseconds each, once: a row has the same
+    bits at every width. If a case fails, models are loaded with llama.cpp's kernels from then on. One for a process;
+    used on one thread at a time."""
+
+    def __init__(self, facts: Facts, threads: int = 0) -> None:
+        """`facts`: where the result is kept; `threads` of the passes, 0 = as many as llama.cpp takes by itself."""
+        self._facts, self._threads = facts, threads or default_threads()
+        self._key: list[Any] = [*identity(), cpu_name(), self._threads]
+        self._left: list[Case] | None = None
+        before = facts.read("kernels", self._key, lambda data: str(data["fault"]))
+        self.fault = before or ""  # the case that failed, in words; "" = none has
+        self.passed = before == ""  # whether every case has passed on this machine, now or in an earlier run
+
+    @property
+    def over(self) -> bool:
+        return self.passed or bool(self.fault) or not available()
+
+    def step(self) -> None:
+        """Tries the next case: about 10 ms, on a CPU without vector instructions up to 0.3 s."""
+        if self.over:
+            return
+        self._left = _cases(self._threads) if self._left is None else self._left
+        name, attempt = self._left.pop(0)
+        if attempt() == _WIDTH_DEPENDENT:
+            self.fault = name
+            _LOG.warning(
+                "localspec's kernels compute %s differently at different widths on this CPU. Models are loaded with "
+                "llama.cpp's kernels from now on. Please report it.",
+                name,
+            )
+        self.passed = not self._left and not self.fault
+        if self.over:
+            self._facts.write("kernels", self._key, {"fault": self.fault})
+
+    def run(self, seconds: float) -> None:
+        """Tries what is left, for so many seconds at most; the rest stays for `step`."""
+        end = perf_counter() + seconds
+        while not self.over and perf_counter() < end:
+            self.step()
+
+
+def _cases(threads: int) -> list[Case]:
+    product, attention = library().lsw_check_product, library().lsw_check_attention
+    products = [(f"products of {name} weights", partial(product, TYPE_NUMBERS[name], threads)) for name in PACKED]
+    return products + [
+        (f"attention over a {name} cache with heads of {size}", partial(attention, TYPE_NUMBERS[name], size, threads))
+        for name in _CACHES
+        for size in _HEAD_SIZES
+    ]

@@ -16,23 +16,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from localspec.errors import Cancelled
 from localspec.llama.cache.context import Context
 from localspec.llama.library.batch import layout
-from localspec.llama.library.handle import most_nodes
+from localspec.llama.library.handle import Observer, most_nodes
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.library.taps import Observer
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Feed, LogitRows, Tokens
 
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_F32 = 0
-
-
-class _Other(Exception):
-    """Not a plain attention cache, with or without recurrent states after it."""
+_U32 = struct.Struct("<I")
+_F32 = 0  # ggml's number of the type
 
 
 def tile(state: bytes, cells: int) -> bytes | None:
@@ -41,98 +35,77 @@ def tile(state: bytes, cells: int) -> bytes | None:
     matter for the cost of a pass or the order in which it adds numbers; how many there are does. A recurrent state
     is the same size after any number of tokens."""
     try:
-        return _tile(state, cells)
-    except (_Other, struct.error):
+        return _Tiler(state, cells).tiled()
+    except (ValueError, struct.error):  # no plain attention cache, with or without recurrent states after it
         return None
 
 
-def _tile(state: bytes, cells: int) -> bytes:
-    reader = _Copier(state)
-    reader.copy(8)  # magic, sequence id
-    for _ in range(reader.copy_u32()):  # streams
-        count = reader.read_u32()
-        reader.write_u32(cells if count else 0)
-        if count:
-            reader.cells(count, cells)
-            transposed, layers = reader.copy_u32(), reader.copy_u32()
-            for _ in range(layers):
-                reader.copy(4)
-                reader.rows(count, cells, reader.copy_u64())
-            for _ in range(layers):
-                reader.copy(4)
-                if transposed:
-                    size, width = reader.copy_u32(), reader.copy_u32()
-                    for _ in range(width):
-                        reader.rows(count, cells, size)
-                else:
-                    reader.rows(count, cells, reader.copy_u64())
-    if reader.at < len(state):
-        _tile_recurrent(reader, cells)
-    return b"".join(reader.out)
+class _Tiler:
+    def __init__(self, state: bytes, cells: int) -> None:
+        self._state, self._cells, self._at, self._out = state, cells, 0, list[bytes]()
 
+    def _take(self, count: int) -> bytes:
+        if not 0 <= count <= len(self._state) - self._at:
+            raise ValueError
+        self._at += count
+        return self._state[self._at - count : self._at]
 
-def _tile_recurrent(reader: _Copier, cells: int) -> None:
-    """One cell at the last position, without ids; then transposed, layers, and a row of F32 of each tensor."""
-    if reader.copy_u32() != 1 or reader.read_u32() != reader.length - 1:
-        raise _Other
-    reader.write_u32(cells - 1)
-    if reader.copy_u32() or reader.copy_u32():
-        raise _Other
-    reader.copy(4)
-    while reader.at < len(reader.state):
-        if reader.copy_u32() != _F32:
-            raise _Other
-        reader.copy(reader.copy_u64())
+    def _copy(self, form: str = "<I") -> int:
+        """A number that is the same in the copy."""
+        data = self._take(struct.calcsize(form))
+        self._out.append(data)
+        return int(struct.unpack(form, data)[0])
 
+    def _rows(self, count: int, size: int) -> None:
+        data, (whole, rest) = self._take(count * size), divmod(self._cells, count)
+        self._out.append(data * whole + data[: rest * size])
 
-class _Copier:
-    def __init__(self, state: bytes) -> None:
-        self.state, self.at, self.out = state, 0, list[bytes]()
-        self.length = 0  # number of cells of the stream that was read last
-
-    def take(self, count: int) -> bytes:
-        if count < 0 or self.at + count > len(self.state):
-            raise _Other
-        self.at += count
-        return self.state[self.at - count : self.at]
-
-    def copy(self, count: int) -> bytes:
-        data = self.take(count)
-        self.out.append(data)
-        return data
-
-    def read_u32(self) -> int:
-        return int(_U32.unpack(self.take(4))[0])
-
-    def write_u32(self, value: int) -> None:
-        self.out.append(_U32.pack(value))
-
-    def copy_u32(self) -> int:
-        return int(_U32.unpack(self.copy(4))[0])
-
-    def copy_u64(self) -> int:
-        return int(_U64.unpack(self.copy(8))[0])
-
-    def cells(self, count: int, wanted: int) -> None:
+    def _table(self, count: int) -> None:
         """Per cell: position, number of ids (1), maybe 12 bytes more, the id. Positions are numbered anew."""
         for words in (3, 6):
-            end = self.at + 4 * words * count
-            if end > len(self.state):
-                raise _Other
-            table = np.frombuffer(self.state[self.at : end], dtype="<i4").reshape(count, words)
+            data = self._state[self._at : self._at + 4 * words * count]
+            if len(data) < 4 * words * count:
+                raise ValueError
+            table = np.frombuffer(data, dtype="<i4").reshape(count, words)
             if (table[:, 0] == np.arange(count)).all() and (table[:, 1] == 1).all():
-                break
-        else:
-            raise _Other
-        self.at, self.length = end, count
-        longer = table[np.arange(wanted) % count]
-        longer[:, 0] = np.arange(wanted)
-        self.out.append(longer.astype("<i4").tobytes())
+                longer = table[np.arange(self._cells) % count]
+                longer[:, 0] = np.arange(self._cells)
+                self._take(len(data))
+                self._out.append(longer.astype("<i4").tobytes())
+                return
+        raise ValueError
 
-    def rows(self, count: int, wanted: int, size: int) -> None:
-        data = self.take(count * size)
-        whole, rest = divmod(wanted, count)
-        self.out.append(data * whole + data[: rest * size])
+    def tiled(self) -> bytes:
+        self._copy("<Q")  # magic, sequence id
+        length = 0
+        for _ in range(self._copy()):  # streams
+            (count,) = _U32.unpack(self._take(4))
+            self._out.append(_U32.pack(self._cells if count else 0))
+            if not count:
+                continue
+            self._table(count)
+            length, transposed, layers = count, self._copy(), self._copy()
+            for _ in range(layers):
+                self._copy()
+                self._rows(count, self._copy("<Q"))
+            for _ in range(layers):
+                self._copy()
+                size, width = (self._copy(), self._copy()) if transposed else (self._copy("<Q"), 1)
+                for _ in range(width):
+                    self._rows(count, size)
+        if self._at < len(self._state):
+            # one cell at the last position, without ids; then transposed, layers, and a row of F32 of each tensor
+            if self._copy() != 1 or int.from_bytes(self._take(4), "little") != length - 1:
+                raise ValueError
+            self._out.append(_U32.pack(self._cells - 1))
+            if self._copy() or self._copy():
+                raise ValueError
+            self._copy()
+            while self._at < len(self._state):
+                if self._copy() != _F32:
+                    raise ValueError
+                self._out.append(self._take(self._copy("<Q")))
+        return b"".join(self._out)
 
 
 _SEED_LENGTH = 128
@@ -155,11 +128,15 @@ class Bench:
         """Makes a context and prefills its first tokens, unless the `state` of another bench with the same model and
         settings is given. `observed`: intermediate results are compared, too (slow passes); otherwise logits only."""
         self._observer = Observer() if observed else None
+        self._watching = contextlib.nullcontext if self._observer is None else self._observer.watching
         self.settings = replace(settings, reuse="all", grid_prefill=True)
         self.context = Context(model, self.settings, self._observer)
         random = np.random.default_rng(seed)
         longest = settings.n_ctx + 1
-        pool = _plain_tokens(model)
+        types: Sequence[int] = model.header.token_types
+        pool = np.arange(model.n_vocab, dtype=np.int32)
+        if len(types) == model.n_vocab and 1 in types:  # of ordinary tokens, so that the text is like any to the model
+            pool = np.flatnonzero(np.array(types) == 1).astype(np.int32)
         self._tokens: Tokens = random.choice(pool, longest).astype(np.int32)
         self._tokens[:_SEED_LENGTH] = pool[np.arange(min(_SEED_LENGTH, longest)) * 7919 % len(pool)]
         self._wrong: Tokens = random.choice(pool, longest).astype(np.int32)
@@ -190,9 +167,6 @@ class Bench:
             self._prefill(slot, tokens, length, cancel)
             if not context.can_trim:
                 self._kept = length, context.save(slot)
-
-    def _watching(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._observer is None else self._observer.watching()
 
     def _decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         with self._watching():
@@ -331,15 +305,6 @@ def comb(nodes: int, leaves: int) -> list[int]:
             parents.append(parent)
             beside += 1
     return parents
-
-
-def _plain_tokens(model: Model) -> npt.NDArray[np.int32]:
-    """Ids of ordinary tokens, so that a probe's text is like any text to the model."""
-    types: Sequence[int] = model.header.token_types
-    if len(types) != model.n_vocab:
-        return np.arange(model.n_vocab, dtype=np.int32)
-    plain = np.flatnonzero(np.array(types) == 1).astype(np.int32)
-    return plain if len(plain) else np.arange(model.n_vocab, dtype=np.int32)
 
 
 Progress = Callable[[float], None]  # share done, 0 to 1; may raise to give up

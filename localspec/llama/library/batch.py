@@ -10,7 +10,6 @@ first in the batch: its cells lie in position order after the history and may be
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -38,19 +37,16 @@ class Cells:
     __slots__ = ("_buffer", "branch", "droppable", "grid", "length", "prompt_length", "reuse", "rollback")
 
     def __init__(self, capacity: int, grid: int, reuse: Reuse, rollback: int | None = None) -> None:
-        """At most `capacity` tokens in prefill chunks of `grid` (0 = there is no grid), of which the last `rollback`
-        can be dropped (None = any number)."""
+        """At most `capacity` tokens in chunks of `grid` (0 = none), of which the last `rollback` can be dropped (None =
+        any)."""
         self._buffer = np.zeros(capacity, dtype=np.int32)
         self.length = 0
-        self.prompt_length = 0
-        """Prompt length of the history that the cells were computed for: tells how the prompt was cut into passes."""
+        self.prompt_length = 0  # of the history that the cells were computed for: how its prompt was cut into passes
         self.grid = grid
         self.reuse = reuse
         self.rollback = rollback
-        self.droppable = 0
-        """Number of cells that can be dropped now with `rollback`: once, all cells of the last pass but the first."""
-        self.branch: tuple[int, int] | None = None
-        """After a tree: (first position of its nodes, lowest sequence id beside the main chain)."""
+        self.droppable = 0  # cells that `rollback` can drop now: once, all of the last pass but the first
+        self.branch: tuple[int, int] | None = None  # after a tree: (its first position, lowest id off the main chain)
 
     @property
     def tokens(self) -> Tokens:
@@ -90,8 +86,7 @@ class Layout:
     depth: list[int]  # 1 for children of the last history token
     first_leaf: list[int]  # lowest leaf id below the node (its own, if it is a leaf)
     leaf_count: list[int]  # number of consecutive leaf ids of the node, from `first_leaf` on
-    leaves: int
-    """Leaves in all; ids are 0 .. leaves - 1 before `spread`."""
+    leaves: int  # leaves in all; ids are 0 .. leaves - 1 before `spread`
     main_length: int  # nodes on the main chain, the first rows of the batch
 
     def id_range(self, node: int, max_leaves: int) -> tuple[int, int]:
@@ -155,11 +150,8 @@ def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
     return tree
 
 
-MAX_IDS = 64  # most slots or leaves (`ContextSettings` keeps to it)
-
-
 @dataclass(slots=True)
-class Part:
+class PassPart:
     feed: Feed
     start: int  # first position that is computed
     tree: Layout | None  # None for a chain
@@ -180,19 +172,6 @@ class Part:
         return 1 + len(self.feed.draft_tokens)
 
 
-def check_pass(parts: Sequence[Part], max_outputs: int, max_rows: int) -> None:
-    """Raises UsageError: the parts, in the order of their slots, have too many rows, or a slot is fed twice."""
-    outputs = sum(part.outputs for part in parts)
-    if outputs > max_outputs:
-        raise UsageError(f"a pass asks for {outputs} rows of logits; max_rows is {max_outputs}.")
-    for left, right in itertools.pairwise(parts):
-        if left.feed.slot == right.feed.slot:
-            raise UsageError(f"slot {left.feed.slot} is fed twice in one pass.")
-    rows = sum(part.rows for part in parts)
-    if rows > max_rows:
-        raise UsageError(f"a pass has {rows} rows; at most {max_rows} fit.")
-
-
 class Batch:
     """One pass's rows, in arrays that llama.cpp reads. Fill it from row 0 on, then hand over `of(rows)`."""
 
@@ -205,7 +184,7 @@ class Batch:
         self.output = np.zeros(capacity, dtype=np.int8)
         self._n_vocab, self._max_leaves = n_vocab, max_leaves
         self._positions = np.arange(positions, dtype=np.int32)
-        self._ids = np.arange(MAX_IDS, dtype=np.int32)
+        self._ids = np.arange(64, dtype=np.int32)  # of slots or leaves; `ContextSettings` allows no more
         self._first_id = int(self._ids.ctypes.data)
         self._struct: Any = lib.api().llama_batch(n_tokens=0)
         for name, array in (
@@ -222,32 +201,29 @@ class Batch:
         self._struct.n_tokens = count
         return self._struct
 
-    def add(self, part: Part, row: int) -> int:
+    def add(self, part: PassPart, row: int) -> int:
         """Writes a part's missing tokens and draft from `row` on; returns the row after them."""
-        feed = part.feed
+        feed, tree = part.feed, part.tree
         count, nodes = len(feed.tokens), len(feed.draft_tokens)
         row = self.add_history(feed.slot, feed.tokens[part.start :], part.start, row)
         self.output[row - 1] = 1
         if not nodes:
             return row
         end = row + nodes
-        if part.tree is None:
+        if tree is None:
             self.token[row:end] = feed.draft_tokens
             self.position[row:end] = self._positions[count : count + nodes]
             self.id_pointer[row:end] = self.id_pointer[row - 1]
             self.id_count[row:end] = self._max_leaves
         else:
-            self._add_nodes(part.tree, feed.draft_tokens, count, row, end)
+            self.token[row:end] = feed.draft_tokens[tree.order]
+            self.position[row:end] = [count - 1 + tree.depth[node] for node in tree.order]
+            ranges = [tree.id_range(node, self._max_leaves) for node in tree.order]
+            self.id_pointer[row:end] = [self._first_id + 4 * low for low, _ in ranges]
+            self.id_count[row:end] = [many for _, many in ranges]
         self.output[row:end] = 1
         self._check_tokens(row, end)
         return end
-
-    def _add_nodes(self, tree: Layout, tokens: Tokens, count: int, row: int, end: int) -> None:
-        self.token[row:end] = tokens[tree.order]
-        self.position[row:end] = [count - 1 + tree.depth[node] for node in tree.order]
-        ranges = [tree.id_range(node, self._max_leaves) for node in tree.order]
-        self.id_pointer[row:end] = [self._first_id + 4 * low for low, _ in ranges]
-        self.id_count[row:end] = [many for _, many in ranges]
 
     def add_history(self, slot: int, tokens: Tokens, start: int, row: int) -> int:
         """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them. A slot's
@@ -269,8 +245,7 @@ class Batch:
 
 def split_equal(rows: Mapping[int, int], limit: int) -> list[int]:
     """Widths of the passes llama.cpp makes of a batch of several streams, of {slot: rows} and its n_ubatch (its
-    `split_equal`): a pass takes equally many rows of each slot in the first run of consecutive slot numbers that
-    still have some."""
+    `split_equal`): equally many rows of each slot in the first run of consecutive slot numbers that still have some."""
     left = {slot: rows[slot] for slot in sorted(rows)}
     widths = []
     while left:

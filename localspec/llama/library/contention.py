@@ -31,12 +31,10 @@ from typing import NamedTuple
 from localspec.machine import allowed, mapped_files, others
 
 _INTERVAL_SECONDS = 0.25  # seconds of passes between two measurements
-_SHARED_CPU = 0.3
-"""CPUs that other programs kept the threads of passes from, on average, from which on the machine is shared."""
+_SHARED_CPU = 0.3  # CPUs that others kept the threads of passes from, on average, where the machine is shared
 _OWN_CPU = 0.1  # the same, from which on it is ours again, if it stays so for `_CALM_INTERVALS` measurements
 _CALM_INTERVALS = 4
-_PROBATION_INTERVALS = 8
-"""Measurements after which the return to all threads was right. If it was not, the next one waits twice as long."""
+_PROBATION_INTERVALS = 8  # measurements after which the return was right; if not, the next waits twice as long
 _MOST_INTERVALS = 64  # most measurements that a return waits for
 _LOOKS, _LOOK_SECONDS = 3, 0.003
 """Looks at other programs before the first pass, of which the least counts, and seconds between them: most programs
@@ -65,7 +63,7 @@ class Contention:
         self._calm = 0
         self._patience = _CALM_INTERVALS  # calm measurements before all threads are used again
         self._alone = _PROBATION_INTERVALS  # measurements since then
-        self._parked: _Parked | None = None
+        self._parked: threading.Event | None = None  # set to let go a thread that has others go to sleep
         self.enabled = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ) and self._waited is not None
 
     @property
@@ -74,7 +72,7 @@ class Contention:
 
     def threads(self, wanted: int) -> int:
         """Of so many threads, those that a pass should have, if its bits do not depend on them."""
-        return wanted - min(_spare(wanted), self.taken)
+        return wanted - min(wanted // 2, self.taken)  # half of them stay
 
     def free(self, wanted: int, looks: int = _LOOKS) -> int:
         """Of so many threads, those to which the programs that run now leave a CPU; half of them in any case."""
@@ -85,7 +83,7 @@ class Contention:
                 return wanted
             sleep(_LOOK_SECONDS)
             busy = min(busy, self._others(names))
-        return wanted - min(_spare(wanted), max(0, busy + wanted - count))
+        return wanted - min(wanted // 2, max(0, busy + wanted - count))
 
     @property
     def shared(self) -> bool:
@@ -104,7 +102,7 @@ class Contention:
         which the pass has as many as `threads` says; 0 = it has its own number in any case."""
         begun = perf_counter()
         with self._lock:
-            self._spare = _spare(wanted)
+            self._spare = wanted // 2
             self.begun += 1
             self.running += 1
             if self.enabled and wanted and not self._known:
@@ -116,8 +114,9 @@ class Contention:
             with self._lock:
                 self.running -= 1
                 self.last_pass = perf_counter()
-                if self.enabled:
-                    self._passed(self.last_pass - begun)
+                self._passes += self.last_pass - begun
+                if self.enabled and self._passes >= _INTERVAL_SECONDS:
+                    self._measure()
 
     def claim_delay(self) -> float:
         """Seconds that our threads waited for a CPU since this was asked last, in half a second of passes at most. They
@@ -129,10 +128,7 @@ class Contention:
             found, self._claimed = now - self._claimed, now
         return max(0.0, found)
 
-    def _passed(self, seconds: float) -> None:
-        self._passes += seconds
-        if self._passes < _INTERVAL_SECONDS:
-            return
+    def _measure(self) -> None:
         used = _usage(_TASKS)
         now = _total(used)
         if used is not None and self._family is not None:
@@ -152,7 +148,9 @@ class Contention:
             if self.taken < self._spare:
                 self.taken = min(self._spare, self.taken + max(1, round(share)))
             elif self._parked is None and (library := _openmp()) is not None:
-                self._parked = _Parked(library)
+                self._parked = threading.Event()
+                parked = (library, self._parked)
+                threading.Thread(target=_park, args=parked, name="localspec-parked", daemon=True).start()
         elif self.taken or self._parked is not None:
             if self._calm >= self._patience:
                 self._take_back()
@@ -164,52 +162,35 @@ class Contention:
     def _take_back(self) -> None:
         self.taken = self._calm = self._alone = 0
         if self._parked is not None:
-            self._parked.ended.set()
+            self._parked.set()
             self._parked = None
 
 
-class _Parked(threading.Thread):
-    """A thread with more OpenMP threads of its own than there are CPUs, all idle."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        super().__init__(name="localspec-parked", daemon=True)
-        self._library = library
-        self.ended = threading.Event()  # set to let it go, and its threads with it
-        self.start()
-
-    def run(self) -> None:
-        start = self._library.GOMP_parallel  # void (*)(void (*)(void *), void *, unsigned, unsigned)
-        start.restype = None
-        start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        nothing = ctypes.cast(self._library.free, ctypes.c_void_p)  # free(NULL): every thread's part of the work
-        start(nothing, None, len(allowed()) + 1, 0)
-        self.ended.wait()
+def _park(library: ctypes.CDLL, ended: threading.Event) -> None:
+    """On a thread of its own: it has more OpenMP threads than there are CPUs, all idle, until `ended`."""
+    start = library.GOMP_parallel  # void (*)(void (*)(void *), void *, unsigned, unsigned)
+    start.restype = None
+    start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    nothing = ctypes.cast(library.free, ctypes.c_void_p)  # free(NULL): every thread's part of the work
+    start(nothing, None, len(allowed()) + 1, 0)
+    ended.wait()
 
 
-class Usage(NamedTuple):
+class CpuTime(NamedTuple):
     """Of one thread since it began."""
 
     ran: float  # seconds on a CPU
     waited: float  # seconds it was ready to run and had no CPU
 
 
-def kept_out(before: Mapping[str, Usage], after: Mapping[str, Usage], cpus: int) -> float:
+def kept_out(before: Mapping[str, CpuTime], after: Mapping[str, CpuTime], cpus: int) -> float:
     """Seconds between two measurements for which other programs kept the threads of passes from a CPU. The `cpus`
     threads that ran most are taken for those of passes. What the others of this process ran may have kept them out
     as well, so it is taken off."""
-    nothing = Usage(0.0, 0.0)
-    since = [
-        Usage(now.ran - old.ran, now.waited - old.waited)
-        for task, now in after.items()
-        for old in (before.get(task, nothing),)
-    ]
+    old = {task: before.get(task, CpuTime(0.0, 0.0)) for task in after}
+    since = [CpuTime(now.ran - old[task].ran, now.waited - old[task].waited) for task, now in after.items()]
     since.sort(reverse=True)
     return max(0.0, sum(one.waited for one in since[:cpus]) - sum(one.ran for one in since[cpus:]))
-
-
-def _spare(threads: int) -> int:
-    """Of so many threads, those that a pass can do without: half of them stay."""
-    return threads // 2
 
 
 def waited() -> float | None:
@@ -217,7 +198,7 @@ def waited() -> float | None:
     return _total(_usage(_TASKS))
 
 
-def _usage(tasks: Path) -> dict[str, Usage] | None:
+def _usage(tasks: Path) -> dict[str, CpuTime] | None:
     """Of every thread of a process, by its number; None where that is not known."""
     found = {}
     try:
@@ -227,13 +208,13 @@ def _usage(tasks: Path) -> dict[str, Usage] | None:
                     ran, waited, _ = file.read().split()
             except (ProcessLookupError, FileNotFoundError):
                 continue  # a thread that has just ended
-            found[task.name] = Usage(int(ran) / 1e9, int(waited) / 1e9)
+            found[task.name] = CpuTime(int(ran) / 1e9, int(waited) / 1e9)
     except (OSError, ValueError):
         return None
     return found
 
 
-def _total(used: Mapping[str, Usage] | None) -> float | None:
+def _total(used: Mapping[str, CpuTime] | None) -> float | None:
     return None if used is None else sum(one.waited for one in used.values())
 
 

@@ -15,12 +15,12 @@ from typing import Any
 from localspec.errors import LocalspecError, UsageError
 from localspec.gguf.spread import CPU, Spread
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import BufferOverride
+from localspec.llama.library.lib import BufferOverride
 
 
 def read(device: str) -> dict[str, float]:
-    """{llama.cpp's name: its part of the layers}; 0 = as memory has it. Raises UsageError: a part is no number above 0,
-    or only some devices have one."""
+    """{llama.cpp's name: its part}; 0 = as memory has it. Raises UsageError: no number above 0, or only some have
+    one."""
     found = {}
     for word in device.split(","):
         name, mark, part = word.strip().partition("=")
@@ -66,7 +66,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
         return None
     there = _there()
     named = [] if not gpu_layers else list(there) if device is None else list(read(device))
-    buffer_type = lib.c_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    buffer_type = lib.c_function("ggml_backend_dev_buffer_type")
     found = []
     for pattern, name in spread.overrides:
         if name != CPU and name not in named:
@@ -77,9 +77,15 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
 
 
 def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:
-    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to."""
+    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to. Raises
+    UsageError: no such device, or not in the order that the spread needs."""
     if spread.mode == "row" and gpu_layers and device is not None:
-        _check_order(device)
+        # Where GPUs share each matrix, llama.cpp counts parts by its own numbers of devices: none may be left out
+        # before the last one that is named.
+        there = [one.name for one in lib.devices() if one.kind in ("gpu", "igpu")]
+        named = [name for name in read(device) if name in there]
+        if named != there[: len(named)]:
+            raise UsageError(f"device is {device!r}; with split_mode row name GPUs in this order: {', '.join(there)}.")
     devices, parts = pointers(device, gpu_layers)
     moved = overrides(spread, device, gpu_layers)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
@@ -89,22 +95,11 @@ def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tup
     return devices, parts, moved
 
 
-def _check_order(device: str) -> None:
-    """Where GPUs share each matrix, llama.cpp counts parts by its own numbers of devices: raises UsageError if a GPU is
-    left out before the last one that is named, or they have another order."""
-    there = [one.name for one in lib.devices() if one.kind in ("gpu", "igpu")]
-    named = [name for name in read(device) if name in there]
-    if named != there[: len(named)]:
-        raise UsageError(f"device is {device!r}; with split_mode row name GPUs in this order: {', '.join(there)}.")
-
-
 PROTOCOL = (7, 0)  # major and minor version of the protocol that the pinned llama.cpp speaks (ggml-rpc.h)
 PREFIX = "RPC"  # what llama.cpp's names of these devices begin with; their descriptions are HOST:PORT
 _SECONDS = 5.0  # for a server to answer; it serves one client at a time
-_HELLO = struct.pack("=BQ24x", 14, 24)
-"""The first request (ggml-rpc.cpp): number of the command, length of what follows, and no special transport."""
-_ANSWER = struct.Struct("=QBB26x")
-"""Its answer: length of what follows (28), major and minor version, and what does not matter here."""
+_HELLO = struct.pack("=BQ24x", 14, 24)  # the first request (ggml-rpc.cpp): command, length of what follows
+_ANSWER = struct.Struct("=QBB26x")  # its answer: length of what follows (28), major and minor version
 
 
 def servers(text: str | None) -> list[str]:
@@ -123,7 +118,7 @@ def connect(text: str | None) -> list[str]:
     found = servers(text)
     if not found:
         return []
-    backend = lib.c_function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(PREFIX.encode())
+    backend = lib.c_function("ggml_backend_reg_by_name")(PREFIX.encode())
     if backend is None:
         raise UsageError(
             f"rpc is {text!r}, but this llama.cpp was built without RPC.",
@@ -133,7 +128,11 @@ def connect(text: str | None) -> list[str]:
     for server in found:
         if server not in known:
             greet(server)
-            _add(backend, server)
+            address = lib.c_function("ggml_backend_reg_get_proc_address")(backend, b"ggml_backend_rpc_add_server")
+            added = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)(server.encode())
+            if added is None:
+                raise LocalspecError(f"The RPC server {server} has no devices.")
+            lib.c_function("ggml_backend_register")(added)
             known.add(server)
     return found
 
@@ -141,6 +140,7 @@ def connect(text: str | None) -> list[str]:
 def greet(server: str) -> None:
     """Says hello to a server. Raises LocalspecError: it is away, or speaks another version."""
     host, _, port = server.partition(":")
+    hint = f"This llama.cpp speaks {PROTOCOL[0]}.{PROTOCOL[1]}: build both from the same source."
     try:
         with socket.create_connection((host, int(port)), _SECONDS) as client:
             client.sendall(_HELLO)
@@ -153,21 +153,7 @@ def greet(server: str) -> None:
         text = f"The RPC server {server} cannot be reached: {error.strerror or error}."
         raise LocalspecError(text, "Start llama.cpp's rpc-server there.") from None
     if len(answer) != _ANSWER.size:
-        raise LocalspecError(f"{server} is no RPC server of llama.cpp, or one of another version.", _advice())
+        raise LocalspecError(f"{server} is no RPC server of llama.cpp, or one of another version.", hint)
     length, major, minor = _ANSWER.unpack(answer)
     if length != _ANSWER.size - 8 or major != PROTOCOL[0] or minor > PROTOCOL[1]:
-        raise LocalspecError(f"The RPC server {server} speaks version {major}.{minor}.", _advice())
-
-
-def _advice() -> str:
-    return f"This llama.cpp speaks {PROTOCOL[0]}.{PROTOCOL[1]}: build both from the same source."
-
-
-def _add(backend: int, server: str) -> None:
-    pointer, text = ctypes.c_void_p, ctypes.c_char_p
-    address = lib.c_function("ggml_backend_reg_get_proc_address", pointer, pointer, text)
-    add = ctypes.CFUNCTYPE(pointer, text)(address(backend, b"ggml_backend_rpc_add_server"))
-    added = add(server.encode())
-    if added is None:
-        raise LocalspecError(f"The RPC server {server} has no devices.")
-    lib.c_function("ggml_backend_register", None, pointer)(added)
+        raise LocalspecError(f"The RPC server {server} speaks version {major}.{minor}.", hint)

@@ -1,8 +1,9 @@
-"""How a context is set up, and what it hands out besides logits. Every setting but `logits` can change the bits of a
-row, so the width probe keys on them."""
+"""How a context is set up, and what it hands out besides logits. All but `logits` can change the bits of a row."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -22,29 +23,19 @@ CacheType = Literal["f16", "bf16", "q8_0", "f32"]
 class ContextSettings:
     """Settings of one `Context`."""
 
-    n_ctx: int = 4096
-    """Tokens a slot can hold."""
-    n_slots: int = 1
-    """Conversations served side by side; each gets a stream of its own and drafts chains."""
-    max_leaves: int = 1
-    """Most leaves of a draft tree; above 1 needs `n_slots` = 1 (one cache shared by all leaves)."""
-    grid: int = 512
-    """Prompt tokens per prefill pass, counted from position 0; also llama.cpp's n_batch and n_ubatch."""
-    threads: int = 0
-    """CPU threads of every pass, whatever its width (the count changes the bits); 0 = one per physical core."""
-    flash_attention: bool | Literal["auto"] = "auto"
-    """Fused attention; "auto" lets llama.cpp decide (on, wherever it is supported); with wide kernels it is on."""
-    type_k: CacheType = "f16"
-    """Number format of the keys in the cache."""
-    type_v: CacheType = "f16"
-    """Number format of the values; q8_0 needs flash attention."""
+    n_ctx: int = 4096  # tokens a slot can hold
+    n_slots: int = 1  # conversations served side by side; each gets a stream of its own and drafts chains
+    max_leaves: int = 1  # most leaves of a draft tree; above 1 needs `n_slots` = 1 (one cache shared by all leaves)
+    grid: int = 512  # prompt tokens per prefill pass, counted from position 0; also llama.cpp's n_batch and n_ubatch
+    threads: int = 0  # of every pass (their number changes the bits); 0 = one per physical core
+    flash_attention: bool | Literal["auto"] = "auto"  # "auto": on, wherever it is supported
+    type_k: CacheType = "f16"  # number format of the keys in the cache
+    type_v: CacheType = "f16"  # number format of the values; q8_0 needs flash attention
     reuse: Reuse = "all"
     """What a new history may keep of the cache: "all" = the longest common prefix; "chunks" = only what a fresh run
     would have computed in the same passes, so that a text never depends on what was asked before."""
-    grid_prefill: bool = True
-    """False for draft models, whose bits do not matter: a few missing tokens ride along in the next pass."""
-    max_rows: int = 64
-    """Most rows with logits in a pass over all slots; bounds llama.cpp's output buffer."""
+    grid_prefill: bool = True  # False for draft models: a few missing tokens ride along in the next pass
+    max_rows: int = 64  # most rows with logits in a pass over all slots; bounds llama.cpp's output buffer
     rollback: int = 0
     """Of a model with recurrent layers, tokens that can be dropped from the end of its cache, which is the longest
     draft: llama.cpp keeps so many states besides the last. One slot only; other models drop what they like."""
@@ -83,8 +74,7 @@ class ContextSettings:
             raise UsageError(f'reuse is {self.reuse!r}; it must be "all" or "chunks".')
 
 
-FINAL, NEXTN = -1, -2
-"""Names of states besides layer inputs: the normed final state, and the state that an MTP layer starts from."""
+FINAL, NEXTN = -1, -2  # states besides layer inputs: normed final, and what an MTP layer starts from
 
 SHOWS_LAYERS = frozenset(
     {
@@ -132,10 +122,7 @@ NO_TAP = Tap()
 
 
 def union(taps: Iterable[Tap]) -> Tap:
-    found = NO_TAP
-    for tap in taps:
-        found |= tap
-    return found
+    return functools.reduce(operator.or_, taps, NO_TAP)
 
 
 def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:

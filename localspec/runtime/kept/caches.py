@@ -4,38 +4,170 @@ What slots hold is written when a slot goes to another chat or prompt, when the 
 the process may be killed: not after every answer, but once a part of it is new. Nothing here changes a text: what comes
 back is what the slot held, bit for bit. Chats and prompts have their folders and budgets apart: a chat's file goes with
 the chat, and a prompt's serves all prompts that begin like it.
+
+A file is taken only if everything that can change the bits of the cache is as it was when it was written, and if its
+checksums are right: llama.cpp never sees a byte that it did not write itself. What came back is then treated like what
+the slot had computed: how much of it a history may keep is decided by `Cells`, as ever.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
+import struct
+import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from localspec import paths
-from localspec.llama.cache import saved_cache
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.saved_cache import SavedCache
-from localspec.llama.library.batch import common_prefix
+from localspec.llama.exact.wide import kernels_id, shared_facts
+from localspec.llama.library import lib
+from localspec.llama.library.batch import Cells, common_prefix
 from localspec.machine import available_bytes
 from localspec.types import NO_TOKENS, Tokens
+
+_MAGIC = b"lspcKV01"
+_HEAD = struct.Struct("<8s32sIIQ32s")
+"""Magic and version, key, prompt length, tokens, bytes of state, SHA-256 of the state. After it the tokens as int32,
+SHA-256 of all that, and the state as `Context.save` made it."""
+_DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCache:
+    """What one slot held."""
+
+    tokens: Tokens  # int32[n], in position order
+    prompt_length: int  # prompt length of the history of `tokens`: tells how the prompt was cut into passes
+    state: memoryview  # the bytes that `Context.save` returned
+
+
+def key(context: Context) -> bytes:
+    """32 bytes that name everything the bits of a context's cache depend on: the file and the build, the machine and
+    its threads, whose kernels, and every setting of the context."""
+    model, settings = context.model, context.settings
+    facts = {
+        **shared_facts(model.path, settings, model.gpu_layers, model.device, model.spread),
+        "kernels": kernels_id(model.kernels),
+        "settings": asdict(settings),
+        "exact": context.exact_widths is not None,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()
+
+
+def can_save(context: Context) -> bool:
+    """Whether a cache comes back as it was: of layers with a window shorter than the context only the window is
+    written."""
+    window = int(lib.api().llama_model_n_swa(context.model.handle))
+    return not 0 < window < context.n_ctx
+
+
+def take(context: Context, slot: int = 0) -> SavedCache:
+    """What a slot holds now, in memory of its own; see `can_save`."""
+    tokens, prompt_length = context.held(slot)
+    return SavedCache(tokens.copy(), prompt_length, context.save(slot))
+
+
+def put(context: Context, saved: SavedCache, slot: int = 0) -> bool:
+    """Brings it back into a slot; False, and an empty slot, if llama.cpp refuses it."""
+    return context.restore(slot, saved.state, saved.tokens, saved.prompt_length)
+
+
+def usable(context: Context, tokens: Tokens, prompt_length: int, prompt: Tokens) -> int:
+    """Number of leading tokens of a new prompt that a saved cache of `tokens` holds (`Context.reusable`)."""
+    settings = context.settings
+    cells = Cells(len(tokens), settings.grid if settings.grid_prefill else 0, settings.reuse)
+    cells.put(0, tokens)
+    cells.prompt_length = prompt_length
+    keep = cells.keep(prompt, len(prompt))
+    return keep if context.can_trim or keep == cells.length else 0
+
+
+def write(path: Path, name: bytes, saved: SavedCache) -> None:
+    """Writes a file that only its owner can read, whole or not at all; `name` is the `key` of the context. Raises
+    OSError: it cannot be written, or the disk is full; nothing is left."""
+    digest = hashlib.sha256(saved.state).digest()
+    head = _HEAD.pack(_MAGIC, name, saved.prompt_length, len(saved.tokens), len(saved.state), digest)
+    front = head + saved.tokens.astype("<i4").tobytes()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(front)
+            file.write(hashlib.sha256(front).digest())
+            file.write(saved.state)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path, name: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
+    """Reads a file back; None if it is missing, damaged, of another key or not wanted: `wanted` is asked with the
+    tokens and the prompt length before the state, which may be large, is read."""
+    try:
+        with open(path, "rb") as file:
+            found = _front(file)
+            if found is None or found.name != name or not wanted(found.tokens, found.prompt_length):
+                return None
+            state = memoryview(bytearray(found.size))
+            if file.readinto(state) == found.size and hashlib.sha256(state).digest() == found.digest:
+                return SavedCache(found.tokens, found.prompt_length, state)
+    except (OSError, MemoryError):
+        pass
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHeader:
+    """What a file says before the state, and what was checked."""
+
+    name: bytes  # `key` of the context it was taken from; another format of files counts as another key
+    tokens: Tokens
+    prompt_length: int
+    size: int  # bytes of state
+    digest: bytes  # SHA-256 of the state
+
+
+def front(path: Path) -> CacheHeader | None:
+    """What a file says before the state, whatever its key is; None = it is damaged."""
+    with open(path, "rb") as file:
+        return _front(file)
+
+
+def _front(file: BufferedReader) -> CacheHeader | None:
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    magic, name, prompt_length, count, size, digest = _HEAD.unpack(head)
+    if magic != _MAGIC:
+        return CacheHeader(magic, NO_TOKENS, 0, 0, b"")
+    if os.fstat(file.fileno()).st_size != _HEAD.size + 4 * count + _DIGEST + size:
+        return None
+    ids = file.read(4 * count)
+    if hashlib.sha256(head + ids).digest() != file.read(_DIGEST):
+        return None
+    return CacheHeader(name, np.frombuffer(ids, dtype="<i4").astype(np.int32), prompt_length, size, digest)
+
 
 LEAST_CHAT = 128  # tokens: shorter caches of chats are computed again about as fast as they are found
 LEAST_TOKENS = 512  # shorter caches of prompts are not kept: they are computed again in seconds
 LEAST_GAIN = 256  # tokens that a kept prompt must spare, or that a new one must hold besides those of the others
-NEW_SHARE = 8
-"""Before the end a cache is written when one part in so many of it is new: a chat that grows is not written at every
-turn."""
+NEW_SHARE = 8  # before the end a cache is written when one part in so many is new: a growing chat not each turn
 _ABANDONED_SECONDS = 3600.0  # seconds after which a file that is being written has lost its writer
 
 _LOG = logging.getLogger("localspec")
@@ -54,8 +186,8 @@ class CacheFolder:
         return self.directory / f"{hashlib.sha256(chat.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.kv"
 
     def read(self, chat: str, key: bytes, wanted: Callable[[Tokens, int], bool]) -> SavedCache | None:
-        """The cache of a chat, see `saved_cache.read`; it then counts as used."""
-        saved = saved_cache.read(self.path(chat), key, wanted)
+        """The cache of a chat, see `read`; it then counts as used."""
+        saved = read(self.path(chat), key, wanted)
         if saved is not None:
             self.used(chat)
         return saved
@@ -77,8 +209,22 @@ class CacheFolder:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if size > self.budget or size > shutil.disk_usage(self.directory).free // 2:
                 return f"its {size / 1e6:.0f} MB are more than the budget, or more than half of the free disk"
-            self._make_room(size, self.path(chat))
-            saved_cache.write(self.path(chat), key, saved)
+            files = []
+            for path in self.directory.iterdir():
+                with suppress(OSError):  # another process may be doing the same
+                    status = path.stat()
+                    if path.suffix == ".kv" and path != self.path(chat):
+                        files.append((status.st_mtime, status.st_size, path))
+                    elif path.suffix == ".tmp" and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                        path.unlink()  # a killed writer left it
+            taken = size + sum(length for _, length, _ in files)
+            for _, length, path in sorted(files):  # what was not used for longest goes
+                if taken <= self.budget:
+                    break
+                with suppress(OSError):
+                    path.unlink()
+                    taken -= length
+            write(self.path(chat), key, saved)
         except OSError as error:
             return error.strerror or str(error)
         return ""
@@ -86,24 +232,6 @@ class CacheFolder:
     def remove(self, chat: str) -> None:
         with suppress(OSError):
             self.path(chat).unlink()
-
-    def _make_room(self, size: int, replaced: Path) -> None:
-        """Deletes what was not used for longest until `size` more bytes fit, and what killed writers left."""
-        files = []
-        for path in self.directory.iterdir():
-            with suppress(OSError):  # another process may be doing the same
-                status = path.stat()
-                if path.suffix == ".kv" and path != replaced:
-                    files.append((status.st_mtime, status.st_size, path))
-                elif path.suffix == ".tmp" and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                    path.unlink()
-        room = self.budget - size - sum(length for _, length, _ in files)
-        for _, length, path in sorted(files):
-            if room >= 0:
-                return
-            with suppress(OSError):
-                path.unlink()
-                room += length
 
 
 class PromptFolder(CacheFolder):
@@ -119,15 +247,14 @@ class PromptFolder(CacheFolder):
         return sorted(path.stem for path in self.directory.glob("*.kv"))
 
 
-class _Caches:
+class _Caches(ABC):
     """What both keep of one engine's slots. Used on its thread; files are written on another."""
 
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
-        """`key`: `saved_cache.key` of the context, from when its model was loaded. `quiet`: seconds until nothing has
-        run for a while."""
+        """`key`: that of the context, from when its model was loaded. `quiet`: seconds until nothing has run for a
+        while."""
         self._context, self._key, self._files, self._quiet = context, key, files, quiet
-        self._refused: dict[int, int] = {}
-        """By slot, the tokens that it held when they could not be written; not tried again before there are more."""
+        self._refused: dict[int, int] = {}  # by slot, tokens that could not be written
         self._writer = ThreadPoolExecutor(1, "localspec-caches")
         self._writing: Future[Any] | None = None
 
@@ -148,19 +275,20 @@ class _Caches:
         self._context, self._key = context, key
         self._refused.clear()
 
+    @abstractmethod
     def _next(self) -> int | None:
         """The slot whose cache is to be written next; None = there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _save(self, slot: int) -> None:
-        raise NotImplementedError
+        """Has a slot's cache written, if there is room and it is worth it."""
 
     def _taken(self, slot: int) -> SavedCache | None:
         """A copy of what a slot holds; None = there is no room."""
         tokens, _ = self._context.held(slot)
         if self._files.fits(self._context, len(tokens)):
             with suppress(MemoryError):
-                return saved_cache.take(self._context, slot)
+                return take(self._context, slot)
         self._refused[slot] = len(tokens)
         return None
 
@@ -179,21 +307,31 @@ class ChatCaches(_Caches):
     def __init__(self, context: Context, key: bytes, files: CacheFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
         self._slots: dict[str, int] = {}  # by chat
-        self._on_disk: dict[str, Tokens] = {}
-        """What the files of these chats hold, if this engine wrote or read them."""
+        self._on_disk: dict[str, Tokens] = {}  # what the files of these chats hold, if this engine wrote or read them
 
     def serve(self, slot: int, chat: str | None, prompt: Tokens) -> None:
-        """A slot, nobody else's until the answer ends, is about to answer a prompt: the cache it holds is saved if it
-        is another chat's, and this chat's is brought back if it spares more of the prompt than what is there. `chat`
-        None = its cache is not kept."""
+        """A slot is about to answer a prompt, and nothing else until that ends: the cache it holds is saved if it is
+        another chat's, and this chat's is brought back if it spares more of the prompt. `chat` None = its cache is not
+        kept."""
         if chat is not None and self.slot(chat) == slot:
             return
         for other in [one for one, its in self._slots.items() if one == chat or its == slot]:
             self._leave(other)
         self._refused.pop(slot, None)
-        if chat is not None:
-            self._slots[chat] = slot
-            self._bring_back(slot, chat, prompt)
+        if chat is None:
+            return
+        self._slots[chat] = slot
+        context = self._context
+        here = context.reusable(slot, prompt, len(prompt))
+
+        def wanted(tokens: Tokens, prompt_length: int) -> bool:
+            more = usable(context, tokens, prompt_length, prompt) > here
+            return self._files.fits(context, len(tokens)) and more
+
+        self._wait()
+        saved = self._files.read(chat, self._key, wanted)
+        if saved is not None and put(context, saved, slot):
+            self._on_disk[chat] = saved.tokens
 
     def slot(self, chat: str | None) -> int | None:
         return None if chat is None else self._slots.get(chat)
@@ -240,32 +378,6 @@ class ChatCaches(_Caches):
             self._on_disk[chat] = saved.tokens
             self._writing = self._writer.submit(self._files.keep, chat, self._key, saved)
 
-    def _bring_back(self, slot: int, chat: str, prompt: Tokens) -> None:
-        context = self._context
-        here = context.reusable(slot, prompt, len(prompt))
-
-        def wanted(tokens: Tokens, prompt_length: int) -> bool:
-            return (
-                self._files.fits(context, len(tokens))
-                and saved_cache.usable(context, tokens, prompt_length, prompt) > here
-            )
-
-        self._wait()
-        saved = self._files.read(chat, self._key, wanted)
-        if saved is not None and saved_cache.put(context, saved, slot):
-            self._on_disk[chat] = saved.tokens
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    name: str
-    tokens: Tokens
-    prompt_length: int
-
-    def adds(self, tokens: Tokens) -> int:
-        """Number of its tokens that a cache of these tokens does not hold."""
-        return len(self.tokens) - common_prefix(self.tokens, tokens)
-
 
 class PromptCaches(_Caches):
     """A prompt that begins like a kept one gets that cache, if it spares more than what the slots hold."""
@@ -274,7 +386,8 @@ class PromptCaches(_Caches):
 
     def __init__(self, context: Context, key: bytes, files: PromptFolder, quiet: Callable[[], float]) -> None:
         super().__init__(context, key, files, quiet)
-        self._known: dict[str, _Kept | None] = {}  # files that were looked at, by name; None = not for this context
+        self._known: dict[str, tuple[Tokens, int] | None] = {}
+        """Tokens and prompt length of each file that was looked at, by name; None = it is not for this context."""
         self._coming = ""  # name of the file that is being written, or was written last
         self._warned = False
         try:
@@ -298,14 +411,27 @@ class PromptCaches(_Caches):
         if len(prompt) < LEAST_TOKENS:
             return
         self._look()
-        usable = saved_cache.usable
-        kept = [(usable(context, one.tokens, one.prompt_length, prompt), one.name) for one in self._own()]
+        kept = [(usable(context, *one, prompt), name) for name, one in self._own()]
         spared, name = max(kept, default=(0, ""))
         if spared < LEAST_TOKENS:
             return
         self._files.used(name)
-        if spared - max(here, self._beside(slot, prompt)) >= LEAST_GAIN:
-            self._bring_back(slot, name, prompt)
+        for other in range(context.settings.n_slots) if context.copies else ():  # their caches can be given to this one
+            here = max(here, 0 if other == slot else context.reusable(other, prompt, len(prompt)))
+        if spared - here < LEAST_GAIN:
+            return
+        self._wait()
+        asked: list[bool] = []
+
+        def wanted(tokens: Tokens, prompt_length: int) -> bool:
+            asked.append(self._files.fits(context, len(tokens)))
+            return asked[-1]
+
+        saved = self._files.read(name, self._key, wanted)
+        if saved is not None:
+            put(context, saved, slot)
+        elif asked != [False] and self._files.path(name).exists():
+            self._damaged(name)
 
     def move(self, context: Context, key: bytes) -> None:
         super().move(context, key)
@@ -318,47 +444,33 @@ class PromptCaches(_Caches):
                 self._save(slot)
         self._writer.shutdown()
 
-    def _own(self) -> list[_Kept]:
-        return [kept for kept in self._known.values() if kept is not None]
+    def _own(self) -> list[tuple[str, tuple[Tokens, int]]]:
+        return [(name, kept) for name, kept in self._known.items() if kept is not None]
 
     def _look(self) -> None:
+        """Reads what files say that were not looked at; a damaged one is deleted."""
         names = self._files.names()
         coming = self._coming if self._busy() else ""
         self._known = {name: kept for name, kept in self._known.items() if name in names or name == coming}
         others = 0
-        for name in names:
-            found = None if name in self._known else self._front(name)
-            if found is not None:
+        for name in [name for name in names if name not in self._known]:
+            with suppress(OSError):
+                found = front(self._files.path(name))
+                if found is None:
+                    self._damaged(name)
+                    continue
                 own = found.name == self._key
-                self._known[name] = _Kept(name, found.tokens, found.prompt_length) if own else None
+                self._known[name] = (found.tokens, found.prompt_length) if own else None
                 others += not own and name.startswith(self._model)
         if others:
             what = "1 kept prompt" if others == 1 else f"{others} kept prompts"
             file = self._context.model.path.name
             _LOG.warning("Not used: %s of %s from another build or with other settings.", what, file)
 
-    def _front(self, name: str) -> saved_cache.Front | None:
-        """What a file says; None = it cannot be read, or it is damaged: then it is deleted."""
-        try:
-            found = saved_cache.front(self._files.path(name))
-        except OSError:
-            return None
-        if found is None:
-            self._damaged(name)
-        return found
-
     def _damaged(self, name: str) -> None:
         _LOG.warning("A kept prompt is damaged; %s was deleted.", paths.shown(self._files.path(name)))
         self._files.remove(name)
         self._known.pop(name, None)
-
-    def _beside(self, slot: int, prompt: Tokens) -> int:
-        """Leading tokens of a prompt that another slot's cache can give to this one."""
-        context = self._context
-        if not context.copies:
-            return 0
-        others = (other for other in range(context.settings.n_slots) if other != slot)
-        return max((context.reusable(other, prompt, len(prompt)) for other in others), default=0)
 
     def _new(self, slot: int) -> int:
         """Tokens of a slot's cache that no file holds; 0 if it is too short to be kept."""
@@ -366,8 +478,8 @@ class PromptCaches(_Caches):
         tokens, _ = context.held(slot)
         if len(tokens) < LEAST_TOKENS or self._refused.get(slot) == len(tokens):
             return 0
-        whole = [kept for kept in self._own() if context.can_trim or len(kept.tokens) <= len(tokens)]
-        return len(tokens) - max((common_prefix(kept.tokens, tokens) for kept in whole), default=0)
+        whole = [kept for _, (kept, _) in self._own() if context.can_trim or len(kept) <= len(tokens)]
+        return len(tokens) - max((common_prefix(kept, tokens) for kept in whole), default=0)
 
     def _next(self) -> int | None:
         for slot in range(self._context.settings.n_slots):
@@ -383,8 +495,12 @@ class PromptCaches(_Caches):
         if saved is None:
             return
         name = f"{self._model}-{hashlib.sha256(self._key + saved.tokens.tobytes()).hexdigest()[:32]}"
-        replaced = [one.name for one in self._own() if self._context.can_trim and one.adds(saved.tokens) < LEAST_GAIN]
-        self._coming, self._known[name] = name, _Kept(name, saved.tokens, saved.prompt_length)
+        replaced = [
+            other
+            for other, (tokens, _) in self._own()
+            if self._context.can_trim and len(tokens) - common_prefix(tokens, saved.tokens) < LEAST_GAIN
+        ]
+        self._coming, self._known[name] = name, (saved.tokens, saved.prompt_length)
         self._writing = self._writer.submit(self._write, name, saved, replaced)
 
     def _write(self, name: str, saved: SavedCache, replaced: list[str]) -> None:
@@ -398,22 +514,6 @@ class PromptCaches(_Caches):
         for one in replaced:
             if one != name:
                 self._files.remove(one)
-
-    def _bring_back(self, slot: int, name: str, prompt: Tokens) -> None:
-        """Puts a kept cache into a slot, if there is memory for it."""
-        context = self._context
-        self._wait()
-        asked: list[bool] = []
-
-        def wanted(tokens: Tokens, prompt_length: int) -> bool:
-            asked.append(self._files.fits(context, len(tokens)))
-            return asked[-1]
-
-        saved = self._files.read(name, self._key, wanted)
-        if saved is not None:
-            saved_cache.put(context, saved, slot)
-        elif asked != [False] and self._files.path(name).exists():
-            self._damaged(name)
 
 
 def default_budget() -> int:

@@ -84,8 +84,7 @@ class Corpus:
         self._index = SuffixIndex()
         self._counts = ContextCounts()  # of what this model answered
         self._lock = threading.Lock()  # of both
-        self._held: OrderedDict[int, Sequence] = OrderedDict()
-        """By number in the index; used last comes last. On the thread only."""
+        self._held: OrderedDict[int, Sequence] = OrderedDict()  # by number; used last comes last
         self._numbers: dict[bytes, int] = {}
         self._tokens = 0
         self._used: set[int] = set()
@@ -144,7 +143,7 @@ class Corpus:
     # -- on its own thread ------------------------------------------------------------------------------------------
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Whatever goes wrong is said once, and answers go on."""
+        """A fault is said once, and answers go on."""
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001 - no caller looks at what becomes of the work
@@ -154,14 +153,13 @@ class Corpus:
                 _LOG.warning("localspec: %s; answers go on, and some are not added to it.", said.rstrip("."))
 
     def _load(self) -> None:
-        room, chosen = self._most, []
+        left, chosen = self._most, []
         for one in reversed(self.file.read()):
-            if not len(one.tokens) or int(one.tokens.min()) < 0 or int(one.tokens.max()) >= self._n_vocab:
-                continue
-            room -= len(one.tokens)
-            if room < 0:
-                break
-            chosen.append(one)
+            if len(one.tokens) and int(one.tokens.min()) >= 0 and int(one.tokens.max()) < self._n_vocab:
+                left -= len(one.tokens)
+                if left < 0:
+                    break
+                chosen.append(one)
         chosen.reverse()
         with self._lock:
             first = self._index.add([one.tokens for one in chosen])
@@ -233,8 +231,7 @@ CREATE TABLE sequence (name BLOB PRIMARY KEY, tokens BLOB NOT NULL, used REAL NO
 CREATE TABLE room (bytes INTEGER NOT NULL);
 INSERT INTO room VALUES (0);
 """
-]
-"""See `sqlite.upgrade`. `model` is NULL of what was added by hand, and empty where it is not known."""
+]  # see `sqlite.upgrade`. `model` is NULL of what was added by hand, and empty where it is not known
 _BUSY_SECONDS = 5.0  # how long to wait for another process, which writes for some milliseconds
 
 
@@ -309,7 +306,7 @@ class CorpusFile:
                 _cut(database, int(KEPT_SHARE * room))
 
     def trim(self, most: int) -> int:
-        """Cuts it to so many bytes, which count from now on whoever was given more; sequences that had to go."""
+        """Cuts it to so many bytes, which count from now on even if more was given; sequences that had to go."""
         if not (self.path.exists() or self._old.exists()):
             return 0
         with self._transaction() as database:
@@ -334,7 +331,19 @@ class CorpusFile:
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
         try:
             if self._connection is None:
-                self._connection = self._opened()
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    self._connection = self._connected()
+                except sqlite3.DatabaseError as error:
+                    if not sqlite.is_damage(error):
+                        raise
+                    aside = sqlite.set_aside(self.path)
+                    _LOG.warning(
+                        "localspec: The corpus %s was damaged (%s); it is kept as %s until a chat is deleted, and a "
+                        "new one was begun.",
+                        *(paths.shown(self.path), error, aside.name),
+                    )
+                    self._connection = self._connected()
             with sqlite.transaction(self._connection, kind):
                 yield self._connection
         except (OSError, sqlite3.Error) as error:
@@ -343,21 +352,6 @@ class CorpusFile:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             said = f"The corpus {paths.shown(self.path)} cannot be used: {reason}."
             raise LocalspecError(said, "Make room, or delete it: answers do without.") from error
-
-    def _opened(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            return self._connected()
-        except sqlite3.DatabaseError as error:
-            if not sqlite.is_damage(error):
-                raise
-            aside = sqlite.set_aside(self.path)
-            _LOG.warning(
-                "localspec: The corpus %s was damaged (%s); it is kept as %s until a chat is deleted, and a new one "
-                "was begun.",
-                *(paths.shown(self.path), error, aside.name),
-            )
-            return self._connected()
 
     def _connected(self) -> sqlite3.Connection:
         sqlite.make_private(self.path)
@@ -375,23 +369,18 @@ class CorpusFile:
             if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("database disk image is malformed")
             sqlite.upgrade(connection, _STEPS)
-            self._take_over(connection)
+            if self._old.exists():  # what localspec kept until version 0.2, in a file of its own format
+                with sqlite.transaction(connection), suppress(FileNotFoundError):  # another process was quicker
+                    data = self._old.read_bytes()
+                    rows = [(name, tokens, used, "") for name, (tokens, used) in _old_sequences(data).items()]
+                    connection.executemany("INSERT OR IGNORE INTO sequence VALUES (?, ?, ?, ?)", rows)
+                    connection.execute("UPDATE room SET bytes = max(bytes, ?)", (len(data),))
+                for left in self._old.parent.glob(f"{self._old.name}*"):
+                    left.unlink(missing_ok=True)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _take_over(self, connection: sqlite3.Connection) -> None:
-        """What localspec kept until version 0.2 in a file of its own format, which is deleted."""
-        if not self._old.exists():
-            return
-        with sqlite.transaction(connection), suppress(FileNotFoundError):  # another process was quicker
-            data = self._old.read_bytes()
-            rows = [(name, tokens, used, "") for name, (tokens, used) in _old_sequences(data).items()]
-            connection.executemany("INSERT OR IGNORE INTO sequence VALUES (?, ?, ?, ?)", rows)
-            connection.execute("UPDATE room SET bytes = max(bytes, ?)", (len(data),))
-        for left in self._old.parent.glob(f"{self._old.name}*"):
-            left.unlink(missing_ok=True)
 
 
 def _bytes(database: sqlite3.Connection) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from localspec import kept
 from localspec.config import EngineSettings
 from localspec.llama.exact import wide
-from localspec.llama.exact.facts import cpu_name
+from localspec.llama.exact.wide import cpu_name
 from localspec.llama.library import lib
 from localspec.machine import default_threads
 from localspec.runtime.placement import on_gpu
@@ -30,20 +30,17 @@ _DEFAULTS = {field.name: field.default for field in fields(EngineSettings)}
 class Tuning:
     settings: dict[str, Any]  # fields of `EngineSettings`; only what differs from the defaults
     gain: float  # speed over the defaults, 1 = none, on prompts that were not searched with ...
-    low: float
-    """... and its 95 % interval."""
+    low: float  # ... and its 95 % interval
     high: float
     exact: str  # exactness under which it was found
     when: str  # ISO date
     workload: str  # in words: what was answered
 
     def applied(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given` (arguments of `EngineSettings`) with what it leaves open filled in; explicit settings win.
-
-        Settings that only make sense together stay out together. Kernels and cache format stay out where another
-        exactness is asked for, where llama.cpp's kernels alone are, and with layers on a GPU; the length of drafts with
-        several slots, which share a pass.
-        """
+        """`given` (arguments of `EngineSettings`) with what it leaves open filled in; explicit settings win. Settings
+        that only make sense together stay out together. Kernels and cache format stay out under another exactness,
+        where llama.cpp's kernels alone are asked for, and with layers on a GPU; the length of drafts with several
+        slots."""
         asked = {
             name: given.get(name, _DEFAULTS[name]) for name in ("exact", "gpu_layers", "device", "rpc", "wide", "slots")
         }

@@ -38,7 +38,7 @@ from localspec.errors import ContextOverflowError, LocalspecError, told
 from localspec.options import Options, SamplingParams
 from localspec.remote.answerer import POSTS_PER_SECOND, Teller
 from localspec.runner.place import HEADER
-from localspec.runtime.engine import Asked
+from localspec.runtime.engine import WantedAnswer
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Joined
@@ -245,12 +245,12 @@ class _Running:
         self._over()
 
 
-def _asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
+def _asked_of(engine: Engine, body: Mapping[str, Any]) -> WantedAnswer:
     """What a body asks of a model."""
     messages = [Message(one["role"], one["content"]) for one in body["messages"]]
     thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
     more = body["localspec"]
-    return Asked(engine, messages, thinking=thinking, raw=more.get("raw", False), **more.get("resume", {}))
+    return WantedAnswer(engine, messages, thinking=thinking, raw=more.get("raw", False), **more.get("resume", {}))
 
 
 def options_of(body: Mapping[str, Any], most: int | None) -> Options:

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from localspec.native.library import NEED_ROW, DraftStruct, PackedSampling, find_library, noise_struct, open_library
+from localspec.native.library import NEED_ROW, DraftStruct, PackedSampling, find_library, open_library
 from localspec.types import Rule, SamplingParams
 
+from ..backends import noise_struct
 from ..test_kernel_agreement import Pass
 
 REQUEST_WORDS, MOST_PATCHED = 10, 192

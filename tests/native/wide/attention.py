@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import InitParams
+from localspec.llama.library.lib import InitParams
 from tests.native.wide.ggml import I64, INT, PTR, SIZE, TEXT, call
 
 F32, F16, Q8_0, BF16 = 0, 1, 8, 30

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import InitParams
+from localspec.llama.library.lib import InitParams
 
 F32, F16, Q8_0, I32 = 0, 1, 8, 26
 WEIGHTS = 1  # a buffer's usage

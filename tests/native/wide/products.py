@@ -13,7 +13,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from localspec.gguf import PACKED
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
-from localspec.llama.library.bindings import InitParams
+from localspec.llama.library.lib import InitParams
 from tests.native.wide.ggml import F32, call, get_bytes, set_bytes
 
 Bytes = npt.NDArray[np.uint8]

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.gguf import TYPE_NUMBERS
 from localspec.llama.exact import wide
-from localspec.llama.library.bindings import InitParams
+from localspec.llama.library.lib import InitParams
 from tests.llama.ggml_graph import FORMATS, Case, Cpu, Graph, Operand, quantised
 from tests.llama.ggml_graph import call as build_call
 from tests.native.wide import ggml

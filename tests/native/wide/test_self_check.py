@@ -13,8 +13,8 @@ import pytest
 
 from localspec.gguf import PACKED
 from localspec.kept import Facts
-from localspec.llama.exact import facts, wide
-from localspec.llama.exact.facts import SelfCheck
+from localspec.llama.exact import wide
+from localspec.llama.exact.wide import SelfCheck
 
 pytestmark = pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
 SOURCES = Path(__file__).parents[3] / "native/wide"
@@ -28,7 +28,7 @@ def test_every_case_passes_here_and_is_remembered(tmp_path: Path) -> None:
     while not check.over:
         check.step()
         steps += 1
-    assert steps == len(PACKED) + len(facts._CACHES) * len(facts._HEAD_SIZES)
+    assert steps == len(PACKED) + len(wide._CACHES) * len(wide._HEAD_SIZES)
     assert (check.passed, check.fault) == (True, "")
     again = SelfCheck(FactStore(tmp_path), 2)
     assert (again.over, again.passed) == (True, True)
@@ -65,8 +65,8 @@ def test_what_failed_before_has_failed(tmp_path: Path) -> None:
 def test_a_case_that_fails_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(facts, "_cases", lambda threads: [("products of nothing", lambda: 4)])
-    check = SelfCheck(FactStore(tmp_path), 2)
+    monkeypatch.setattr(wide, "_cases", lambda threads: [("products of nothing", lambda: 4)])
+    check = SelfCheck(Facts(tmp_path), 2)
     check.step()
     assert check.fault == "products of nothing"
     assert "products of nothing" in caplog.messages[-1]
@@ -88,10 +88,10 @@ _WHOLE, _FAULT = "lanes->tile(type, &t);", "t.output[0] += p->width > 4 ? 0.001f
 _SCRIPT = """
 import json, sys, time
 from localspec.llama.exact import choice
-from localspec.runtime import idle
+from localspec.runtime import worker
 from localspec.runtime.pool import Pool
 
-idle._QUIET_SECONDS = 0.0
+worker._QUIET_SECONDS = 0.0
 options = {"tuned": False, "context": 256, "drafter": "draft", "max_draft_tokens": 2}  # every pass drafts
 pool = Pool(settings=options)
 lease = pool.lease(pool.default)
