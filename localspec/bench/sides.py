@@ -32,7 +32,7 @@ from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.options import Options
 from localspec.remote.answerer import sampling_fields
-from localspec.remote.asking import Asking
+from localspec.remote.asking import Requests
 from localspec.remote.server import Piece, Refused, Server
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
@@ -179,7 +179,7 @@ class Served:
         `render` makes the prompt's text, without what the endpoint puts before a prompt by itself (the
         begin-of-sequence token's text). Without a name it is called by host and port, and asked for its first model.
         """
-        self.name, self._asking = name or server.name, Asking(server)
+        self.name, self._requests = name or server.name, Requests(server)
         self._render, self._fresh = render, True
         self._model = model or self._first_model()
         self._dialect = self._understood()
@@ -206,7 +206,7 @@ class Served:
             self._fresh = False
 
     def close(self) -> None:
-        self._asking.close()
+        self._requests.close()
 
     def _body(self, dialect: Dialect, turn: Turn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
@@ -221,7 +221,7 @@ class Served:
 
     def _timed(self, body: Mapping[str, Any]) -> Answer:
         texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
-        with closing(self._asking.pieces(self._dialect.path, body)) as pieces:
+        with closing(self._requests.pieces(self._dialect.path, body)) as pieces:
             for piece in pieces:
                 if piece.text:
                     texts.append(piece.text)
@@ -238,7 +238,7 @@ class Served:
             body = self._body(dialect, _GREETING, "Hi") | {"stream": False}
             body.pop("stream_options")
             try:
-                self._asking.whole("POST", dialect.path, body)
+                self._requests.whole("POST", dialect.path, body)
                 return dialect
             except Refused as error:
                 if error.status not in (*_MISSING, *_UNKNOWN_FIELD):
@@ -248,13 +248,13 @@ class Served:
         if refusal.status in _UNKNOWN_FIELD:
             raise refusal
         raise LocalspecError(
-            f"{self._asking.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
+            f"{self._requests.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
             "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
         )
 
     def _first_model(self) -> str:
         try:
-            return str(self._asking.whole("GET", "models").json()["data"][0]["id"])
+            return str(self._requests.whole("GET", "models").json()["data"][0]["id"])
         except Refused as error:
             if error.status not in _MISSING:
                 raise

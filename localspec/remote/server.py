@@ -1,4 +1,4 @@
-"""An OpenAI-style server as its clients know it: where it is, its key, its events, and in which sentences it fails."""
+"""An OpenAI-style server as its clients know it: where it is, its key, its events, the sentences of its failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2 as httpx
@@ -22,6 +22,7 @@ _LONGEST_SILENCE_SECONDS = 600.0
 """Seconds; a long prompt on a slow machine takes minutes before the first token."""
 _NO_KEY = (401, 403)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_Kind = TypeVar("_Kind")
 ODD = (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
 """What a server that is away, or that speaks another language, leads to."""
 
@@ -76,22 +77,14 @@ class Server:
         self._key_hint, self._hint = key_hint, hint
 
     def check(self, reply: httpx.Response, content: bytes) -> None:
-        """Takes a success for what it is.
-
-        Raises:
-            Refused: any other status, with the server's own sentence.
-        """
+        """Raises `Refused` for any status but success, with the server's own sentence."""
         if not reply.is_success:
             said = words_of(content.decode("utf-8", "replace")) or reply.reason_phrase
             hint = self._key_hint if reply.status_code in _NO_KEY else self._hint
             raise Refused(f"{self._called} answers {reply.status_code}: {said}", hint, reply.status_code)
 
     def piece(self, line: str) -> Piece | None:
-        """What a line of a streamed answer brings; None = nothing.
-
-        Raises:
-            LocalspecError: an error of the server.
-        """
+        """What a line of a streamed answer brings; None = nothing. An error of the server is raised."""
         found = piece_of(line)
         if found is not None and found.error:
             raise LocalspecError(f"{self._called} failed: {found.error}", self._hint)
@@ -115,22 +108,13 @@ class Server:
         return LocalspecError(f"{self._called} {text}", self._hint)
 
 
-class OwnServer(Server):
+class HostServer(Server):
     """A host of models of this program, which is waited for as long as it lives: what hangs is ended elsewhere."""
 
     def __init__(
-        self,
-        url: str,
-        headers: dict[str, str],
-        fate: Callable[[], LocalspecError],
-        outdate: Callable[[str], object],
+        self, url: str, headers: dict[str, str], fate: Callable[[], LocalspecError], outdate: Callable[[str], object]
     ) -> None:
-        """
-        Args:
-            url, headers: of its requests.
-            fate: what became of it, to which a connection broke.
-            outdate: hears why it answers nothing any more, before who asked hears of the error.
-        """
+        """As a `HostUse` has them."""
         super().__init__(url, name="The process of the models")
         self.settings |= {"headers": headers, "timeout": None}
         self._fate, self._outdate = fate, outdate
@@ -147,7 +131,7 @@ class OwnServer(Server):
     def piece(self, line: str) -> Piece | None:
         if line.startswith('data: {"error":'):
             told = json.loads(line.removeprefix("data: "))
-            self._outdate(told["outdated"])
+            self._outdate(told["outdated"])  # before the asking side hears of the error
             raise heard(**told["error"])
         return super().piece(line)
 
@@ -237,7 +221,33 @@ def piece_of(line: str) -> Piece | None:
     data = json.loads(content)
     if not isinstance(data, dict):
         raise ValueError(content[:200])
-    return Piece(error=words_of(content)) if data.get("error") else _piece(data)
+    if data.get("error"):
+        return Piece(error=words_of(content))
+    choices = data.get("choices") or [{}]
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise ValueError(f"choices: {choices!r}"[:200])
+    choice = choices[0]
+    delta = _typed(dict, choice.get("delta")) or {}
+    usage, timings = _typed(dict, data.get("usage")) or {}, _typed(dict, data.get("timings")) or {}
+    return Piece(
+        _typed(str, delta.get("content")) or _typed(str, choice.get("text")) or "",
+        _typed(str, delta.get("reasoning_content")) or _typed(str, delta.get("reasoning")) or "",
+        _typed(str, choice.get("finish_reason")) or "",
+        _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")) or 0,
+        _count(usage.get("prompt_tokens")) or 0,
+        _count(timings.get("draft_n")),
+        _count(timings.get("draft_n_accepted")),
+        done=bool(choice.get("finish_reason")),
+        own=_typed(dict, data.get("localspec")) or {},
+    )
+
+
+def _typed(kind: type[_Kind], value: Any) -> _Kind | None:
+    return value if isinstance(value, kind) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def words_of(content: str) -> str:
@@ -249,37 +259,6 @@ def words_of(content: str) -> str:
     for name in ("error", "message"):
         said = said.get(name, said) if isinstance(said, dict) else said
     return " ".join(str(said).split())[:200]
-
-
-def _piece(data: dict[str, Any]) -> Piece:
-    choices = data.get("choices") or [{}]
-    if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise ValueError(f"choices: {choices!r}"[:200])
-    choice, delta = choices[0], _object(choices[0].get("delta"))
-    usage, timings = _object(data.get("usage")), _object(data.get("timings"))
-    return Piece(
-        _text(delta.get("content")) or _text(choice.get("text")),
-        _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
-        _text(choice.get("finish_reason")),
-        _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")) or 0,
-        _count(usage.get("prompt_tokens")) or 0,
-        _count(timings.get("draft_n")),
-        _count(timings.get("draft_n_accepted")),
-        done=bool(choice.get("finish_reason")),
-        own=_object(data.get("localspec")),
-    )
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
 
 
 def key_for(entry: EndpointEntry) -> str | None:

@@ -1,7 +1,7 @@
 """A process that has one model and serves it, as the program that started it sees it.
 
 One thread starts each process and hears its life. It lives as long as the process does, which on Linux ends with
-the thread that started it. Whoever asks the process something does so in a `Use`, and hears there if it dies.
+the thread that started it. A question is asked in a `HostUse`, which says so if the process dies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import IO, Any, TypeAlias
 from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
 from localspec.llama.exact.choice import Progress
-from localspec.runner import place
+from localspec.runner.own_socket import HEADER, connect
 from localspec.runtime.loaded import ModelFacts
 
 _LOG = logging.getLogger("localspec")
@@ -56,7 +56,7 @@ Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(eq=False, slots=True)
-class Use:
+class HostUse:
     """Something that is asked of a host: a process that has models, or a thread of this one."""
 
     at: Path | None
@@ -70,12 +70,12 @@ class Use:
     outdate: Callable[[str], object] = lambda why: None
     """The host has said why it answers nothing any more; "" = it does."""
     doing: str = "read a prompt"
-    """What the host does for it; changed by who asks. Told if it dies."""
+    """What the host does for it; changed by the asking side. The error says it if the host dies."""
 
     @property
     def headers(self) -> dict[str, str]:
         """Of its requests."""
-        return {place.HEADER: self.secret}
+        return {HEADER: self.secret}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,9 @@ class Load:
     heads: Iterable[str | Path]
     settings: dict[str, Any]
     called: str | None = None
-    """Name of the model for those who ask for it; None = as its file's."""
+    """Name of the model in requests; None = as its file's."""
     public: Any = None
     """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
-
-    def pickled(self) -> bytes:
-        """For the process: plain values, so that it need not import this."""
-        draft, heads = None if self.draft is None else str(self.draft), tuple(map(str, self.heads))
-        more = {"settings": self.settings, "called": self.called, "public": self.public}
-        return pickle.dumps({"parent": os.getpid(), "target": str(self.target), "draft": draft, "heads": heads, **more})
 
 
 class _Process:
@@ -133,7 +127,7 @@ class _Process:
         self.patience = patience
         self.hung = 0.0
         """Seconds without a sign of life, for which it was ended; 0 = it was not."""
-        self.uses: set[Use] = set()
+        self.uses: set[HostUse] = set()
         self.listens, self.silent, self.gone = threading.Event(), threading.Event(), threading.Event()
         """It can be asked; it tells nothing any more; it has ended."""
         self.error: LocalspecError | None = None
@@ -144,7 +138,17 @@ class _Process:
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         with suppress(OSError), self.popen.stdin as given:
-            given.write(self._load.pickled())
+            load = self._load
+            plain = {  # so that the process need not import this
+                "parent": os.getpid(),
+                "target": str(load.target),
+                "draft": None if load.draft is None else str(load.draft),
+                "heads": tuple(map(str, load.heads)),
+                "settings": load.settings,
+                "called": load.called,
+                "public": load.public,
+            }
+            given.write(pickle.dumps(plain))
         with self.popen.stdout as said:
             first_line = select.poll()  # any number of files may be open
             first_line.register(said)
@@ -172,11 +176,11 @@ class _Process:
     @contextmanager
     def _asked(self, method: str, path: str, seconds: float) -> Iterator[tuple[socket.socket, HTTPResponse]]:
         """A connection and what is answered there; `seconds` are those of silence."""
-        with place.connect(self.at) as made:
+        with connect(self.at) as made:
             made.settimeout(seconds)
             asked = HTTPConnection("localspec")
             asked.sock = made
-            asked.request(method, f"/localspec/{path}", headers={place.HEADER: self.secret})
+            asked.request(method, f"/localspec/{path}", headers={HEADER: self.secret})
             yield made, asked.getresponse()
 
     def outdate(self, why: str) -> None:
@@ -261,7 +265,7 @@ class Child:
         """Why there is no process any more."""
         self.facts: ModelFacts | None = None
         """Of the models; None before they are loaded."""
-        self.last_words: tuple[str, ...] = ()
+        self.last_log: tuple[str, ...] = ()
         """The last lines of llama.cpp's log, and what was written beside it, of the process that died last."""
         self._loading: queue.SimpleQueue[tuple[str, float] | LocalspecError | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="localspec-child", daemon=True)
@@ -292,8 +296,7 @@ class Child:
 
         Raises:
             RunnerError: it ended.
-            LocalspecError: whatever loading raised there.
-            Whatever `progress` raises.
+            LocalspecError: what loading raised there; also what `progress` raises is raised.
         """
         try:
             while (news := self._loading.get()) is not None:
@@ -306,7 +309,7 @@ class Child:
             raise
 
     @contextmanager
-    def use(self) -> Iterator[Use]:
+    def use(self) -> Iterator[HostUse]:
         """Something that is asked of the process; an answer without an error lets a later death be mended again.
 
         Raises:
@@ -320,7 +323,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = Use(process.at, process.secret, process.fate, outdate=process.outdate)
+            use = HostUse(process.at, process.secret, process.fate, outdate=process.outdate)
             process.uses.add(use)
         try:
             yield use
@@ -350,7 +353,7 @@ class Child:
             for news in process.events():
                 self._take(process, news)
             process.silent.set()
-            self._end(process, process.ended(), process.last_lines())
+            self._end(process)
 
     def _started(self) -> _Process | None:
         """A new process; None = there is to be none."""
@@ -387,37 +390,35 @@ class Child:
                     process.end_hung(news["silent"])
             case _:
                 self._hear(event, news)
-        with self._turn:  # who waits for the first event
+        with self._turn:  # for `use`, which waits for the first event
             self._turn.notify_all()
 
-    def _end(self, process: _Process, how: str, lines: tuple[str, ...]) -> None:
-        """A process is gone: all who used it hear of it."""
+    def _end(self, process: _Process) -> None:
+        """A process tells nothing any more: its end is waited for, and reported to all that used it."""
+        how, lines = process.ended(), process.last_lines()
         with self._turn:
             error, used = self.fault, bool(process.uses)
             if self._closing:
                 error = LocalspecError("The engine is closed.")
             elif error is None:
-                self.last_words, error = lines, self._death(process, how, lines)
+                doing = "was idle" if self._is_ready else "was loaded"
+                if self._is_ready and used:
+                    order = ("read a text", "read a prompt", "answered")
+                    doing = max((use.doing for use in process.uses), key=order.index)
+                error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
+                if why := cause(lines):
+                    error.hint = f"llama.cpp wrote: {why}"
+                elif "SIGKILL" in how:
+                    error.hint = "The system does so where memory lacks."
+                self.last_log = lines
                 if self._is_ready and self._spare:
                     self._spare = False
                     _LOG.warning("%s The models are loaded again.", error)
                 else:
                     self.fault = error
-                    _LOG.log(logging.INFO if used else logging.WARNING, "%s", error)  # or who uses it says so
+                    _LOG.log(logging.INFO if used else logging.WARNING, "%s", error)  # or the user of it says so
             self._process, process.error = None, error
             process.gone.set()
             self._turn.notify_all()
         if not self._is_ready:
             self._loading.put(error)
-
-    def _death(self, process: _Process, how: str, lines: tuple[str, ...]) -> RunnerError:
-        """What happened, to which file, and why."""
-        doing = "was idle" if self._is_ready else "was loaded"
-        if self._is_ready and process.uses:
-            doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
-        error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
-        if why := cause(lines):
-            error.hint = f"llama.cpp wrote: {why}"
-        elif "SIGKILL" in how:
-            error.hint = "The system does so where memory lacks."
-        return error

@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from localspec.errors import LocalspecError
 from localspec.llama.exact.choice import Progress
-from localspec.runner.child import Child, Load, Use
+from localspec.runner.child import Child, HostUse, Load
 from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
@@ -249,7 +249,7 @@ class Front:
             return _Answer(reply, use, using.pop_all(), request.url.path, lost)
         raise AssertionError  # the stack swallows nothing
 
-    async def _used(self, lease: Lease, using: ExitStack) -> Use:
+    async def _used(self, lease: Lease, using: ExitStack) -> HostUse:
         assert isinstance(lease.model, Child)
         if lease.model.listens:
             return using.enter_context(lease.model.use())
@@ -260,7 +260,7 @@ class Front:
         for client in self._clients.values():
             await client.aclose()
 
-    async def _client(self, use: Use) -> httpx.AsyncClient:
+    async def _client(self, use: HostUse) -> httpx.AsyncClient:
         """Connections to a process; those to processes that are gone are let go."""
         assert use.at is not None
         if use.at not in self._clients:
@@ -275,7 +275,7 @@ class _Answer(StreamingResponse):
     """What a process answers, piece by piece."""
 
     def __init__(
-        self, reply: httpx.Response, use: Use, using: ExitStack, path: str, lost: Callable[[], object]
+        self, reply: httpx.Response, use: HostUse, using: ExitStack, path: str, lost: Callable[[], object]
     ) -> None:
         """`reply`: its head has come; `using`: is left when the client has read the answer or has left; `lost`: is
         called if the process dies meanwhile.

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from localspec.errors import UsageError
-from localspec.runner.place import HEADER
+from localspec.runner.own_socket import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings

@@ -1,23 +1,14 @@
 """Answers to the program that started this process: joined, and with what only the engine knows of them.
 
-It sends a body of /v1/chat/completions with one more field, the object `localspec`:
-
-    id      of the answer, to cancel it by
-    resume  {reasoning, prefix, thought_out}: what it has thought and said already, and whether that thought is over
-    raw     the text comes as the model says it, its marks included
-    room    tokens that must be free after the prompt, else it is refused; null = as it may be. The first event of one
-            that is not says in `taken` how many tokens the prompt has
-    drafter, max_draft_tokens, chat, recall, remember: see `Options`
-
-Everybody who does not prove with a secret to be that program finds an application alone, where there are no such paths
-and fields.
+It proves with a secret to be that program; every other client finds an application alone, without these paths. An
+answer is asked for with {"id": its number, to cancel it by, "question": see `question_out`}. Where the question has a
+`room`, the first event says in `taken` how many tokens its prompt has.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -31,27 +22,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.chat.reply.harmony import apart
 from localspec.chat.reply.reply import Parser
-from localspec.chat.turn import Message
 from localspec.checks import inside
 from localspec.engine.slot import Event
 from localspec.errors import ContextOverflowError, LocalspecError, told
 from localspec.options import Options
-from localspec.remote.answerer import POSTS_PER_SECOND, Teller
-from localspec.runner.place import HEADER
+from localspec.remote.answerer import POSTS_PER_SECOND, Question, Teller, question_in
+from localspec.runner.own_socket import HEADER
 from localspec.runtime.engine import Asked
 from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
-from localspec.sampling import SamplingParams
 from localspec.server.chat.answers import FINISH_WORDS, Joined
 from localspec.server.http.streaming import DONE, EventStream
-from localspec.settings import settings_of
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
 
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
 _Result = TypeVar("_Result")
-_OPTIONS = ("drafter", "max_draft_tokens", "chat", "recall", "remember")
 
 
 class Own:
@@ -114,19 +101,18 @@ class OwnAnswers:
             LocalspecError: the models cannot be loaded, the template refuses the messages, or they do not fit.
         """
         body = await request.json()
-        number = body["localspec"]["id"]
-        running = self._running[number] = _Running(partial(self._running.pop, number))
+        running = self._running[body["id"]] = _Running(partial(self._running.pop, body["id"]))
         try:
-            await to_thread.run_sync(running.begin, self._lease, body)
+            await to_thread.run_sync(running.begin, self._lease, question_in(body["question"]))
         except BaseException:
             running.close()
             raise
         return EventStream(running, running.lines())
 
     async def count(self, request: Request) -> Response:
-        """Tokens of a prompt; the body is an answer's."""
-        body = await request.json()
-        return JSONResponse({"tokens": await self._asked(lambda engine: len(_asked_of(engine, body).prompt))})
+        """Tokens of a prompt; the body is a question."""
+        question = question_in(await request.json())
+        return JSONResponse({"tokens": await self._asked(lambda engine: len(_asked_of(engine, question).prompt))})
 
     async def cancel(self, request: Request) -> Response:
         """Has the answer `id` end, which its stream tells with the last figures; nothing if there is none."""
@@ -178,7 +164,7 @@ class _Running:
         """Tokens of the prompt, if they are to be told."""
         self._cancelled = False
 
-    def begin(self, lease: Callable[[], Lease], body: Mapping[str, Any]) -> None:
+    def begin(self, lease: Callable[[], Lease], question: Question) -> None:
         """Asks the engine that `lease` gives; on a thread.
 
         Raises:
@@ -186,14 +172,15 @@ class _Running:
         """
         self._lease = lease()
         engine = self._lease.engine
-        asked = _asked_of(engine, body)
-        if (room := body["localspec"].get("room")) is not None:
+        asked = _asked_of(engine, question)
+        if (room := question.room) is not None:
             self._taken, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
             if room and self._taken > n_ctx - room:
                 what = f"The prompt has {self._taken} tokens; with {room} for the answer {n_ctx} are too few."
                 raise ContextOverflowError(what)
         self._reply = asked.reply
-        self._generation = engine.generate(asked.prompt, options_of(body, asked.most), preserved=asked.preserved)
+        options = options_of(question, asked.most)
+        self._generation = engine.generate(asked.prompt, options, preserved=asked.preserved)
 
     async def lines(self) -> AsyncIterator[str]:
         """The stream: an event for each batch, an error if there is one, and [DONE]."""
@@ -238,7 +225,7 @@ class _Running:
             self._joined.cancel()
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """It is read no more."""
         if self._generation is not None:
             self._generation.cancel()
         if self._lease is not None:
@@ -246,29 +233,17 @@ class _Running:
         self._over()
 
 
-def _asked_of(engine: Engine, body: Mapping[str, Any]) -> Asked:
-    """What a body asks of a model."""
-    messages = [Message(one["role"], one["content"]) for one in body["messages"]]
-    thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
-    more = body["localspec"]
-    return Asked(engine, messages, thinking=thinking, raw=more.get("raw", False), **more.get("resume", {}))
+def _asked_of(engine: Engine, question: Question) -> Asked:
+    given = {name: getattr(question, name) for name in ("thinking", "reasoning", "prefix", "thought_out", "raw")}
+    return Asked(engine, question.messages, **given)
 
 
-def options_of(body: Mapping[str, Any], most: int | None) -> Options:
-    """How an answer is drawn; what the body leaves out has its default, and `most` tokens."""
-    more, given = body["localspec"], dict[str, Any]()
-    for row in settings_of(SamplingParams):
-        if row.api_name in body:
-            given[row.name] = tuple(body[row.api_name]) if row.kind is tuple else body[row.api_name]
-    biases = body.get("logit_bias", {}).items()
-    given["logit_bias"] = tuple((int(token), -math.inf if bias is False else bias) for token, bias in biases)
-    return Options(
-        sampling=SamplingParams(**given),
-        seed=body.get("seed"),
-        max_tokens=body.get("max_tokens") or most,
-        stop=tuple(body.get("stop", ())),
-        **{name: more[name] for name in _OPTIONS if name in more},
-    )
+def options_of(question: Question, most: int | None) -> Options:
+    """How an answer is drawn; of `most` tokens where the question has no limit."""
+    keeps = not (question.alone or question.private)
+    names = ("sampling", "seed", "stop", "drafter", "max_draft_tokens", "chat")
+    given = {name: getattr(question, name) for name in names}
+    return Options(**given, max_tokens=question.max_tokens or most, recall=keeps, remember=keeps)
 
 
 def _event(data: Mapping[str, Any]) -> str:

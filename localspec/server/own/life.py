@@ -100,7 +100,7 @@ class Life:
         self.check_alone()
 
     def check_alone(self) -> None:
-        """It ends where nobody listens."""
+        """It ends where there is no listener."""
         self.ending = self.ending or not self._listeners
 
     def end(self) -> None:
@@ -117,17 +117,15 @@ class Life:
         try:
             engine = self.pool.lease(self.pool.default, report).engine  # never given back
             facts = facts_of(engine).json()
-        except Exception as error:  # noqa: BLE001 - the worker's edge: who listens raises it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: each listener raises it
             self.say("failed", **told(error))
-            return  # who listens hears of it, and goes
+            return  # the listeners hear of it, and go
         self.engine = engine
         self.say_state()
         self.say("ready", **facts)
 
 
 class _Handler(logging.Handler):
-    """Tells the lines of the log."""
-
     def __init__(self, life: Life) -> None:
         super().__init__()
         self._life = life

@@ -12,28 +12,30 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
 from anyio import to_thread
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.exact.choice import Progress
-from localspec.runner.child import Use
-from localspec.runner.place import Place
+from localspec.runner.child import HostUse
+from localspec.runner.own_socket import OwnSocket
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
+from localspec.server.http.streaming import EventStream
 from localspec.server.own.answer import Own, OwnAnswers, Route
 from localspec.server.own.life import Life, facts_of
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from localspec.runtime.engine import Engine
     from localspec.server.chat.service import Service
     from localspec.server.http.settings import ServerSettings
@@ -41,11 +43,11 @@ if TYPE_CHECKING:
 PULSE_SECONDS = 1.0
 """Between two signs of life."""
 _LONELY_SECONDS = 60.0
-"""For the first listener to come. On Linux the system ends a process whose parent is gone before."""
+"""For the first listener to come. On Linux the system ends a process whose parent is gone before that."""
 _END_SECONDS = 20.0
 """After which the process is ended by force: a pass may take long, and caches of chats are written."""
 _KEEP_ALIVE = 86_400
-"""Seconds that a connection without a request is kept: who is in front of it closes it."""
+"""Seconds that a connection without a request is kept: the program in front closes it."""
 _SWITCH_SECONDS = 0.0002
 """Between threads of Python: the engine's has to wait so long for the one that writes answers. With Python's 0.005
 eight users get 6 % fewer tokens a second (SmolLM2, 2 cores)."""
@@ -57,16 +59,14 @@ def serve(life: Life, listening: socket.socket, secret: str, public: ServerSetti
     """Serves until `life` ends, or a signal comes; then the models are closed.
 
     Args:
-        life: of this process.
-        listening: where.
-        secret: known by the program that started it alone.
+        secret: known by the program that started this process alone.
         public: of the server that is in front of it; None = there is none.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _Process(life, secret, public).run([listening])
+    _ModelServer(life, secret, public).run([listening])
 
 
-class Server(uvicorn.Server):
+class _Server(uvicorn.Server):
     """Ends when it is told to, also before it has begun: the answers first, then the connections."""
 
     def __init__(self, app: ASGIApp, ending: Callable[[], bool], end: Callable[[], Awaitable[None]]) -> None:
@@ -94,7 +94,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _Process(Server):
+class _ModelServer(_Server):
     """Tells its life, and serves the application to a server in front of it. Ends with its life, with a signal, and if
     need be by force.
     """
@@ -147,19 +147,37 @@ class _Process(Server):
 
     async def _make(self) -> ASGIApp:
         """The application for the clients of the server in front."""
-        from localspec.server.http.app import create_app  # takes a second
-        from localspec.server.http.meter import LOG, Telling
-        from localspec.server.http.settings import ServerSettings
 
-        LOG.setLevel(logging.INFO)  # the program in front chooses
-        settings, counting = self._public or ServerSettings(behind=True), Telling(self._life.say, self._life.say_state)
-        app = await to_thread.run_sync(lambda: create_app(self._life.pool, settings, counting=counting))
+        def make() -> FastAPI:
+            from localspec.server.http.app import create_app  # takes a second: events of the life go out meanwhile
+            from localspec.server.http.meter import LOG, Telling
+            from localspec.server.http.settings import ServerSettings
+
+            LOG.setLevel(logging.INFO)  # the program in front chooses
+            settings = self._public or ServerSettings(behind=True)
+            return create_app(self._life.pool, settings, counting=Telling(self._life.say, self._life.say_state))
+
+        app = await to_thread.run_sync(make)
         self._service = app.state.service
         self._made.set()
         return app
 
     async def _listen(self, request: Request) -> Response:
-        return _Lines(self._life)
+        """All that is told of the life, until the listener goes or the process ends."""
+        loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+        def hear(line: str | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+
+        async def heard() -> AsyncIterator[str]:
+            while (line := await lines.get()) is not None:
+                yield line
+
+        self._life.join(hear)
+        leaving = ExitStack()
+        leaving.callback(self._life.leave, hear)
+        return EventStream(leaving, heard(), "application/x-ndjson")
 
     async def _stop_all(self, request: Request) -> Response:
         self._life.ending = True
@@ -178,37 +196,12 @@ class _Process(Server):
         return Response(status_code=202)
 
 
-class _Lines(StreamingResponse):
-    """All that is told of a life, until the listener goes or the process ends."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        super().__init__(self._lines(), media_type="application/x-ndjson")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        loop, self._told = asyncio.get_running_loop(), asyncio.Queue[str | None]()
-
-        def hear(line: str | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._told.put_nowait, line)
-
-        self._life.join(hear)
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._life.leave(hear)
-
-    async def _lines(self) -> AsyncIterator[str]:
-        while (line := await self._told.get()) is not None:
-            yield line
-
-
 class Here:
     """A `Host`: an engine of this process. Loads when it is waited for, on that thread; closed meanwhile, it gives up
     at the next progress.
     """
 
-    last_words: tuple[str, ...] = ()
+    last_log: tuple[str, ...] = ()
 
     def __init__(self, load: Callable[[Progress], Engine], closes: bool = True) -> None:
         """`load`: gives the engine; `closes`: closes it in the end."""
@@ -218,7 +211,7 @@ class Here:
         self._closed = False
         self.engine: Engine | None = None
         """None until it is loaded."""
-        self._use: Callable[[], Use] | None = None
+        self._use: Callable[[], HostUse] | None = None
         """None until then, too."""
         self._thread: threading.Thread | None = None
         self.facts: ModelFacts | None = None
@@ -247,7 +240,7 @@ class Here:
             raise
 
     @contextmanager
-    def use(self) -> Iterator[Use]:
+    def use(self) -> Iterator[HostUse]:
         if self._closed:
             raise _closed()
         if self._use is None:
@@ -273,11 +266,18 @@ class Here:
             if self._closes:
                 await to_thread.run_sync(engine.close)
 
-        async def nobody() -> ASGIApp:  # there is nothing for others here
+        async def make() -> ASGIApp:  # there is nothing for other clients here
             return Response(status_code=404)
 
-        server = Server(Own(secret, answers.routes, nobody), lambda: self._closed, end)
-        listening, at, url, leave = _listening()
+        server = _Server(Own(secret, answers.routes, make), lambda: self._closed, end)
+        if _SOCKET_FILES:
+            own = OwnSocket()
+            listening, leave = own.socket, own.close
+            self._use = lambda: HostUse(own.path, secret, _closed)
+        else:
+            listening = socket.create_server(("127.0.0.1", 0))
+            leave, url = listening.close, f"http://127.0.0.1:{listening.getsockname()[1]}"
+            self._use = lambda: HostUse(None, secret, _closed, url)
 
         def run() -> None:
             try:
@@ -285,18 +285,9 @@ class Here:
             finally:
                 leave()
 
-        self.engine, self._use = engine, lambda: Use(at, secret, _closed, url)
+        self.engine = engine
         self._thread = threading.Thread(target=run, name="localspec-serve", daemon=True)
         self._thread.start()
-
-
-def _listening() -> tuple[socket.socket, Path | None, str, Callable[[], None]]:
-    """Where `Here` listens: the socket, its file, its address, and what is done in the end."""
-    if _SOCKET_FILES:
-        place = Place("here")
-        return place.socket, place.path, "http://localhost", place.close
-    listening = socket.create_server(("127.0.0.1", 0))
-    return listening, None, f"http://127.0.0.1:{listening.getsockname()[1]}", listening.close
 
 
 def _closed() -> LocalspecError:

@@ -180,8 +180,8 @@ def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_us
     yield from (Finding(**one) for one in found.use)
     yield from examine_machine_state(sum(path.stat().st_size for path in found.files))
     yield from (Finding(**one) for one in found.parts)
-    if found.last_words:
-        words = " | ".join(found.last_words[-_LAST_WORDS:])
+    if found.last_log:
+        words = " | ".join(found.last_log[-_LAST_WORDS:])
         yield Finding("last process", f"died, and the models were loaded again; it had written: {words}")
     yield from examine_machine(found.wide)
 
