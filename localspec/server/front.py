@@ -1,6 +1,6 @@
 """Hands requests on to the processes that have the models, and what these answer to the clients, as it is.
 
-A process may die at any time. Who waits for its answer then gets an error in the form of the API that was asked.
+A process may die at any time. A client that waits for its answer then gets an error in the form of its API.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from localspec.runner.child import Child, HostUse, Load
 from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
 from localspec.server.http.errors import client_gone, error_body, from_localspec
-from localspec.server.http.meter import Meter
-from localspec.server.http.route import LARGE_BODY, MOST_VALUES, separators
+from localspec.server.http.meter import Metrics
+from localspec.server.http.reading import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
 from localspec.server.http.streaming import DONE, leaving
 from localspec.server.ollama.body import KeptAlive
@@ -48,7 +48,7 @@ class Processes:
         self._public = replace(
             settings, behind=True, host="127.0.0.1", ssl_cert=None, ssl_key=None, api_keys=(), cors_origins=()
         )
-        self.meter: Meter | None = None
+        self.meter: Metrics | None = None
         """Where is counted; None = nothing is answered yet."""
         self._begun: tuple[Load, Child] | None = None
 
@@ -105,19 +105,6 @@ class _OllamaNamed(_Named):
     suffix: Any = None
     input: Any = None
 
-    @property
-    def asks(self) -> bool:
-        """Whether there is something to answer."""
-        return bool(self.messages or self.prompt or self.suffix or self.input)
-
-    @property
-    def frees(self) -> bool:
-        """Whether the model's memory is not needed after this request."""
-        try:
-            return KeptAlive(keep_alive=self.keep_alive).frees
-        except ValidationError:
-            return False
-
 
 _Kind = TypeVar("_Kind", bound=_Named)
 
@@ -142,14 +129,18 @@ class Front:
             return await self._of_any(request, body, (await self._asked(_Named, body)).wanted)
         asked = await self._asked(_OllamaNamed, body)
         name = await named(self._service, asked.wanted)
-        if not asked.asks and asked.frees:  # nothing is loaded for this
+        try:
+            frees = KeptAlive(keep_alive=asked.keep_alive).frees  # its memory is not needed after this request
+        except ValidationError:
+            frees = False
+        if frees and not (asked.messages or asked.prompt or asked.suffix or asked.input):  # nothing is loaded for this
 
             async def again() -> Message:
                 return {"type": "http.request", "body": body}
 
             return await handle(Request(request.scope, again))
         response = await self._sent(request, body, await self._service.lease(name))
-        if asked.frees:
+        if frees:
             response.after = lambda: free(self._service, name)
         return response
 
@@ -172,18 +163,19 @@ class Front:
         return UnderWay(told["count"], {int(number): read for number, read in told["reading"].items()})
 
     def stop(self) -> None:
-        """Has all processes end their answers, each with an error for who reads it."""
+        """Has all processes end their answers, each with an error for its client."""
+
+        async def stop(name: str) -> None:
+            lease = self._service.pool.lease_loaded(name)
+            if lease is not None:
+                with suppress(LocalspecError, httpx.HTTPError):
+                    await self._asked_of(lease, "POST", "stop")
+                lease.release()
+
         for name in self._service.pool.loaded():
-            task = asyncio.get_running_loop().create_task(self._stop(name))
+            task = asyncio.get_running_loop().create_task(stop(name))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    async def _stop(self, name: str) -> None:
-        lease = self._service.pool.lease_loaded(name)
-        if lease is not None:
-            with suppress(LocalspecError, httpx.HTTPError):
-                await self._asked_of(lease, "POST", "stop")
-            lease.release()
 
     async def _asked_of(self, lease: Lease, method: str, path: str) -> httpx.Response:
         """What a process answers to the server itself."""
@@ -277,13 +269,10 @@ class _Answer(StreamingResponse):
     def __init__(
         self, reply: httpx.Response, use: HostUse, using: ExitStack, path: str, lost: Callable[[], object]
     ) -> None:
-        """`reply`: its head has come; `using`: is left when the client has read the answer or has left; `lost`: is
-        called if the process dies meanwhile.
-        """
+        """`using` is left when the client has read the answer or has left; `lost` is called if the process dies."""
         super().__init__(self._pieces(), reply.status_code)
         self.raw_headers = [(name, value) for name, value in reply.headers.raw if name.lower() not in _HOP]
-        self._reply, self._use, self._using, self._path = reply, use, using, path
-        self._lost = lost
+        self._reply, self._use, self._using, self._path, self._lost = reply, use, using, path, lost
         self._failure: BaseException | None = None
         self.after: Callable[[], Awaitable[None]] | None = None
         """What is done when it is over."""

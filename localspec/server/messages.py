@@ -31,7 +31,7 @@ from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import FinishWord
 from localspec.server.http.errors import BODIES, ApiError, error_body
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, named_event, told, whole
 
 Cached = Annotated[dict[str, Any] | None, Field(description="Accepted and not needed: prompts are cached anyway.")]

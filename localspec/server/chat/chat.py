@@ -38,7 +38,7 @@ from localspec.server.chat.shapes import (
     timings,
     usage,
 )
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
 from localspec.types import NO_TOKENS, Tokens
 

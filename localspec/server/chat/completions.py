@@ -27,7 +27,7 @@ from localspec.server.chat.shapes import (
     text_log_probs,
     timings,
 )
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 
 ROUTER = APIRouter(tags=["completions"], route_class=ModelRoute)

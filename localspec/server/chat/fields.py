@@ -1,7 +1,7 @@
 """Fields that the APIs share, and what they mean to the engine.
 
-A field that is not listed is ignored or refused, as `reading.Reading` says; those of `Harmless` are accepted and not
-used.
+A field that is not listed is ignored or refused, as `reading.BodyReading` says; those of `Harmless` are accepted and
+not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, model_validator
 
 from localspec.options import LIMITS
-from localspec.server.http.reading import Reading, renamed
+from localspec.server.http.reading import BodyReading, renamed
 from localspec.settings import Setting, numbers_of
 from localspec.types import SamplingParams
 
@@ -42,8 +42,8 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Body(BaseModel):
-    """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `Reading` that is
-    the context of the validation takes them out first."""
+    """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `BodyReading`,
+    which is the context of the validation, takes them out first."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
     other_names: ClassVar[Mapping[str, str]] = {}
@@ -61,7 +61,7 @@ class Body(BaseModel):
         if cls.other_names:
             data = renamed(data, cls.other_names)
         data = {name: _whole(value) if name in _whole_numbers(cls) else value for name, value in data.items()}
-        if not isinstance(info.context, Reading):
+        if not isinstance(info.context, BodyReading):
             return data
         data = info.context.taken(data, cls)
         return info.context.with_tools(data, cls.tool_types) if cls.tool_types else data

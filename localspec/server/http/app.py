@@ -58,21 +58,27 @@ _OLLAMA = "/api/"
 
 
 class Guard:
-    """ASGI middleware. A refusal is an ordinary error response; nothing of the body has been read by then."""
+    """ASGI middleware. A refusal is an ordinary error response; nothing of the body has been read by then. HEAD is
+    answered wherever GET is, as HTTP asks for; the socket side leaves the body out.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
-        self._own_names = _own_names(settings.host)
+        own = socket.gethostname().lower()
+        self._own_names = {"localhost", settings.host.lower(), own, f"{own}.local"} - {""}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, settings = Headers(scope=scope), self._settings
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        size += sum(len(name) + len(value) for name, value in headers.raw)
         try:
-            self._check_size(scope, headers)
+            if size > settings.max_header_bytes:
+                raise too_long_head(settings.max_header_bytes)
             self._check_host(headers)
             self._check_origin(headers)
             if scope["path"] not in PUBLIC_PATHS:
@@ -82,14 +88,9 @@ class Guard:
         except ApiError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
-        settings = self._settings
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         await self.app(scope, _Body(receive, settings.max_body_bytes, settings.body_seconds, encoding), send)
-
-    def _check_size(self, scope: Scope, headers: Headers) -> None:
-        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
-        size += sum(len(name) + len(value) for name, value in headers.raw)
-        if size > self._settings.max_header_bytes:
-            raise too_long_head(self._settings.max_header_bytes)
 
     def _check_host(self, headers: Headers) -> None:
         """Against DNS rebinding: a page of a name that was made to point here still says that name. No page reaches a
@@ -98,9 +99,10 @@ class Guard:
             return
         allowed = self._settings.allowed_hosts
         name = host_name(headers.get("host", ""))
-        if "*" in allowed or name in allowed or name in self._own_names or _is_address(name):
+        if "*" in allowed or name in allowed or name in self._own_names or name.endswith(".localhost"):
             return
-        if name.endswith(".localhost"):
+        with contextlib.suppress(ValueError):  # of an address no name was looked up, so no name can have been rebound
+            ipaddress.ip_address(name)
             return
         if not name:
             raise ApiError(403, "permission_error", "The Host header is missing or empty.")
@@ -206,21 +208,6 @@ def host_name(host: str) -> str:
     return host.partition(":")[0].rstrip(".")
 
 
-def _own_names(host: str) -> frozenset[str]:
-    """Names under which this machine may be addressed."""
-    own = socket.gethostname().lower()
-    return frozenset({"localhost", host.lower(), own, f"{own}.local"} - {""})
-
-
-def _is_address(name: str) -> bool:
-    """Whether a host is an address: no name was looked up, so no name can have been rebound."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 class Decompression:
     """A body that comes compressed, taken apart as it arrives and never beyond the limit of a body."""
 
@@ -249,24 +236,20 @@ class Decompression:
             has_header = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
             if self._encoding == "deflate" and not has_header:
                 self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        found = bytearray()
         try:
-            found = self._inflated(data)
+            while data and self._left:
+                if self._inflate.eof:  # gzip data may have several parts
+                    self._inflate = zlib.decompressobj(_EITHER)
+                piece = self._inflate.decompress(data, self._left)
+                self._left -= len(piece)
+                found += piece
+                data = self._inflate.unconsumed_tail or self._inflate.unused_data
         except zlib.error:
             raise invalid(f"The body is not what its Content-Encoding says: no {self._encoding} data.") from None
         if last and self._read and self._left and not self._inflate.eof:
             raise invalid(f"The body's {self._encoding} data is cut off.")
-        return found
-
-    def _inflated(self, data: bytes) -> bytes:
-        found = []
-        while data and self._left:
-            if self._inflate.eof:  # gzip data may have several parts
-                self._inflate = zlib.decompressobj(_EITHER)
-            piece = self._inflate.decompress(data, self._left)
-            self._left -= len(piece)
-            found.append(piece)
-            data = self._inflate.unconsumed_tail or self._inflate.unused_data
-        return b"".join(found)
+        return bytes(found)
 
 
 def encoding_of(header: str) -> str:
@@ -306,7 +289,7 @@ ELSEWHERE = frozenset(
 )
 """Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""
 _IDLE_LOOKS = 4
-"""How often within `idle_unload` seconds somebody looks for idle engines."""
+"""How often within `idle_unload` seconds idle engines are looked for."""
 
 
 class ErrorFields(BaseModel):
@@ -323,18 +306,6 @@ class ErrorBody(BaseModel):
     """An error."""
 
     error: ErrorFields
-
-
-class Heads:
-    """ASGI middleware: HEAD is answered wherever GET is, as HTTP asks for; the socket side leaves the body out."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self.app(scope, receive, send)
 
 
 def create_app(
@@ -358,13 +329,18 @@ def create_app(
         service.front = Front(service)
         processes.meter = service.meter
 
+    async def unload(seconds: float) -> None:
+        while True:
+            await anyio.sleep(seconds)
+            await anyio.to_thread.run_sync(pool.unload_idle)
+
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             if on_start is not None:
                 tasks.start_soon(on_start, service)
             if pool.idle_unload is not None:
-                tasks.start_soon(_unload_idle, pool, pool.idle_unload)
+                tasks.start_soon(unload, max(0.1, pool.idle_unload / _IDLE_LOOKS))
             yield
             service.stop()
             tasks.cancel_scope.cancel()
@@ -397,7 +373,6 @@ def create_app(
 
 def _let_in(app: FastAPI, settings: ServerSettings) -> None:
     """What requests go through before routes see them."""
-    app.add_middleware(Heads)
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
@@ -443,9 +418,3 @@ def _shape_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         return error_response(from_validation(error.errors()), request.url.path)
-
-
-async def _unload_idle(pool: Pool, seconds: float) -> None:
-    while True:
-        await anyio.sleep(max(0.1, seconds / _IDLE_LOOKS))
-        await anyio.to_thread.run_sync(pool.unload_idle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from localspec.options import Options
 from localspec.sampling import SamplingParams
 from localspec.settings import numbers_of
 
+LOG = logging.getLogger("localspec.server")
 RETRY_SECONDS = 2
 """What Retry-After says when a queue is full."""
 _SHOWN_CHARACTERS = 80
@@ -44,9 +46,7 @@ class ApiError(HTTPException):
     ) -> None:
         """
         Args:
-            status, headers: of the HTTP response.
             kind: `type` of the body: invalid_request_error, authentication_error, ... as llama-server has them.
-            message: a sentence for a person.
             param: the field at fault.
             code: a word for programs, where OpenAI or its clients have one (context_length_exceeded, ...).
             details: more fields of the body.
@@ -73,7 +73,6 @@ def error_body(error: ApiError, path: str) -> dict[str, Any]:
 
 
 def error_response(error: ApiError, path: str) -> JSONResponse:
-    """The whole response."""
     return JSONResponse(error_body(error, path), error.status_code, headers=error.headers)
 
 
@@ -96,6 +95,11 @@ def unknown_model(name: str, names: Sequence[str]) -> ApiError:
     return ApiError(
         404, "not_found_error", f"There is no model {_short(name)!r}. {there}", param="model", code="model_not_found"
     )
+
+
+def internal(error: Exception) -> ApiError:
+    """500 without the details of an unforeseen error."""
+    return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
 
 
 def client_gone() -> ApiError:

@@ -32,8 +32,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.front import Processes
 from localspec.server.http.app import create_app, too_long_head
-from localspec.server.http.errors import error_body, invalid
-from localspec.server.http.meter import LOG
+from localspec.server.http.errors import LOG, error_body, invalid
 from localspec.server.http.settings import PREFIX, ServerSettings
 
 _LOOK_SECONDS = 0.25
@@ -43,6 +42,7 @@ _STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SELDOM_SECONDS = 60.0
 """Between two lines of the log about the same want."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FULL = "There are more than %d connections, and no more files may be open (ulimit -n): quiet ones are closed."
 _KEEP_ALIVE = 65
 """Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
 _GRACE_SECONDS = 5.0
@@ -53,20 +53,15 @@ _MOST_FILES = 65_536
 """As many as the limit is raised to; more connections than that are no use here. A choice."""
 
 
-class Seldom:
-    """Says whether something is to be said again."""
-
-    def __init__(self) -> None:
-        self._last = -math.inf
-
-    def __call__(self) -> bool:
-        now = monotonic()
-        due = now - self._last >= _SELDOM_SECONDS
-        self._last = now if due else self._last
-        return due
+_warned: dict[str, float] = {}
+"""When each of `_warn`'s lines was written."""
 
 
-_FULL, _NO_FILES = Seldom(), Seldom()
+def _warn(line: str, *facts: object) -> None:
+    """Writes a line of the log, unless it was written lately."""
+    if monotonic() - _warned.get(line, -math.inf) >= _SELDOM_SECONDS:
+        _warned[line] = monotonic()
+        LOG.warning(line, *facts)
 
 
 class Connection(H11Protocol):
@@ -97,11 +92,7 @@ class Connection(H11Protocol):
             return
         quiet = (one for one in open_ if one.is_quiet and one is not self)
         min(quiet, key=lambda one: one.quiet_since, default=self).transport.abort()
-        if _FULL():
-            what = (
-                "There are more than %d connections, and no more files may be open (ulimit -n): quiet ones are closed."
-            )
-            LOG.warning(what, most)
+        _warn(_FULL, most)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -154,16 +145,13 @@ class Connection(H11Protocol):
         super().resume_writing()
         self._stop("write")
 
-    def _watch_writing(self) -> None:
-        """Looks after a while whether the client has taken anything of what is left."""
-        left = self.transport.get_write_buffer_size()
-        self._timers["write"] = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
-
-    def _check_written(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
-            self._watch_writing()
+    def _watch_writing(self, before: float = math.inf) -> None:
+        """Looks now and then whether the client has taken anything of what was left `before`."""
+        left, seconds = self.transport.get_write_buffer_size(), self._settings.write_seconds
+        if left < before:
+            self._timers["write"] = self.loop.call_later(seconds, self._watch_writing, left)
             return
-        LOG.info("A client took nothing for %g s; its connection is cut.", self._settings.write_seconds)
+        LOG.info("A client took nothing for %g s; its connection is cut.", seconds)
         self.transport.abort()  # its answers are cancelled, as if it had left
 
     def _stop(self, name: str) -> None:
@@ -234,7 +222,7 @@ def place_of(listening: socket.socket) -> str:
     return str(name if isinstance(listening, UnixSocket) else name[1])
 
 
-class Server(uvicorn.Server):
+class EndpointServer(uvicorn.Server):
     """Ends in order: no new requests, time for running answers, an error for those that need longer, then the engines.
 
     A second signal takes the time away. The process then ends by itself, with what `serve` returns, or later by force.
@@ -290,11 +278,11 @@ def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         loop.default_exception_handler(context)
-    elif _NO_FILES():
-        LOG.warning("No connection can be taken now: no more files may be open (ulimit -n).")
+    else:
+        _warn("No connection can be taken now: no more files may be open (ulimit -n).")
 
 
-def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> Server:
+def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> EndpointServer:
     """uvicorn around the application, with the limits of the settings; `ending` is called when its end begins."""
     config = uvicorn.Config(
         app,
@@ -311,7 +299,7 @@ def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], Non
         ssl_certfile=settings.ssl_cert,
         ssl_keyfile=settings.ssl_key,
     )
-    return Server(config, app.state.service, ending)
+    return EndpointServer(config, app.state.service, ending)
 
 
 def serve(

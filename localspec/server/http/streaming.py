@@ -13,8 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from localspec.server.chat.answers import Answers
-from localspec.server.http.errors import ApiError, client_gone, error_body
-from localspec.server.http.meter import LOG
+from localspec.server.http.errors import LOG, ApiError, client_gone, error_body, internal
 
 PING = ":\n\n"
 """A comment: keeps a silent stream alive."""
@@ -69,7 +68,7 @@ def told(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     LOG.error("internal error: %r", error)
-    return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
+    return internal(error)
 
 
 async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:

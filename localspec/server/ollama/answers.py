@@ -27,7 +27,7 @@ from localspec.server.chat.service import Service
 from localspec.server.chat.shapes import TokenLogProbs, chat_log_probs
 from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
 from localspec.server.http.errors import invalid
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
 from localspec.server.ollama.body import KeptAlive, OllamaChat, OllamaGenerate, Wanted
 from localspec.server.ollama.models import LINES, NDJSON, REFUSED, error_body, free, named, stamp

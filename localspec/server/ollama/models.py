@@ -29,7 +29,7 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import BODIES, ApiError
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.reading import JsonRoute
 
 _LATEST = ":latest"
 """What Ollama's clients put after a name that has no tag."""

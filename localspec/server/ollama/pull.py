@@ -22,7 +22,7 @@ from localspec.runtime.memory import places
 from localspec.server.chat.fields import Body, Unused
 from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import ApiError, from_localspec, invalid
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.reading import JsonRoute
 from localspec.server.http.streaming import leaving, told
 from localspec.server.ollama.models import LINES, NDJSON, REFUSED, error_body, spellings
 

@@ -150,7 +150,8 @@ class _ModelServer(_Server):
 
         def make() -> FastAPI:
             from localspec.server.http.app import create_app  # takes a second: events of the life go out meanwhile
-            from localspec.server.http.meter import LOG, Telling
+            from localspec.server.http.errors import LOG
+            from localspec.server.http.meter import Telling
             from localspec.server.http.settings import ServerSettings
 
             LOG.setLevel(logging.INFO)  # the program in front chooses

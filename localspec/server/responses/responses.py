@@ -30,7 +30,7 @@ from localspec.server.chat.shapes import (
     timings,
 )
 from localspec.server.http.errors import ApiError
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
 from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 
