@@ -36,7 +36,6 @@ class Sink(Protocol):
 
     def post_message(self, message: Told) -> bool:
         """Queues a message; False = it is closed, and the message is gone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +158,11 @@ class ModelReport:
 
 
 class Answer(Protocol):
-    """One answer under way."""
-
     seed: int | None
     """None = unknown (endpoints that were not told one)."""
 
     def cancel(self) -> None:
         """Asks for the end; never blocks. What still comes may be ignored. A second call does nothing."""
-        ...
 
 
 class Answerer(Protocol):
@@ -183,34 +179,27 @@ class Answerer(Protocol):
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
-        ...
 
     def answer(self, question: Question, sink: Sink) -> Answer:
         """Returns at once; posts `Taken` where that is wanted, `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`,
         which has the error if the question is wrong.
         """
-        ...
 
     def count(self, question: Question) -> int | None:
         """Tokens of the prompt; None = unknown."""
-        ...
 
     @property
     def piece(self) -> Callable[[int], bytes] | None:
         """The bytes of a token of an answer, for views that show tokens; None = unknown (endpoints)."""
-        ...
 
     def forget_chat(self, chat: str) -> bool:
         """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them."""
-        ...
 
     def look(self, context: int) -> ModelReport | None:
         """Looks at the models, of which a chat of so many tokens is in front; None = none is loaded here."""
-        ...
 
     def close(self) -> None:
         """Stops everything and frees the models."""
-        ...
 
 
 class Told:
@@ -219,8 +208,6 @@ class Told:
 
 @dataclass(eq=False, repr=False)
 class Loading(Told):
-    """A model is being loaded or measured."""
-
     what: str
     share: float
 
@@ -330,7 +317,6 @@ class Steps:
 
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
-    """Same length."""
     records: tuple[PassRecord, ...]
     finish: FinishReason | None
     """Set by the last pass of an answer."""
@@ -345,7 +331,6 @@ class Teller:
     """
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:
-        """`piece`: bytes of a token."""
         self._recorder = Recorder(piece)
         self._gaps = 0  # those that were told
         self._progress: tuple[int, int] | None = None
@@ -376,8 +361,6 @@ class Teller:
 
 
 class Hearer:
-    """Reads the steps of one answer again."""
-
     def __init__(self) -> None:
         self.stats = RequestStats()
         """Figures so far; one object for the whole answer."""
@@ -385,7 +368,6 @@ class Hearer:
         """Bytes of the tokens so far, guesses included."""
 
     def take(self, told: Mapping[str, Any]) -> Steps:
-        """What is new."""
         figures_in(self.stats, told["figures"])
         self.stats.gaps += told["gaps"]
         self.pieces.update({int(token): b64decode(piece) for token, piece in told["pieces"].items()})

@@ -35,7 +35,6 @@ from localspec.remote.answerer import (
 from localspec.remote.server import END, ODD, Piece, Server
 
 _LIST_SECONDS = 30.0
-"""How long a server may take to list its models."""
 _CUT = "The request was cut."
 _ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -64,7 +63,6 @@ class Requests:
         self._calls = set[Call]()
 
     def close(self) -> None:
-        """Cuts what is under way."""
         with self._lock:
             self._closed = True
             for call in self._calls:
@@ -169,7 +167,6 @@ class Call:
             raise
 
     def end(self) -> None:
-        """Lets go of the connection."""
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
@@ -276,7 +273,6 @@ class ServedAnswerer:
 
 
 def _read(reply: Reply, sink: Sink) -> None:
-    """Posts an answer as it comes, to its end."""
     finish, error = None, None
     try:
         reply.read(

@@ -37,14 +37,10 @@ _ODD = (ValueError, KeyError, TypeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A program that answers."""
-
     address: str
-    """Without /v1."""
     usual: str
     """Whose default port it is; another program may use it."""
     models: tuple[str, ...]
-    """As it lists them; may be empty."""
 
 
 async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[int] = ()) -> list[FoundServer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -33,7 +33,6 @@ class Refused(LocalspecError):
     def __init__(self, message: str, hint: str, status: int) -> None:
         super().__init__(message, hint)
         self.status = status
-        """Of HTTP."""
 
 
 class Server:
@@ -64,7 +63,6 @@ class Server:
         if key and not (key.isascii() and key.isprintable()):
             raise UsageError("The API key has characters that cannot be sent.", "Check OPENAI_API_KEY or its file.")
         self.base = base_of(address, option)
-        """The address with /v1."""
         self.name = self.base.partition("://")[2].removesuffix("/v1")
         """Host and port, and the path if there is one."""
         self.settings: dict[str, Any] = {
@@ -72,7 +70,6 @@ class Server:
             "timeout": httpx.Timeout(silence, connect=_CONNECT_SECONDS),
             **way_to(self.base),
         }
-        """Of an HTTP client."""
         self._called, self._silence = name or self.base, silence
         self._key_hint, self._hint = key_hint, hint
 
@@ -114,7 +111,6 @@ class HostServer(Server):
     def __init__(
         self, url: str, headers: dict[str, str], fate: Callable[[], LocalspecError], outdate: Callable[[str], object]
     ) -> None:
-        """As a `HostUse` has them."""
         super().__init__(url, name="The process of the models")
         self.settings |= {"headers": headers, "timeout": None}
         self._fate, self._outdate = fate, outdate
@@ -176,7 +172,6 @@ class Piece:
     finish: str = ""
     """Why the answer ended."""
     tokens: int = 0
-    """Generated in all."""
     prompt_tokens: int = 0
     drafted: int | None = None
     """By llama-server's timings; None = it says nothing."""
@@ -189,19 +184,13 @@ class Piece:
 
     def then(self, later: Piece) -> Piece:
         """Both, without text; the later one counts where it says something."""
-        return Piece(
-            finish=later.finish or self.finish,
-            tokens=later.tokens or self.tokens,
-            prompt_tokens=later.prompt_tokens or self.prompt_tokens,
-            drafted=self.drafted if later.drafted is None else later.drafted,
-            accepted=self.accepted if later.accepted is None else later.accepted,
-            done=later.done or self.done,
-            error=later.error or self.error,
-        )
+        none = Piece()
+        values = {one.name: getattr(later, one.name) for one in fields(later)}
+        said = {name: value for name, value in values.items() if value != getattr(none, name)}
+        return replace(self, **said | {"text": "", "thinking": ""})
 
 
 END = Piece(done=True)
-"""Nothing comes after it."""
 
 
 def piece_of(line: str) -> Piece | None:

@@ -57,19 +57,15 @@ class Host(Protocol):
     @property
     def outdated(self) -> str:
         """Why it answers nothing any more; "" = it does."""
-        ...
 
     def wait(self, progress: Progress | None = None) -> None:
         """Waits until the models are loaded; gives them up if that, or `progress`, raises."""
-        ...
 
     def use(self) -> AbstractContextManager[HostUse]:
         """Something that is asked of it; raises a LocalspecError if it answers nothing any more."""
-        ...
 
     def close(self, at_once: bool = False) -> None:
         """Ends answers and frees the models; `at_once`: it does not keep what it has learned."""
-        ...
 
 
 class ChildAnswerer:
@@ -222,7 +218,6 @@ class ChildAnswer:
     """One answer under way, also one that still waits for the model."""
 
     def __init__(self, question: Question, sink: Sink, pieces: dict[int, bytes]) -> None:
-        """`pieces`: takes the bytes of its tokens."""
         self.question, self.sink = question, sink
         self.seed = question.seed
         self.stats = RequestStats()
@@ -242,7 +237,6 @@ class ChildAnswer:
             threading.Thread(target=self._cancel, args=asked, name="localspec-cancel", daemon=True).start()
 
     def _cancel(self, requests: Requests, call: Call, number: str) -> None:
-        """Has it end with its last figures, or without them."""
         with suppress(LocalspecError):
             requests.whole("POST", "/localspec/cancel", {"id": number}, _LAST_FIGURES_SECONDS)
         if not self.over.wait(_LAST_FIGURES_SECONDS):
@@ -302,7 +296,6 @@ def _requests(use: HostUse) -> Requests:
 
 
 def _facts(facts: ModelFacts, name: str, key: str) -> Facts:
-    """What a screen is told; `name` is the bundled pair's."""
     target = Path(facts.target)
     bundled = is_bundled(target)
     drafts = facts.draft or next(iter(facts.heads.values()), None)

@@ -66,7 +66,6 @@ class HostUse:
     fate: Callable[[], LocalspecError]
     """What became of the host, to which a connection broke; waits until it is known."""
     url: str = "http://localhost"
-    """Its address."""
     outdate: Callable[[str], object] = lambda why: None
     """The host has said why it answers nothing any more; "" = it does."""
     doing: str = "read a prompt"
@@ -74,7 +73,6 @@ class HostUse:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of its requests."""
         return {HEADER: self.secret}
 
 
@@ -96,10 +94,6 @@ class _Process:
     """One process: started, heard, and gone."""
 
     def __init__(self, load: Load, patience: float) -> None:
-        """
-        Raises:
-            LocalspecError: it cannot be started.
-        """
         self._written: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
         """Its standard error, llama.cpp's log among it. The file has no name: the system deletes it when the last
         process that has it open ends, however it ends."""
@@ -248,10 +242,9 @@ class Child:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:
-            load: what is loaded.
             patience: seconds without a sign of life, after which a process is ended; three times its longest pass is
                 added while it works.
-            hear: is told of what is of no use here, on a thread of the child's.
+            hear: is told of the other events, on a thread of the child's.
         """
         self._load, self._patience, self._hear = load, patience, hear
         self._turn = threading.Condition()

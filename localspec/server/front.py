@@ -92,7 +92,6 @@ class _Named(BaseModel):
 
     @property
     def wanted(self) -> str | None:
-        """Name of a model; None = none is given."""
         return self.model if isinstance(self.model, str) else None
 
 
@@ -248,7 +247,6 @@ class Front:
         return await to_thread.run_sync(using.enter_context, lease.model.use())
 
     async def close(self) -> None:
-        """Closes all connections."""
         for client in self._clients.values():
             await client.aclose()
 
@@ -275,7 +273,6 @@ class _Answer(StreamingResponse):
         self._reply, self._use, self._using, self._path, self._lost = reply, use, using, path, lost
         self._failure: BaseException | None = None
         self.after: Callable[[], Awaitable[None]] | None = None
-        """What is done when it is over."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -47,7 +47,6 @@ from localspec.server.responses import responses
 from localspec.server.responses.responses import ResponseMemory
 
 ENCODINGS = ("gzip", "deflate")
-"""Encodings of bodies that are read."""
 _EITHER = 32 + zlib.MAX_WBITS
 """`wbits` of zlib for data with a header of gzip or of zlib."""
 PUBLIC_PATHS = ("/health", "/v1/health")
@@ -191,12 +190,10 @@ class _Body:
 
 
 def too_large(most: int) -> ApiError:
-    """413."""
     return ApiError(413, "invalid_request_error", f"The body is larger than {most} bytes.", headers=_CLOSE)
 
 
 def too_long_head(most: int) -> ApiError:
-    """431."""
     return ApiError(431, "invalid_request_error", f"The request's head is longer than {most} bytes.", headers=_CLOSE)
 
 
@@ -221,11 +218,7 @@ class Decompression:
         self._read = False
 
     def feed(self, data: bytes, last: bool) -> bytes:
-        """What some bytes of the body bring; `last`: no more come.
-
-        Raises:
-            ApiError: 400, it is no such data.
-        """
+        """What some bytes of the body bring; `last`: no more come. ApiError 400: it is no such data."""
         data, self._begun = self._begun + data, b""
         if not self._read and len(data) < 2 and not last:
             self._begun = data
@@ -253,11 +246,7 @@ class Decompression:
 
 
 def encoding_of(header: str) -> str:
-    """The encoding that a header names; "" = the body comes as it is.
-
-    Raises:
-        ApiError: 415, one that is not read here.
-    """
+    """The encoding that a header names; "" = the body comes as it is. ApiError 415: one that is not read here."""
     name = header.strip().lower().removeprefix("x-")
     if name in ("", "identity"):
         return ""
@@ -372,7 +361,6 @@ def create_app(
 
 
 def _let_in(app: FastAPI, settings: ServerSettings) -> None:
-    """What requests go through before routes see them."""
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origins:
         app.add_middleware(

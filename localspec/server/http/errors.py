@@ -55,7 +55,6 @@ class ApiError(HTTPException):
         self.kind, self.message, self.param, self.code, self.details = kind, message, param, code, details
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error body."""
         told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": told | self.details}
 
@@ -90,7 +89,6 @@ def not_json(what: str, error: ValueError, param: str | None = None) -> ApiError
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:
-    """404 with the names there are."""
     there = f"There are: {', '.join(names)}." if names else "There are none."
     return ApiError(
         404, "not_found_error", f"There is no model {_short(name)!r}. {there}", param="model", code="model_not_found"
@@ -98,7 +96,6 @@ def unknown_model(name: str, names: Sequence[str]) -> ApiError:
 
 
 def internal(error: Exception) -> ApiError:
-    """500 without the details of an unforeseen error."""
     return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
 
 
@@ -108,7 +105,6 @@ def client_gone() -> ApiError:
 
 
 def overloaded(message: str) -> ApiError:
-    """503: come back later."""
     headers = {"Retry-After": str(RETRY_SECONDS)}
     return ApiError(503, "unavailable_error", message, code="overloaded", headers=headers)
 
@@ -128,7 +124,6 @@ def context_exceeded(n_prompt: int, n_ctx: int, param: str, *, at_least: bool = 
 
 
 def from_localspec(error: LocalspecError) -> ApiError:
-    """An error of the layers below, with its sentence."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflowError):

@@ -107,7 +107,6 @@ class Connection(H11Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is answered."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -208,7 +207,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listening: socket.socket, scheme: str = "http") -> str:
-    """Where a client finds the endpoint."""
     if isinstance(listening, UnixSocket):
         return f"{PREFIX}{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
@@ -309,8 +307,7 @@ def serve(
     progress: Progress | None = None,
     processes: Processes | None = None,
 ) -> None:
-    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end. `progress` hears
-    how far the default is, `processes` are as `create_app` has them.
+    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end.
 
     Raises:
         LocalspecError: the default model cannot be loaded.
@@ -346,10 +343,6 @@ class UnixSocket(socket.socket):
     """Listens at a path that only this user may use (mode 0600), and takes the file away when it is closed."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            UsageError: this system has no such sockets, a server listens there, or the path cannot be one.
-        """
         family = getattr(socket, "AF_UNIX", None)
         if family is None:
             raise UsageError("This system has no sockets that are files.", "Leave --host out.")

@@ -52,8 +52,6 @@ class _Speculation:
 
 
 class Metrics:
-    """Counters of a server. Thread-safe."""
-
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they say nothing here and double the page
         registry = self.registry = CollectorRegistry()
@@ -115,11 +113,9 @@ class Metrics:
         self._prompt_tokens.inc(new)
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
-        """An answer has ended, however it ended; `number`: its own."""
         self._add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
 
     def refused(self) -> None:
-        """The queue was full."""
         self._refused.inc()
 
     def lost(self, model: str) -> None:
@@ -194,7 +190,6 @@ class Telling:
     """Counts in the process of a model for the meter of the server in front: its events are those of `Metrics.hear`."""
 
     def __init__(self, say: Callable[..., None], say_state: Callable[[], None]) -> None:
-        """Of a `Life`."""
         self._say, self._say_state = say, say_state
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
@@ -256,8 +251,6 @@ class AccessLog:
 
 
 class _Json(logging.Formatter):
-    """A JSON object a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         told = {"time": strftime("%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
         fields = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}

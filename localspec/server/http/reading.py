@@ -72,7 +72,6 @@ class BodyReading:
     """The context in which the body of one request is validated. Collects the names of ignored fields."""
 
     def __init__(self, *, strict: bool) -> None:
-        """`strict`: refuse unknown fields."""
         self._strict = strict
         self._ignored: dict[str, None] = {}
 
@@ -179,7 +178,6 @@ class ModelRoute(JsonRoute):
     """For routes that need a model, which may be in another process."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """`JsonRoute`'s, or the answer of the process that has the model."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:

@@ -88,7 +88,6 @@ async def whole(request: Request, answers: Answers, collect: Callable[[], Awaita
 
 @asynccontextmanager
 async def leaving(request: Request) -> AsyncIterator[asyncio.Future[None]]:
-    """Is done when the client has left."""
     left = asyncio.ensure_future(_gone(request))
     try:
         yield left
@@ -104,5 +103,4 @@ async def _gone(request: Request) -> None:
 
 
 def json_response(body: Any) -> Response:
-    """A whole answer."""
     return Response(to_json(body, inf_nan_mode="null"), media_type="application/json")

@@ -58,11 +58,7 @@ def main() -> int:
 
 
 def begin(load: dict[str, Any]) -> tuple[Life, OwnSocket]:
-    """Begins to load, and listens; nothing is answered yet.
-
-    Raises:
-        LocalspecError: there are no such models, it cannot listen, or a library is missing.
-    """
+    """Begins to load, and listens; nothing is answered yet."""
     if sys.platform == "linux":  # first: it ends when its parent does
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != load["parent"]:  # which ended before we asked

@@ -47,12 +47,7 @@ class Own:
     def __init__(
         self, secret: str, routes: Mapping[tuple[str, str], Route], make: Callable[[], Awaitable[ASGIApp]]
     ) -> None:
-        """
-        Args:
-            secret: known by the program alone.
-            routes: by method and path.
-            make: the application of all others, when the first of them comes: it takes a second.
-        """
+        """`routes`: by method and path; `make`: makes the application of all others for the first of them."""
         self._secret = secret.encode()
         self._routes, self._make = routes, make
         self._app: ASGIApp | None = None
@@ -72,7 +67,6 @@ class Own:
         await response(scope, receive, send)
 
     async def made(self) -> ASGIApp:
-        """The application of all others."""
         async with self._one:
             if self._app is None:
                 self._app = await self._make()
@@ -95,11 +89,6 @@ class OwnAnswers:
         }
 
     async def answer(self, request: Request) -> Response:
-        """Streams an answer.
-
-        Raises:
-            LocalspecError: the models cannot be loaded, the template refuses the messages, or they do not fit.
-        """
         body = await request.json()
         running = self._running[body["id"]] = _Running(partial(self._running.pop, body["id"]))
         try:
@@ -134,7 +123,6 @@ class OwnAnswers:
         return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
 
     def end(self) -> None:
-        """Has all answers end."""
         for running in self._running.values():
             running.cancel()
 
@@ -165,11 +153,7 @@ class _Running:
         self._cancelled = False
 
     def begin(self, lease: Callable[[], Lease], question: Question) -> None:
-        """Asks the engine that `lease` gives; on a thread.
-
-        Raises:
-            ContextOverflowError: after the prompt there is too little room.
-        """
+        """Asks the engine that `lease` gives; on a thread. Raises ContextOverflowError if there is too little room."""
         self._lease = lease()
         engine = self._lease.engine
         asked = _asked_of(engine, question)
@@ -225,7 +209,6 @@ class _Running:
             self._joined.cancel()
 
     def close(self) -> None:
-        """It is read no more."""
         if self._generation is not None:
             self._generation.cancel()
         if self._lease is not None:

@@ -37,7 +37,6 @@ class Life:
         self.engine: Engine | None = None
         """None until it is ready."""
         self.ending = False
-        """The server is to end."""
         self._lock = threading.Lock()  # of what is below
         self._listeners: list[Hear] = []
         self._kept: dict[str, str] = {}
@@ -48,7 +47,6 @@ class Life:
         self._thread = threading.Thread(target=self._load, name="localspec-load", daemon=True)
 
     def load(self) -> None:
-        """Begins to load."""
         logger = logging.getLogger("localspec")
         logger.addHandler(_Handler(self))
         logger.propagate = False
@@ -60,7 +58,6 @@ class Life:
         self._thread.join()
 
     def say(self, event: str, **facts: Any) -> None:
-        """Tells the listeners."""
         line = json.dumps({"event": event} | facts) + "\n"
         with self._lock:
             if event in _KEPT:
@@ -94,7 +91,6 @@ class Life:
             self._listeners.append(hear)
 
     def leave(self, hear: Hear) -> None:
-        """A listener is gone."""
         with self._lock:
             self._listeners.remove(hear)
         self.check_alone()
@@ -104,7 +100,6 @@ class Life:
         self.ending = self.ending or not self._listeners
 
     def end(self) -> None:
-        """Nothing more is told."""
         with self._lock:
             for hear in self._listeners:
                 hear(None)

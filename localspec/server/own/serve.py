@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from localspec.server.http.settings import ServerSettings
 
 PULSE_SECONDS = 1.0
-"""Between two signs of life."""
 _LONELY_SECONDS = 60.0
 """For the first listener to come. On Linux the system ends a process whose parent is gone before that."""
 _END_SECONDS = 20.0
@@ -56,11 +55,8 @@ _SOCKET_FILES = hasattr(socket, "AF_UNIX")
 
 
 def serve(life: Life, listening: socket.socket, secret: str, public: ServerSettings | None = None) -> None:
-    """Serves until `life` ends, or a signal comes; then the models are closed.
-
-    Args:
-        secret: known by the program that started this process alone.
-        public: of the server that is in front of it; None = there is none.
+    """Serves until `life` ends, or a signal comes; then the models are closed. `public`: of the server that is in front
+    of it; None = there is none.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     _ModelServer(life, secret, public).run([listening])
@@ -211,9 +207,7 @@ class Here:
         """Guards what is below."""
         self._closed = False
         self.engine: Engine | None = None
-        """None until it is loaded."""
         self._use: Callable[[], HostUse] | None = None
-        """None until then, too."""
         self._thread: threading.Thread | None = None
         self.facts: ModelFacts | None = None
 
@@ -259,7 +253,6 @@ class Here:
             raise Cancelled("Closed while loading.")
 
     def _serve(self, engine: Engine) -> None:
-        """Begins to. Raises: UsageError if there can be no such socket."""
         answers, secret = OwnAnswers(lambda: Lease(None, "", engine)), secrets.token_urlsafe()
 
         async def end() -> None:
