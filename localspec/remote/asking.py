@@ -247,7 +247,21 @@ class ServedAnswerer:
     def answer(self, question: Question, sink: Sink) -> Reply:
         reply = Reply(self._requests, question, self.model or "")
         sink.post_message(Prefilled(reply, 0, None))
-        threading.Thread(target=_read, args=(reply, sink), name="localspec-read", daemon=True).start()
+
+        def post(text: str, thinking: str) -> None:
+            sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
+
+        def read() -> None:
+            finish, error = None, None
+            try:
+                reply.read(post)
+            except Cancelled:
+                finish = FinishReason.CANCELLED
+            except LocalspecError as failure:
+                finish, error = FinishReason.ERROR, failure
+            sink.post_message(AnswerEnded(reply, finish or reply.finish, reply.stats, error))
+
+        threading.Thread(target=read, name="localspec-read", daemon=True).start()
         return reply
 
     def count(self, question: Question) -> int | None:
@@ -270,16 +284,3 @@ class ServedAnswerer:
             return
         except LocalspecError as error:
             sink.post_message(LoadFailed(error))
-
-
-def _read(reply: Reply, sink: Sink) -> None:
-    finish, error = None, None
-    try:
-        reply.read(
-            lambda text, thinking: sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
-        )
-    except Cancelled:
-        finish = FinishReason.CANCELLED
-    except LocalspecError as failure:
-        finish, error = FinishReason.ERROR, failure
-    sink.post_message(AnswerEnded(reply, finish or reply.finish, reply.stats, error))

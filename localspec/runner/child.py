@@ -342,26 +342,23 @@ class Child:
     # -- on the thread ---------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (process := self._started()) is not None:
+        while True:
+            with self._turn:
+                if self._closing or self.fault is not None:
+                    return
+                self._is_ready = False
+                try:
+                    process = self._process = _Process(self._load, _LOADING_FACTOR * self._patience)
+                except LocalspecError as error:
+                    self.fault = error
+                    self._loading.put(error)
+                    return
+                finally:
+                    self._turn.notify_all()
             for news in process.events():
                 self._take(process, news)
             process.silent.set()
             self._end(process)
-
-    def _started(self) -> _Process | None:
-        """A new process; None = there is to be none."""
-        with self._turn:
-            if self._closing or self.fault is not None:
-                return None
-            self._is_ready = False
-            try:
-                self._process = _Process(self._load, _LOADING_FACTOR * self._patience)
-            except LocalspecError as error:
-                self.fault = error
-                self._loading.put(error)
-                self._process = None
-            self._turn.notify_all()
-            return self._process
 
     def _take(self, process: _Process, news: dict[str, Any]) -> None:
         match event := news.pop("event"):

@@ -26,11 +26,11 @@ from localspec.llama.exact.choice import Progress
 from localspec.runner.child import Child, HostUse, Load
 from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
-from localspec.server.http.errors import client_gone, error_body, from_localspec
+from localspec.server.http.errors import error_body, from_localspec
 from localspec.server.http.meter import Metrics
 from localspec.server.http.reading import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
-from localspec.server.http.streaming import DONE, leaving
+from localspec.server.http.streaming import DONE, whole
 from localspec.server.ollama.body import KeptAlive
 from localspec.server.ollama.models import NDJSON, free, named
 
@@ -86,7 +86,7 @@ class Processes:
 
 
 class _Named(BaseModel):
-    """What the choice of a model needs of a body, whatever it is. The rest, which may be long, stays JSON."""
+    """What the choice of a model needs of any body. The rest, which may be long, stays JSON."""
 
     model: Any = None
 
@@ -221,21 +221,12 @@ class Front:
                 content=body,
                 headers={"Content-Type": request.headers.get("content-type", "application/json")},
             )
-            sending = asyncio.ensure_future(client.send(asked, stream=True))
-            async with leaving(request) as left:
-                try:
-                    await asyncio.wait((sending, left), return_when=asyncio.FIRST_COMPLETED)
-                    if not sending.done():
-                        raise client_gone()
-                    reply = sending.result()
-                except httpx.HTTPError:
-                    fate = await to_thread.run_sync(use.fate)
-                    self._service.meter.lost(lease.name)
-                    raise fate from None
-                finally:
-                    if not sending.done():
-                        sending.cancel()
-                        await asyncio.gather(sending, return_exceptions=True)
+            try:
+                reply = await whole(request, ExitStack(), partial(client.send, asked, stream=True))
+            except httpx.HTTPError:
+                fate = await to_thread.run_sync(use.fate)
+                self._service.meter.lost(lease.name)
+                raise fate from None
             lost = partial(self._service.meter.lost, lease.name)
             return _Answer(reply, use, using.pop_all(), request.url.path, lost)
         raise AssertionError  # the stack swallows nothing

@@ -136,7 +136,7 @@ def started(
             failures.append(error)
 
     app = create_app(pool, settings, on_start=load, processes=processes)
-    server = listen.make_server(app, settings)
+    server = listen.EndpointServer(app, settings)
     thread = threading.Thread(target=server.run, args=([listening],), name="test-server")
     thread.start()
     try:

@@ -50,7 +50,7 @@ ENCODINGS = ("gzip", "deflate")
 _EITHER = 32 + zlib.MAX_WBITS
 """`wbits` of zlib for data with a header of gzip or of zlib."""
 PUBLIC_PATHS = ("/health", "/v1/health")
-"""Paths that need no API key: who asks learns only whether a model is loaded."""
+"""Paths that need no API key: they tell only whether a model is loaded."""
 _CLOSE = {"Connection": "close"}
 _OLLAMA = "/api/"
 """Where the paths of Ollama's API begin."""
@@ -103,14 +103,9 @@ class Guard:
         with contextlib.suppress(ValueError):  # of an address no name was looked up, so no name can have been rebound
             ipaddress.ip_address(name)
             return
-        if not name:
-            raise ApiError(403, "permission_error", "The Host header is missing or empty.")
-        raise ApiError(
-            403,
-            "permission_error",
-            f"The Host header says {name[:80]!r}, which is no name of this server. "
-            "Start it with --allow-host NAME if it is one.",
-        )
+        what = f"The Host header says {name[:80]!r}, which is no name of this server. "
+        what += "Start it with --allow-host NAME if it is one."
+        raise ApiError(403, "permission_error", what if name else "The Host header is missing or empty.")
 
     def _check_origin(self, headers: Headers) -> None:
         """A web page of another origin may send requests without asking; its browser only hides the answer from it."""
@@ -119,11 +114,8 @@ class Guard:
             return
         if origin.partition("://")[2] == headers.get("host"):
             return
-        raise ApiError(
-            403,
-            "permission_error",
-            f"Pages of {origin[:80]!r} may not use this server. Start it with --cors ORIGIN to let them.",
-        )
+        what = f"Pages of {origin[:80]!r} may not use this server. Start it with --cors ORIGIN to let them."
+        raise ApiError(403, "permission_error", what)
 
     def _check_key(self, headers: Headers) -> None:
         if not self._keys:
@@ -133,14 +125,9 @@ class Guard:
         # Every key is compared, each in constant time, so that the time taken tells nothing.
         if sum(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys):
             return
-        what = "is not right" if given else "is missing"
-        raise ApiError(
-            401,
-            "authentication_error",
-            f"The API key {what}. Send it as `Authorization: Bearer KEY`.",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        what = f"The API key {'is not right' if given else 'is missing'}. Send it as `Authorization: Bearer KEY`."
+        headers_out = {"WWW-Authenticate": "Bearer"}
+        raise ApiError(401, "authentication_error", what, code="invalid_api_key", headers=headers_out)
 
     def _check_body(self, scope: Scope, headers: Headers) -> None:
         length = headers.get("content-length", "0")
@@ -395,14 +382,12 @@ def _shape_errors(app: FastAPI) -> None:
                 error = ApiError(404, "not_found_error", what)
         return error_response(error, request.url.path)
 
-    @app.exception_handler(LocalspecError)
-    async def below(request: Request, error: LocalspecError) -> JSONResponse:
-        return error_response(from_localspec(error), request.url.path)
+    def shaped(kind: type[Exception], as_http: Callable[[Any], ApiError]) -> None:
+        async def handled(request: Request, error: Exception) -> JSONResponse:
+            return error_response(as_http(error), request.url.path)
 
-    @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        return error_response(told(error), request.url.path)
+        app.add_exception_handler(kind, handled)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return error_response(from_validation(error.errors()), request.url.path)
+    shaped(LocalspecError, from_localspec)
+    shaped(Exception, told)
+    shaped(RequestValidationError, lambda error: from_validation(error.errors()))

@@ -90,9 +90,8 @@ def not_json(what: str, error: ValueError, param: str | None = None) -> ApiError
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:
     there = f"There are: {', '.join(names)}." if names else "There are none."
-    return ApiError(
-        404, "not_found_error", f"There is no model {_short(name)!r}. {there}", param="model", code="model_not_found"
-    )
+    what = f"There is no model {_short(name)!r}. {there}"
+    return ApiError(404, "not_found_error", what, param="model", code="model_not_found")
 
 
 def internal(error: Exception) -> ApiError:
@@ -112,15 +111,9 @@ def overloaded(message: str) -> ApiError:
 def context_exceeded(n_prompt: int, n_ctx: int, param: str, *, at_least: bool = False) -> ApiError:
     """400: the prompt does not fit; with the numbers and the words that clients look for."""
     count = f"at least {n_prompt}" if at_least else n_prompt
-    return ApiError(
-        400,
-        "exceed_context_size_error",
-        f"The prompt has {count} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it.",
-        param=param,
-        code="context_length_exceeded",
-        n_prompt_tokens=n_prompt,
-        n_ctx=n_ctx,
-    )
+    what = f"The prompt has {count} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it."
+    kind, code = "exceed_context_size_error", "context_length_exceeded"
+    return ApiError(400, kind, what, param=param, code=code, n_prompt_tokens=n_prompt, n_ctx=n_ctx)
 
 
 def from_localspec(error: LocalspecError) -> ApiError:

@@ -199,11 +199,9 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server(address[4][:2], family=address[0], backlog=512, dualstack_ipv6=both)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(
-                f"Port {port} of {host} is taken.", "Choose another with --port; 0 is any free one."
-            ) from None
-        reason = error.strerror or str(error)
-        raise UsageError(f"Cannot listen on port {port} of {host}: {reason}.") from None
+            hint = "Choose another with --port; 0 is any free one."
+            raise UsageError(f"Port {port} of {host} is taken.", hint) from None
+        raise UsageError(f"Cannot listen on port {port} of {host}: {error.strerror or error}.") from None
 
 
 def url_of(listening: socket.socket, scheme: str = "http") -> str:
@@ -226,9 +224,25 @@ class EndpointServer(uvicorn.Server):
     A second signal takes the time away. The process then ends by itself, with what `serve` returns, or later by force.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, ending: Callable[[], None] | None = None) -> None:
+    def __init__(self, app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> None:
+        """`ending` is called when its end begins."""
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            backlog=settings.backlog,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE_SECONDS) + 1,
+            h11_max_incomplete_event_size=settings.max_header_bytes,
+            ssl_certfile=settings.ssl_cert,
+            ssl_keyfile=settings.ssl_key,
+        )
         super().__init__(config)
-        self._service = service
+        self._service: Service = app.state.service
         self._ending = ending
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -252,7 +266,7 @@ class EndpointServer(uvicorn.Server):
         if again and self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.stop)
         self.should_exit = True
-        # Whatever its threads do then: also if one of them holds the interpreter's lock, which no timer of Python's
+        # Ends it also if one of its threads holds the interpreter's lock, which no timer of Python's
         # gets past. faulthandler's thread does, and its words go nowhere.
         seconds = 2 * _GRACE_SECONDS + (0.0 if again else self._service.settings.drain_seconds)
         faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
@@ -278,26 +292,6 @@ def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
     else:
         _warn("No connection can be taken now: no more files may be open (ulimit -n).")
-
-
-def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> EndpointServer:
-    """uvicorn around the application, with the limits of the settings; `ending` is called when its end begins."""
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        backlog=settings.backlog,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE_SECONDS) + 1,
-        h11_max_incomplete_event_size=settings.max_header_bytes,
-        ssl_certfile=settings.ssl_cert,
-        ssl_keyfile=settings.ssl_key,
-    )
-    return EndpointServer(config, app.state.service, ending)
 
 
 def serve(
@@ -327,7 +321,7 @@ def serve(
                 failure.append(error.__cause__ or error)
                 server.should_exit = True
 
-    server = make_server(create_app(pool, settings, on_start=load, processes=processes), settings, pool.give_up)
+    server = EndpointServer(create_app(pool, settings, on_start=load, processes=processes), settings, pool.give_up)
     try:
         server.run([listening])
     finally:
@@ -346,7 +340,7 @@ class UnixSocket(socket.socket):
         family = getattr(socket, "AF_UNIX", None)
         if family is None:
             raise UsageError("This system has no sockets that are files.", "Leave --host out.")
-        _make_room(path, family)
+        _remove_left(path, family)
         super().__init__(family, socket.SOCK_STREAM)
         self._path = path
         before = os.umask(0o177)
@@ -372,7 +366,7 @@ class UnixSocket(socket.socket):
                 self._path.unlink()
 
 
-def _make_room(path: Path, family: int) -> None:
+def _remove_left(path: Path, family: int) -> None:
     """Removes the socket of a server that is gone."""
     try:
         kind = path.lstat().st_mode
@@ -397,11 +391,10 @@ def _taken(path: Path) -> UsageError:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def raised() -> int | None:
@@ -412,10 +405,10 @@ def raised() -> int | None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # macOS allows less than it says
-            return soft
+    if soft == resource.RLIM_INFINITY:
         return wanted
-    return wanted if soft == resource.RLIM_INFINITY else soft
+    with suppress(OSError, ValueError):  # macOS allows less than it says
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft

@@ -108,9 +108,9 @@ class Metrics:
                     self._tell_read((model, number), read)
 
     def _tell_read(self, answer: tuple[str, int], read: int) -> None:
-        new = max(0, read - self._followed.get(answer, 0))
-        self._followed[answer] = self._followed.get(answer, 0) + new
-        self._prompt_tokens.inc(new)
+        before = self._followed.get(answer, 0)
+        self._followed[answer] = max(before, read)
+        self._prompt_tokens.inc(self._followed[answer] - before)
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
         self._add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
@@ -263,20 +263,17 @@ def written_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) ->
     they matter, requests unless `quiet`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    levels = {
-        LOG.name: logging.WARNING if quiet else logging.INFO,
-        _ENGINE: logging.WARNING,
-        "uvicorn.error": logging.ERROR,
-    }
-    loggers = [logging.getLogger(name) for name in levels]
-    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
-    for logger in loggers:
+    own, levels = logging.WARNING if quiet else logging.INFO, dict[logging.Logger, int]()
+    for name, least in ((LOG.name, own), (_ENGINE, logging.WARNING), ("uvicorn.error", logging.ERROR)):
+        levels[logging.getLogger(name)] = least
+    before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in levels]
+    for logger, least in levels.items():
         logger.handlers, logger.propagate = [handler], logger.name == _ENGINE
-        logger.setLevel(levels[logger.name])
+        logger.setLevel(least)
     try:
         yield
     finally:
-        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        for logger, handlers, propagate, level in before:
             logger.handlers, logger.propagate = handlers, propagate
             logger.setLevel(level)
 
