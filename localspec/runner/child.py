@@ -51,6 +51,7 @@ _CRASH = re.compile(r"GGML_ASSERT|GGML_ABORT|ggml_abort|terminate called|CUDA er
 """What lines say that llama.cpp, ggml or C++ write before they end the process."""
 _SOURCE = re.compile(r"^\S+\.(?:c|cpp|h|hpp|cu|cuh|m):\d+: ")
 """The line of a source file, at the beginning of such a line."""
+
 Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
 """(event, what is told of it)."""
 
@@ -61,8 +62,8 @@ class HostUse:
 
     at: Path | None
     """Path of its socket; None = it listens at a port."""
-    secret: str
-    """Proves that a request comes from the program itself."""
+    headers: dict[str, str]
+    """Of its requests: they prove that the program itself asks."""
     fate: Callable[[], LocalspecError]
     """What became of the host, to which a connection broke; waits until it is known."""
     url: str = "http://localhost"
@@ -70,10 +71,6 @@ class HostUse:
     """The host has said why it answers nothing any more; "" = it does."""
     doing: str = "read a prompt"
     """What the host does for it; changed by the asking side. The error says it if the host dies."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {HEADER: self.secret}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ class _Process:
             raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
         self._load = load
         self.name = paths.shown(os.path.basename(load.target))
-        self.at, self.secret = Path(), ""
+        self.at, self.headers = Path(), dict[str, str]()
         self.outdated = ""
         """Why it answers nothing any more; "" = it does. It stays so."""
         self.patience = patience
@@ -155,7 +152,7 @@ class _Process:
         if "failed" in first:
             yield {"event": "failed"} | first["failed"]
             return
-        self.at, self.secret = Path(first["at"]), first["secret"]
+        self.at, self.headers = Path(first["at"]), {HEADER: first["secret"]}
         try:
             with self._asked("GET", "life", self.patience) as (made, answer):
                 self.listens.set()
@@ -174,7 +171,7 @@ class _Process:
             made.settimeout(seconds)
             asked = HTTPConnection("localspec")
             asked.sock = made
-            asked.request(method, f"/localspec/{path}", headers={HEADER: self.secret})
+            asked.request(method, f"/localspec/{path}", headers=self.headers)
             yield made, asked.getresponse()
 
     def outdate(self, why: str) -> None:
@@ -203,30 +200,27 @@ class _Process:
             with self._asked("POST", "end", _EXIT_SECONDS):
                 pass
 
-    def ended(self) -> str:
-        """Waits until it is gone and removes its socket; says how it ended, as the end of a sentence."""
+    def ended(self) -> tuple[str, tuple[str, ...]]:
+        """Waits until it is gone and removes its socket; how it ended, as the end of a sentence, and its last lines."""
         try:
             self.popen.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-        for path in (self.at, self.at.with_suffix(".lock")) if self.secret else ():
+        for path in (self.at, self.at.with_suffix(".lock")) if self.headers else ():
             path.unlink(missing_ok=True)
         code = self.popen.returncode
         if self.hung:
-            return f"gave no sign of life for {self.hung:.0f} seconds"
-        if code >= 0:
-            return f"ended with exit code {code}"
-        name = signal.Signals(-code).name
-        return f"{_SIGNALS.get(name, 'crashed')} ({name})"
-
-    def last_lines(self) -> tuple[str, ...]:
-        """What it wrote at its end, oldest first; forgets the rest."""
+            how = f"gave no sign of life for {self.hung:.0f} seconds"
+        elif code >= 0:
+            how = f"ended with exit code {code}"
+        else:
+            name = signal.Signals(-code).name
+            how = f"{_SIGNALS.get(name, 'crashed')} ({name})"
         with self._written as written:
-            end = os.fstat(written.fileno()).st_size
-            start = max(0, end - _LAST_BYTES)
-            text = os.pread(written.fileno(), end - start, start).decode("utf-8", "replace")
-        return tuple(line for line in text.splitlines()[1 if start else 0 :] if line.strip())
+            start = max(0, os.fstat(written.fileno()).st_size - _LAST_BYTES)
+            lines = os.pread(written.fileno(), _LAST_BYTES, start).decode("utf-8", "replace").splitlines()
+        return how, tuple(line for line in lines[1 if start else 0 :] if line.strip())
 
 
 def cause(lines: Iterable[str]) -> str:
@@ -238,7 +232,12 @@ def cause(lines: Iterable[str]) -> str:
 class Child:
     """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
 
-    def __init__(self, load: Load, patience: float = SILENCE_SECONDS, hear: Hear = lambda event, news: None) -> None:
+    def __init__(
+        self,
+        load: Load,
+        patience: float = SILENCE_SECONDS,
+        hear: Hear = lambda event, news: None,
+    ) -> None:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:
@@ -316,7 +315,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = HostUse(process.at, process.secret, process.fate, outdate=process.outdate)
+            use = HostUse(process.at, process.headers, process.fate, outdate=process.outdate)
             process.uses.add(use)
         try:
             yield use
@@ -385,7 +384,7 @@ class Child:
 
     def _end(self, process: _Process) -> None:
         """A process tells nothing any more: its end is waited for, and reported to all that used it."""
-        how, lines = process.ended(), process.last_lines()
+        how, lines = process.ended()
         with self._turn:
             error, used = self.fault, bool(process.uses)
             if self._closing:

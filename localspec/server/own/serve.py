@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from localspec.errors import Cancelled, LocalspecError
 from localspec.llama.exact.choice import Progress
 from localspec.runner.child import HostUse
-from localspec.runner.own_socket import OwnSocket
+from localspec.runner.own_socket import HEADER, OwnSocket
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
 from localspec.server.http.streaming import EventStream
@@ -254,6 +254,7 @@ class Here:
 
     def _serve(self, engine: Engine) -> None:
         answers, secret = OwnAnswers(lambda: Lease(None, "", engine)), secrets.token_urlsafe()
+        headers = {HEADER: secret}
 
         async def end() -> None:
             answers.end()
@@ -267,11 +268,11 @@ class Here:
         if _SOCKET_FILES:
             own = OwnSocket()
             listening, leave = own.socket, own.close
-            self._use = lambda: HostUse(own.path, secret, _closed)
+            self._use = lambda: HostUse(own.path, headers, _closed)
         else:
             listening = socket.create_server(("127.0.0.1", 0))
             leave, url = listening.close, f"http://127.0.0.1:{listening.getsockname()[1]}"
-            self._use = lambda: HostUse(None, secret, _closed, url)
+            self._use = lambda: HostUse(None, headers, _closed, url)
 
         def run() -> None:
             try:
