@@ -100,7 +100,7 @@ life, place = begin(
 )
 early = {"asyncio", "starlette", "uvicorn"} & set(sys.modules)
 import localspec.server.own.serve
-print(early | {"pydantic", "fastapi"} & set(sys.modules))
+print(early | {"pydantic", "fastapi", "prometheus_client"} & set(sys.modules))
 life.close()
 place.close()
 """

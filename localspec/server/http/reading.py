@@ -25,6 +25,10 @@ MOST_NAMES = 20
 """Ignored names that are told of one request."""
 LONGEST_NAME = 64
 """Characters of an ignored name that are told."""
+LARGE_BODY = 256 * 1024
+"""Bytes of a body that is parsed on a worker thread: a smaller one takes a few milliseconds."""
+MOST_VALUES = 1 << 20
+"""Separators in a body: at most so many values are made into Python objects, which takes up to a second."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 SWITCHES: Mapping[str, tuple[Any, ...]] = {
@@ -73,7 +77,8 @@ class BodyReading:
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
-        self._ignored: dict[str, None] = {}
+        self.ignored: dict[str, None] = {}
+        """Names that may stand in a header and in the log, in order."""
 
     def taken(self, data: dict[Any, Any], kind: type[BaseModel]) -> dict[Any, Any]:
         """The fields of an object that `kind` is to validate."""
@@ -109,13 +114,8 @@ class BodyReading:
 
     def _ignore(self, name: str) -> None:
         told = shown(name)
-        if told and len(self._ignored) < MOST_NAMES:
-            self._ignored[told] = None
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Names that may stand in a header and in the log."""
-        return tuple(self._ignored)
+        if told and len(self.ignored) < MOST_NAMES:
+            self.ignored[told] = None
 
 
 def shown(name: str) -> str:
@@ -142,12 +142,6 @@ def renamed(data: dict[Any, Any], other_names: Mapping[str, str]) -> dict[Any, A
 def _names(kind: type[BaseModel]) -> frozenset[str]:
     """What the fields of a model are called in JSON."""
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
-
-
-LARGE_BODY = 256 * 1024
-"""Bytes of a body that is parsed on a worker thread: a smaller one takes a few milliseconds."""
-MOST_VALUES = 1 << 20
-"""Separators in a body: at most so many values are made into Python objects, which takes up to a second."""
 
 
 class JsonRoute(APIRoute):
