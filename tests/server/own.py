@@ -19,7 +19,7 @@ from localspec.remote.answerer import Hearer, Question, Steps, question_out
 from localspec.runner.own_socket import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
-from localspec.server.own.answer import Own, OwnAnswers
+from localspec.server.own.serve import Own, OwnAnswers
 
 
 @dataclass

@@ -21,7 +21,7 @@ from localspec.errors import ContextOverflowError, LocalspecError, ModelError
 from localspec.remote.answerer import Question, question_in
 from localspec.runtime.pool import Pool
 from localspec.sampling import SamplingParams
-from localspec.server.own.answer import options_of
+from localspec.server.own.serve import options_of
 from tests.chat.marked_file import write_harmony
 from tests.llama.rewritten_gguf import rewritten
 from tests.native.inside import tokens_held
