@@ -232,12 +232,7 @@ def cause(lines: Iterable[str]) -> str:
 class Child:
     """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
 
-    def __init__(
-        self,
-        load: Load,
-        patience: float = SILENCE_SECONDS,
-        hear: Hear = lambda event, news: None,
-    ) -> None:
+    def __init__(self, load: Load, patience: float = SILENCE_SECONDS, hear: Hear = lambda event, news: None) -> None:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:

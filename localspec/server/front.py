@@ -119,7 +119,7 @@ class Front:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._clients: dict[Path, httpx.AsyncClient] = {}
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = set[asyncio.Task[Any]]()
 
     async def answer(self, request: Request, handle: Handle) -> Response:
         """What the process of the model answers, which is loaded if need be; `handle` answers what needs no model."""
@@ -149,39 +149,28 @@ class Front:
 
     async def under_way(self, name: str) -> UnderWay:
         """What a process answers now; nothing if it is gone."""
-        lease = self._service.pool.lease_loaded(name)
-        if lease is None:
-            return UnderWay(0, {})
-        try:
-            reply = await self._asked_of(lease, "GET", "running")
-        except (LocalspecError, httpx.HTTPError):
-            return UnderWay(0, {})
-        finally:
-            lease.release()
-        told = reply.json()
+        reply = await self._asked_of(name, "GET", "running")
+        told: dict[str, Any] = {"count": 0, "reading": {}} if reply is None else reply.json()
         return UnderWay(told["count"], {int(number): read for number, read in told["reading"].items()})
 
     def stop(self) -> None:
         """Has all processes end their answers, each with an error for its client."""
-
-        async def stop(name: str) -> None:
-            lease = self._service.pool.lease_loaded(name)
-            if lease is not None:
-                with suppress(LocalspecError, httpx.HTTPError):
-                    await self._asked_of(lease, "POST", "stop")
-                lease.release()
-
         for name in self._service.pool.loaded():
-            task = asyncio.get_running_loop().create_task(stop(name))
+            task = asyncio.get_running_loop().create_task(self._asked_of(name, "POST", "stop"))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _asked_of(self, lease: Lease, method: str, path: str) -> httpx.Response:
-        """What a process answers to the server itself."""
-        with ExitStack() as using:
+    async def _asked_of(self, name: str, method: str, path: str) -> httpx.Response | None:
+        """What a process answers to the server itself; None = it is gone."""
+        lease = self._service.pool.lease_loaded(name)
+        if lease is None:
+            return None
+        with suppress(LocalspecError, httpx.HTTPError), ExitStack() as using:
+            using.callback(lease.release)
             use = await self._used(lease, using)
             client, url = await self._client(use), f"{_HOST}/localspec/{path}"
             return await client.request(method, url, headers=use.headers, timeout=_TOLD_SECONDS)
+        return None
 
     async def _asked(self, kind: type[_Kind], body: bytes) -> _Kind:
         """What a body asks for; the process tells what is wrong with it."""
