@@ -32,7 +32,7 @@ from localspec.llama.model import file_sha256
 from localspec.methods import COPYING, HEADS
 from localspec.options import Options
 from localspec.remote.answerer import sampling_fields
-from localspec.remote.asking import Asking
+from localspec.remote.asking import Requests
 from localspec.remote.server import Piece, Refused, Server
 from localspec.runtime.engine import Engine
 from localspec.types import SamplingParams
@@ -152,7 +152,7 @@ class ServedSide:
         `render` makes the prompt's text, without what the endpoint puts before a prompt by itself (the
         begin-of-sequence token's text). Without a name it is called by host and port, and asked for its first model.
         """
-        self.name, self._asking = name or server.name, Asking(server)
+        self.name, self._requests = name or server.name, Requests(server)
         self._render, self._fresh = render, True
         self._model = model or "default"  # where it keeps no list; many do not care about the name
         with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
@@ -208,7 +208,7 @@ class ServedSide:
             self._fresh = False
 
     def close(self) -> None:
-        self._asking.close()
+        self._requests.close()
 
     def _body(self, path: str, extended: bool, turn: AskedTurn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
@@ -240,7 +240,7 @@ class ServedSide:
         if refusal.status in _UNKNOWN_FIELD:
             raise refusal
         raise LocalspecError(
-            f"{self._asking.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
+            f"{self._requests.server.base} has neither /completions nor /chat/completions ({refusal.message}).",
             "Give the address of an OpenAI-style endpoint, such as http://127.0.0.1:8080/v1.",
         )
 

@@ -1,7 +1,7 @@
 """What answers: the seam between faces and models. A server, an engine and recordings implement it.
 
-An answerer works on threads of its own and speaks to a face only by posting what stands below, so that neither waits
-for the other. Nothing of HTTP is imported here: the first key comes before.
+An answerer works on threads of its own and only posts messages to a face, so that neither waits for the other. Nothing
+of HTTP is imported here: the first key comes before.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol
 
 from localspec.chat.archive.passes import Recorder
 from localspec.chat.reply.harmony import joined
@@ -36,7 +36,6 @@ class Sink(Protocol):
 
     def post_message(self, message: Told) -> bool:
         """Queues a message; False = it is closed, and the message is gone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +142,8 @@ def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: boo
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the doctor is told of the models, by who has them."""
+class ModelReport:
+    """What the doctor is told of the models in use."""
 
     use: Sequence[Mapping[str, str]]
     """Fields of a `Finding` each, of the models in use."""
@@ -154,19 +153,16 @@ class Look:
     """Of the target and the draft model."""
     wide: bool
     """localspec's kernels may be used."""
-    last_words: tuple[str, ...] = ()
+    last_log: tuple[str, ...] = ()
     """What the process wrote that had these models before, and died; nothing if there was none."""
 
 
 class Answer(Protocol):
-    """One answer under way."""
-
     seed: int | None
-    """What it is drawn with; None = unknown (endpoints that were not told one)."""
+    """None = unknown (endpoints that were not told one)."""
 
     def cancel(self) -> None:
         """Asks for the end; never blocks. What still comes may be ignored. A second call does nothing."""
-        ...
 
 
 class Answerer(Protocol):
@@ -183,35 +179,27 @@ class Answerer(Protocol):
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
-        ...
 
     def answer(self, question: Question, sink: Sink) -> Answer:
-        """Asks; posts `Taken` where that is wanted, `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`.
-
-        Returns at once; whatever is wrong with the question comes as the error of `AnswerEnded`.
+        """Returns at once; posts `Taken` where that is wanted, `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`,
+        which has the error if the question is wrong.
         """
-        ...
 
     def count(self, question: Question) -> int | None:
         """Tokens of the prompt; None = unknown."""
-        ...
 
     @property
     def piece(self) -> Callable[[int], bytes] | None:
         """The bytes of a token of an answer, for views that show tokens; None = unknown (endpoints)."""
-        ...
 
     def forget_chat(self, chat: str) -> bool:
         """Deletes the KV cache of a chat and its answers in the corpus; False = nothing is loaded that has them."""
-        ...
 
-    def look(self, context: int) -> Look | None:
+    def look(self, context: int) -> ModelReport | None:
         """Looks at the models, of which a chat of so many tokens is in front; None = none is loaded here."""
-        ...
 
     def close(self) -> None:
         """Stops everything and frees the models."""
-        ...
 
 
 class Told:
@@ -220,8 +208,6 @@ class Told:
 
 @dataclass(eq=False, repr=False)
 class Loading(Told):
-    """A model is being loaded or measured."""
-
     what: str
     share: float
 
@@ -298,8 +284,27 @@ class AnswerEnded(Told):
         return "done", notes.get(self.finish, "")
 
 
-Figures: TypeAlias = Sequence[Any]
-"""The figures of an answer but its gaps, in the order of `figures_out`."""
+def question_out(question: Question) -> dict[str, Any]:
+    """A question as JSON for a process of the models, which has the same version."""
+    sampling = asdict(question.sampling)
+    sampling["logit_bias"] = [(token, None if bias == -math.inf else bias) for token, bias in sampling["logit_bias"]]
+    messages = [(message.role, message.content) for message in question.messages]
+    rest = {one.name: getattr(question, one.name) for one in fields(question)}
+    return rest | {"messages": messages, "sampling": sampling}
+
+
+def question_in(told: Mapping[str, Any]) -> Question:
+    """The question of `question_out` again."""
+    sampling = told["sampling"] | {"dry_sequence_breakers": tuple(told["sampling"]["dry_sequence_breakers"])}
+    biases = ((token, -math.inf if bias is None else bias) for token, bias in sampling["logit_bias"])
+    more = {
+        "messages": [Message(*one) for one in told["messages"]],
+        "sampling": SamplingParams(**sampling | {"logit_bias": tuple(biases)}),
+        "stop": tuple(told["stop"]),
+    }
+    return Question(**{**told, **more})
+
+
 _COUNTERS = ("accepted_histogram", "accepted_by_drafter", "drafted_by_drafter", "undrafted")
 _LISTS = ("accepted_per_position", "gaps")
 _PLAIN = tuple(one.name for one in fields(RequestStats) if one.name not in (*_COUNTERS, *_LISTS))
@@ -312,7 +317,6 @@ class Steps:
 
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
-    """Same length."""
     records: tuple[PassRecord, ...]
     finish: FinishReason | None
     """Set by the last pass of an answer."""
@@ -327,7 +331,6 @@ class Teller:
     """
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:
-        """`piece`: bytes of a token."""
         self._recorder = Recorder(piece)
         self._gaps = 0  # those that were told
         self._progress: tuple[int, int] | None = None
@@ -358,8 +361,6 @@ class Teller:
 
 
 class Hearer:
-    """Reads the steps of one answer again."""
-
     def __init__(self) -> None:
         self.stats = RequestStats()
         """Figures so far; one object for the whole answer."""
@@ -367,7 +368,6 @@ class Hearer:
         """Bytes of the tokens so far, guesses included."""
 
     def take(self, told: Mapping[str, Any]) -> Steps:
-        """What is new."""
         figures_in(self.stats, told["figures"])
         self.stats.gaps += told["gaps"]
         self.pieces.update({int(token): b64decode(piece) for token, piece in told["pieces"].items()})
@@ -375,14 +375,14 @@ class Hearer:
         return Steps(
             tuple(told["tokens"]),
             tuple(Origin(*one) for one in told["origins"]),
-            tuple(_record(one) for one in told["records"]),
+            tuple(PassRecord._make(tuple(x) if isinstance(x, list) else x for x in one) for one in told["records"]),
             None if finish is None else FinishReason(finish),
             None if progress is None else (progress[0], progress[1]),
         )
 
 
-def figures_out(stats: RequestStats) -> Figures:
-    """A copy of an answer's figures: they change with the next pass."""
+def figures_out(stats: RequestStats) -> Sequence[Any]:
+    """A copy of an answer's figures without its gaps, as JSON: they change with the next pass."""
     return (
         _plain(stats),
         tuple(stats.accepted_per_position),
@@ -393,8 +393,8 @@ def figures_out(stats: RequestStats) -> Figures:
     )
 
 
-def figures_in(stats: RequestStats, figures: Figures) -> None:
-    """Brings an answer's figures up to date."""
+def figures_in(stats: RequestStats, figures: Sequence[Any]) -> None:
+    """Brings an answer's figures up to date with those of `figures_out`."""
     plain, positions, histogram, accepted, drafted, undrafted = figures
     for name, value in zip(_PLAIN, plain, strict=True):
         setattr(stats, name, value)
@@ -402,8 +402,3 @@ def figures_in(stats: RequestStats, figures: Figures) -> None:
     stats.accepted_histogram = Counter({int(depth): passes for depth, passes in histogram.items()})
     stats.accepted_by_drafter, stats.drafted_by_drafter = Counter(accepted), Counter(drafted)
     stats.undrafted = Counter({Undrafted[reason]: passes for reason, passes in undrafted.items()})
-
-
-def _record(told: Sequence[Any]) -> PassRecord:
-    values: list[Any] = [tuple(one) if isinstance(one, list) else one for one in told]
-    return PassRecord(*values)

@@ -1,6 +1,6 @@
-"""Asks an OpenAI-style server, and is an answerer by that: vLLM, llama-server, Ollama, another localspec.
+"""Requests to an OpenAI-style server (vLLM, llama-server, Ollama, another localspec), and an answerer over them.
 
-There is no event loop: who asks waits on a thread of its own, and any other thread may end that.
+There is no event loop: each request waits on a thread of its own, and any other thread may end that.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from localspec.remote.answerer import (
 from localspec.remote.server import END, ODD, Piece, Server
 
 _LIST_SECONDS = 30.0
-"""How long a server may take to list its models."""
 _CUT = "The request was cut."
 _ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-class Asking:
+class Requests:
     """Requests to one server, from any thread. Each has a connection of its own: a server may close an idle one just as
     it is used again.
     """
@@ -64,7 +63,6 @@ class Asking:
         self._calls = set[Call]()
 
     def close(self) -> None:
-        """Cuts what is under way; idle connections there are none."""
         with self._lock:
             self._closed = True
             for call in self._calls:
@@ -146,7 +144,7 @@ class Call:
         self._socket: socket.socket | None = None
 
     def cut(self) -> None:
-        """Who waits for the server gets an error at once; who is connecting, once that is done: nothing is sent."""
+        """A waiting request ends with an error at once, one that connects after that: nothing is sent."""
         with self._lock:
             self.is_cut = True
             if self._socket is not None:
@@ -169,7 +167,6 @@ class Call:
             raise
 
     def end(self) -> None:
-        """Lets go of the connection."""
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
@@ -179,14 +176,14 @@ class Call:
 class Reply:
     """One answer: chunks become text and thinking, and figures are kept."""
 
-    def __init__(self, asking: Asking, question: Question, model: str) -> None:
+    def __init__(self, requests: Requests, question: Question, model: str) -> None:
         self.seed = question.seed
         """What the server was told to draw with; None = nothing."""
         self.stats = RequestStats()
         """What is known of it: tokens of prompt and answer, times."""
         self.finish = FinishReason.STOP
         """Why it ended, as the server says."""
-        self._asking, self._body, self._call = asking, question.body(model), Call()
+        self._requests, self._body, self._call = requests, question.body(model), Call()
         self._parser = ReplyParser(thought=None if question.prefix else MARKS, thinking=bool(question.reasoning))
         self._began, self._first = perf_counter(), 0.0
 
@@ -196,30 +193,27 @@ class Reply:
 
     def read(self, take: Callable[[str, str], object]) -> None:
         """Asks, and hands (text, thinking) on as they come; what was held back comes after an error, too."""
+        stats = self.stats
         try:
-            with closing(self._asking.pieces("chat/completions", self._body, self._call)) as pieces:
+            with closing(self._requests.pieces("chat/completions", self._body, self._call)) as pieces:
                 for piece in pieces:
                     text, thinking = apart(self._parser.push(piece.text))
                     thinking += piece.thinking
-                    self._count(piece, bool(text or thinking))
-                    if text or thinking:
+                    says, now = bool(text or thinking), perf_counter()
+                    self.finish = _ENDS.get(piece.finish, self.finish)
+                    stats.prompt_tokens = piece.prompt_tokens or stats.prompt_tokens
+                    # Servers send a token a chunk, mostly; the exact number may come at the end.
+                    stats.generated = piece.tokens or stats.generated + says
+                    if says:
+                        if not self._first:
+                            self._first = now
+                            stats.ttft_seconds = stats.prefill_seconds = now - self._began
+                        stats.verify_seconds = now - self._first
                         take(text, thinking)
         finally:
             text, thinking = apart(self._parser.finish())
             if text or thinking:
                 take(text, thinking)
-
-    def _count(self, piece: Piece, says: bool) -> None:
-        """Servers send a token a chunk, mostly; the exact number may come at the end."""
-        stats, now = self.stats, perf_counter()
-        self.finish = _ENDS.get(piece.finish, self.finish)
-        stats.prompt_tokens = piece.prompt_tokens or stats.prompt_tokens
-        stats.generated = piece.tokens or stats.generated + says
-        if says:
-            if not self._first:
-                self._first = now
-                stats.ttft_seconds = stats.prefill_seconds = now - self._began
-            stats.verify_seconds = now - self._first
 
 
 class ServedAnswerer:
@@ -230,7 +224,7 @@ class ServedAnswerer:
     def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:
         """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists."""
         server = Server(endpoint, key)
-        self._asking = Asking(server)
+        self._requests = Requests(server)
         self.base = server.base
         """The address, with /v1 at its end."""
         self.name = model or server.name
@@ -238,7 +232,7 @@ class ServedAnswerer:
         self.piece: Callable[[int], bytes] | None = None
         self.model = model
         """As the endpoint calls it; None = it has not been asked yet."""
-        self.models = self._asking.models
+        self.models = self._requests.models
         """Lists the endpoint's models: waits for the network."""
 
     def start(self, sink: Sink) -> None:
@@ -251,9 +245,23 @@ class ServedAnswerer:
         sink.post_message(ModelReady(self.facts))
 
     def answer(self, question: Question, sink: Sink) -> Reply:
-        reply = Reply(self._asking, question, self.model or "")
+        reply = Reply(self._requests, question, self.model or "")
         sink.post_message(Prefilled(reply, 0, None))
-        threading.Thread(target=_read, args=(reply, sink), name="localspec-read", daemon=True).start()
+
+        def post(text: str, thinking: str) -> None:
+            sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
+
+        def read() -> None:
+            finish, error = None, None
+            try:
+                reply.read(post)
+            except Cancelled:
+                finish = FinishReason.CANCELLED
+            except LocalspecError as failure:
+                finish, error = FinishReason.ERROR, failure
+            sink.post_message(AnswerEnded(reply, finish or reply.finish, reply.stats, error))
+
+        threading.Thread(target=read, name="localspec-read", daemon=True).start()
         return reply
 
     def count(self, question: Question) -> int | None:
@@ -266,30 +274,13 @@ class ServedAnswerer:
         return None
 
     def close(self) -> None:
-        self._asking.close()
+        self._requests.close()
 
     def _find_model(self, sink: Sink) -> None:
         sink.post_message(Loading(f"Asking {self.base}", 0.0))
         try:
-            model = self.model or self.models()[0]
+            self.choose(self.model or self.models()[0], sink)
         except Cancelled:  # closed meanwhile
             return
         except LocalspecError as error:
             sink.post_message(LoadFailed(error))
-        else:
-            self.choose(model, sink)
-
-
-def _read(reply: Reply, sink: Sink) -> None:
-    """Posts an answer as it comes, to its end."""
-    finish, error = FinishReason.ERROR, None
-    try:
-        reply.read(
-            lambda text, thinking: sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
-        )
-        finish = reply.finish
-    except Cancelled:
-        finish = FinishReason.CANCELLED
-    except LocalspecError as failure:
-        error = failure
-    sink.post_message(AnswerEnded(reply, finish, reply.stats, error))

@@ -9,7 +9,6 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import httpx2 as httpx
 
@@ -37,18 +36,14 @@ _ODD = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A program that answers."""
-
+class FoundServer:
     address: str
-    """Without /v1."""
     usual: str
     """Whose default port it is; another program may use it."""
     models: tuple[str, ...]
-    """As it lists them; may be empty."""
 
 
-async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[int] = ()) -> list[Server]:
+async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[int] = ()) -> list[FoundServer]:
     """Those that list models at `/v1/models`, or as Ollama does at `/api/tags`, by port; all are asked at once.
     `ports` are {port: whose it usually is}; None = `PORTS`. Those to `leave_out` are not asked.
     """
@@ -60,32 +55,31 @@ async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[
         )
     finally:
         await transport.aclose()
-    distinct = dict[tuple[str, tuple[str, ...]], Server]()
+    distinct = dict[tuple[str, tuple[str, ...]], FoundServer]()
     for server in found:
         if server is not None:  # a program may listen at both addresses
             distinct.setdefault((server.address.rpartition(":")[2], server.models), server)
     return list(distinct.values())
 
 
-async def _server(transport: httpx.AsyncHTTPTransport, address: str, usual: str) -> Server | None:
-    for path, listed, name in (("/v1/models", "data", "id"), ("/api/tags", "models", "name")):
+async def _server(transport: httpx.AsyncHTTPTransport, address: str, usual: str) -> FoundServer | None:
+    for path, listed, field in (("/v1/models", "data", "id"), ("/api/tags", "models", "name")):
         try:
-            body = await asyncio.wait_for(_read(transport, address + path), SECONDS)
-            models = _names(json.loads(body)[listed], name)
+            cards = json.loads(await asyncio.wait_for(_read(transport, address + path), SECONDS))[listed]
+            names = [card[field] for card in cards][:_MOST_NAMES]
+            fit = all(isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME for name in names)
+            if not (isinstance(cards, list) and fit):
+                continue
         except _ODD:
             continue
         except (asyncio.TimeoutError, httpx.TransportError):
             return None
-        return Server(address, usual, models)
+        return FoundServer(address, usual, tuple(dict.fromkeys(names)))
     return None
 
 
 async def _read(transport: httpx.AsyncHTTPTransport, url: str) -> bytes:
-    """The body of a successful answer.
-
-    Raises:
-        ValueError: it is no success, or too long.
-    """
+    """The body of a successful answer; ValueError: it is no success, or too long."""
     request = httpx.Request("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"})
     reply = await transport.handle_async_request(request)
     try:
@@ -99,17 +93,3 @@ async def _read(transport: httpx.AsyncHTTPTransport, url: str) -> bytes:
         return bytes(body)
     finally:
         await reply.aclose()
-
-
-def _names(cards: Any, field: str) -> tuple[str, ...]:
-    """Names of models, each once.
-
-    Raises:
-        TypeError, KeyError, ValueError: this is no list of models.
-    """
-    if not isinstance(cards, list):
-        raise TypeError(cards)
-    names = [card[field] for card in cards][:_MOST_NAMES]
-    if not all(isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME for name in names):
-        raise ValueError(names)
-    return tuple(dict.fromkeys(names))

@@ -1,13 +1,13 @@
-"""An OpenAI-style server as its clients know it: where it is, its key, its events, and in which sentences it fails."""
+"""An OpenAI-style server as its clients know it: where it is, its key, its events, the sentences of its failures."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2 as httpx
@@ -22,6 +22,7 @@ _LONGEST_SILENCE_SECONDS = 600.0
 """Seconds; a long prompt on a slow machine takes minutes before the first token."""
 _NO_KEY = (401, 403)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_Kind = TypeVar("_Kind")
 ODD = (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
 """What a server that is away, or that speaks another language, leads to."""
 
@@ -32,7 +33,6 @@ class Refused(LocalspecError):
     def __init__(self, message: str, hint: str, status: int) -> None:
         super().__init__(message, hint)
         self.status = status
-        """Of HTTP."""
 
 
 class Server:
@@ -63,7 +63,6 @@ class Server:
         if key and not (key.isascii() and key.isprintable()):
             raise UsageError("The API key has characters that cannot be sent.", "Check OPENAI_API_KEY or its file.")
         self.base = base_of(address, option)
-        """The address with /v1."""
         self.name = self.base.partition("://")[2].removesuffix("/v1")
         """Host and port, and the path if there is one."""
         self.settings: dict[str, Any] = {
@@ -71,27 +70,18 @@ class Server:
             "timeout": httpx.Timeout(silence, connect=_CONNECT_SECONDS),
             **way_to(self.base),
         }
-        """Of an HTTP client."""
         self._called, self._silence = name or self.base, silence
         self._key_hint, self._hint = key_hint, hint
 
     def check(self, reply: httpx.Response, content: bytes) -> None:
-        """Takes a success for what it is.
-
-        Raises:
-            Refused: any other status, with the server's own sentence.
-        """
+        """Raises `Refused` for any status but success, with the server's own sentence."""
         if not reply.is_success:
             said = words_of(content.decode("utf-8", "replace")) or reply.reason_phrase
             hint = self._key_hint if reply.status_code in _NO_KEY else self._hint
             raise Refused(f"{self._called} answers {reply.status_code}: {said}", hint, reply.status_code)
 
     def piece(self, line: str) -> Piece | None:
-        """What a line of a streamed answer brings; None = nothing.
-
-        Raises:
-            LocalspecError: an error of the server.
-        """
+        """What a line of a streamed answer brings; None = nothing. An error of the server is raised."""
         found = piece_of(line)
         if found is not None and found.error:
             raise LocalspecError(f"{self._called} failed: {found.error}", self._hint)
@@ -115,22 +105,12 @@ class Server:
         return LocalspecError(f"{self._called} {text}", self._hint)
 
 
-class OwnServer(Server):
+class HostServer(Server):
     """A host of models of this program, which is waited for as long as it lives: what hangs is ended elsewhere."""
 
     def __init__(
-        self,
-        url: str,
-        headers: dict[str, str],
-        fate: Callable[[], LocalspecError],
-        outdate: Callable[[str], object],
+        self, url: str, headers: dict[str, str], fate: Callable[[], LocalspecError], outdate: Callable[[str], object]
     ) -> None:
-        """
-        Args:
-            url, headers: of its requests.
-            fate: what became of it, to which a connection broke.
-            outdate: hears why it answers nothing any more, before who asked hears of the error.
-        """
         super().__init__(url, name="The process of the models")
         self.settings |= {"headers": headers, "timeout": None}
         self._fate, self._outdate = fate, outdate
@@ -147,7 +127,7 @@ class OwnServer(Server):
     def piece(self, line: str) -> Piece | None:
         if line.startswith('data: {"error":'):
             told = json.loads(line.removeprefix("data: "))
-            self._outdate(told["outdated"])
+            self._outdate(told["outdated"])  # before the asking side hears of the error
             raise heard(**told["error"])
         return super().piece(line)
 
@@ -192,7 +172,6 @@ class Piece:
     finish: str = ""
     """Why the answer ended."""
     tokens: int = 0
-    """Generated in all."""
     prompt_tokens: int = 0
     drafted: int | None = None
     """By llama-server's timings; None = it says nothing."""
@@ -205,19 +184,13 @@ class Piece:
 
     def then(self, later: Piece) -> Piece:
         """Both, without text; the later one counts where it says something."""
-        return Piece(
-            finish=later.finish or self.finish,
-            tokens=later.tokens or self.tokens,
-            prompt_tokens=later.prompt_tokens or self.prompt_tokens,
-            drafted=self.drafted if later.drafted is None else later.drafted,
-            accepted=self.accepted if later.accepted is None else later.accepted,
-            done=later.done or self.done,
-            error=later.error or self.error,
-        )
+        none = Piece()
+        values = {one.name: getattr(later, one.name) for one in fields(later)}
+        said = {name: value for name, value in values.items() if value != getattr(none, name)}
+        return replace(self, **said | {"text": "", "thinking": ""})
 
 
 END = Piece(done=True)
-"""Nothing comes after it."""
 
 
 def piece_of(line: str) -> Piece | None:
@@ -237,7 +210,33 @@ def piece_of(line: str) -> Piece | None:
     data = json.loads(content)
     if not isinstance(data, dict):
         raise ValueError(content[:200])
-    return Piece(error=words_of(content)) if data.get("error") else _piece(data)
+    if data.get("error"):
+        return Piece(error=words_of(content))
+    choices = data.get("choices") or [{}]
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise ValueError(f"choices: {choices!r}"[:200])
+    choice = choices[0]
+    delta = _typed(dict, choice.get("delta")) or {}
+    usage, timings = _typed(dict, data.get("usage")) or {}, _typed(dict, data.get("timings")) or {}
+    return Piece(
+        _typed(str, delta.get("content")) or _typed(str, choice.get("text")) or "",
+        _typed(str, delta.get("reasoning_content")) or _typed(str, delta.get("reasoning")) or "",
+        _typed(str, choice.get("finish_reason")) or "",
+        _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")) or 0,
+        _count(usage.get("prompt_tokens")) or 0,
+        _count(timings.get("draft_n")),
+        _count(timings.get("draft_n_accepted")),
+        done=bool(choice.get("finish_reason")),
+        own=_typed(dict, data.get("localspec")) or {},
+    )
+
+
+def _typed(kind: type[_Kind], value: Any) -> _Kind | None:
+    return value if isinstance(value, kind) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def words_of(content: str) -> str:
@@ -249,37 +248,6 @@ def words_of(content: str) -> str:
     for name in ("error", "message"):
         said = said.get(name, said) if isinstance(said, dict) else said
     return " ".join(str(said).split())[:200]
-
-
-def _piece(data: dict[str, Any]) -> Piece:
-    choices = data.get("choices") or [{}]
-    if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise ValueError(f"choices: {choices!r}"[:200])
-    choice, delta = choices[0], _object(choices[0].get("delta"))
-    usage, timings = _object(data.get("usage")), _object(data.get("timings"))
-    return Piece(
-        _text(delta.get("content")) or _text(choice.get("text")),
-        _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
-        _text(choice.get("finish_reason")),
-        _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")) or 0,
-        _count(usage.get("prompt_tokens")) or 0,
-        _count(timings.get("draft_n")),
-        _count(timings.get("draft_n_accepted")),
-        done=bool(choice.get("finish_reason")),
-        own=_object(data.get("localspec")),
-    )
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
 
 
 def key_for(entry: EndpointEntry) -> str | None:

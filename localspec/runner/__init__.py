@@ -1,1 +1,1 @@
-"""Models in a process of their own, which is a server: whatever ends it, the program that asks goes on."""
+"""Models in a process of their own, which is a server. However it ends, the program that asks goes on."""

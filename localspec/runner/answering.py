@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import threading
 from collections.abc import Callable
@@ -27,20 +26,21 @@ from localspec.remote.answerer import (
     Hearer,
     LoadFailed,
     Loading,
-    Look,
     ModelReady,
+    ModelReport,
     Prefilled,
     Question,
     Sink,
     Taken,
+    question_out,
 )
-from localspec.runner import place
-from localspec.runner.child import Use
+from localspec.runner import own_socket
+from localspec.runner.child import HostUse
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.offered import is_bundled
 
 if TYPE_CHECKING:
-    from localspec.remote.asking import Asking, Call
+    from localspec.remote.asking import Call, Requests
 
 _LAST_FIGURES_SECONDS = 0.5
 """For the end of an answer that was cancelled; then its connection is cut."""
@@ -51,25 +51,21 @@ class Host(Protocol):
 
     facts: ModelFacts | None
     """Of the models; None before they are loaded."""
-    last_words: tuple[str, ...]
+    last_log: tuple[str, ...]
     """What llama.cpp wrote at the end of the process that died last."""
 
     @property
     def outdated(self) -> str:
         """Why it answers nothing any more; "" = it does."""
-        ...
 
     def wait(self, progress: Progress | None = None) -> None:
         """Waits until the models are loaded; gives them up if that, or `progress`, raises."""
-        ...
 
-    def use(self) -> AbstractContextManager[Use]:
+    def use(self) -> AbstractContextManager[HostUse]:
         """Something that is asked of it; raises a LocalspecError if it answers nothing any more."""
-        ...
 
     def close(self, at_once: bool = False) -> None:
         """Ends answers and frees the models; `at_once`: it does not keep what it has learned."""
-        ...
 
 
 class ChildAnswerer:
@@ -107,7 +103,7 @@ class ChildAnswerer:
         return answer
 
     def count(self, question: Question) -> int | None:
-        found = self._asked("POST", "count", own_body(question, ""))
+        found = self._asked("POST", "count", question_out(question))
         return None if found is None else int(found["tokens"])
 
     def piece(self, token: int) -> bytes:
@@ -117,13 +113,13 @@ class ChildAnswerer:
     def forget_chat(self, chat: str) -> bool:
         return self._asked("POST", "forget", {"chat": chat}) is not None
 
-    def look(self, context: int) -> Look | None:
+    def look(self, context: int) -> ModelReport | None:
         child = self.child
         found = self._asked("GET", f"doctor?context={context}")
         if found is None or child is None or child.facts is None:
             return None
         files = tuple(Path(path) for path in (child.facts.target, child.facts.draft) if path is not None)
-        return Look(found["use"], found["parts"], files, child.facts.wide, child.last_words)
+        return ModelReport(found["use"], found["parts"], files, child.facts.wide, child.last_log)
 
     def close(self) -> None:
         self._closed = True
@@ -138,7 +134,7 @@ class ChildAnswerer:
             return None
         with child.use() as use:
             use.doing = "read a text"
-            return _asking(use).whole(method, f"/localspec/{path}", body).json()
+            return _requests(use).whole(method, f"/localspec/{path}", body).json()
 
     def _load(self, sink: Sink) -> None:
         """Makes the host, and posts how it goes."""
@@ -155,9 +151,14 @@ class ChildAnswerer:
             if self._closed:  # before there was anything to close
                 child.close(at_once=True)
             child.wait(report)
-            assert child.facts is not None
-            self.facts = _facts(child.facts, self.name, self._key)
-            self._announce(child.facts)
+            facts = child.facts
+            assert facts is not None
+            self.facts = _facts(facts, self.name, self._key)
+            if self._command:
+                draft = None if facts.draft is None else Path(facts.draft)
+                self._at_close.callback(announce(self._command, Path(facts.target), draft, facts.context))
+            if self._closed:  # meanwhile
+                self._at_close.close()
             sink.post_message(ModelReady(self.facts))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             if self.child is not None:
@@ -171,53 +172,39 @@ class ChildAnswerer:
         finally:
             self._loaded.set()
 
-    def _announce(self, facts: ModelFacts) -> None:
-        if self._command:
-            draft = None if facts.draft is None else Path(facts.draft)
-            self._at_close.callback(announce(self._command, Path(facts.target), draft, facts.context))
-        if self._closed:  # meanwhile
-            self._at_close.close()
-
     def _read(self, answer: ChildAnswer) -> None:
-        """One answer, from asking to its end, on a thread of its own."""
-        sink, error = answer.sink, None
+        """One answer, from asking to its end, on a thread of its own. Should the process die meanwhile, the next one
+        goes on from the text.
+        """
+        finish, error = None, None
         try:
             self._loaded.wait()
             with self._reloading:  # tabs may ask at the same time
-                self._load_again(sink)
-            if self.child is None:
+                self._load_again(answer.sink)
+            if (child := self.child) is None:
                 raise self._error or Cancelled("Closed while loading.")
-            finish = self._finished(self.child, answer)
+            while finish is None:
+                try:
+                    with child.use() as use:
+                        finish = answer.read(use)
+                except RunnerError:
+                    if child.outdated or answer.question.alone or answer.question.raw:  # marks cannot be gone on from
+                        raise  # else what happened is in the log, which the chat shows
         except Exception as failure:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             error = _failure("The answer failed", failure)
             finish = FinishReason.CANCELLED if isinstance(error, Cancelled) else FinishReason.ERROR
         answer.over.set()
-        sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
+        answer.sink.post_message(AnswerEnded(answer, finish, answer.stats, error))
 
     def _load_again(self, sink: Sink) -> None:
         """If the models are lost: the host is of no use any more, or died while it was loaded again."""
         child = self.child
-        if child is None:
-            is_lost = self.facts is not None and isinstance(self._error, RunnerError)
-        else:
-            is_lost = bool(child.outdated)
-        if is_lost:
-            if child is not None:
-                child.close()
-            self._at_close.close()
-            self._load(sink)
-
-    def _finished(self, child: Host, answer: ChildAnswer) -> FinishReason:
-        """Reads an answer; should the process die meanwhile, the next one goes on from the text. If there is none, the
-        error is raised.
-        """
-        while True:
-            try:
-                with child.use() as use:
-                    return answer.read(use)
-            except RunnerError:
-                if child.outdated or answer.question.alone or answer.question.raw:  # marks cannot be gone on from
-                    raise  # else what happened is in the log, which the chat shows
+        if child is not None and child.outdated:
+            child.close()
+        elif child is not None or self.facts is None or not isinstance(self._error, RunnerError):
+            return
+        self._at_close.close()
+        self._load(sink)
 
 
 def _failure(what: str, error: Exception) -> LocalspecError:
@@ -231,7 +218,6 @@ class ChildAnswer:
     """One answer under way, also one that still waits for the model."""
 
     def __init__(self, question: Question, sink: Sink, pieces: dict[int, bytes]) -> None:
-        """`pieces`: takes the bytes of its tokens."""
         self.question, self.sink = question, sink
         self.seed = question.seed
         self.stats = RequestStats()
@@ -242,7 +228,7 @@ class ChildAnswer:
         self._count, self._taken = 0, False
         self._lock = threading.Lock()
         self._cancelled = False
-        self._asked: tuple[Asking, Call, str] | None = None
+        self._asked: tuple[Requests, Call, str] | None = None
 
     def cancel(self) -> None:
         with self._lock:
@@ -250,14 +236,13 @@ class ChildAnswer:
         if asked is not None and not done and not self.over.is_set():
             threading.Thread(target=self._cancel, args=asked, name="localspec-cancel", daemon=True).start()
 
-    def _cancel(self, asking: Asking, call: Call, number: str) -> None:
-        """Has it end with its last figures, or without them."""
+    def _cancel(self, requests: Requests, call: Call, number: str) -> None:
         with suppress(LocalspecError):
-            asking.whole("POST", "/localspec/cancel", {"id": number}, _LAST_FIGURES_SECONDS)
+            requests.whole("POST", "/localspec/cancel", {"id": number}, _LAST_FIGURES_SECONDS)
         if not self.over.wait(_LAST_FIGURES_SECONDS):
             call.cut()
 
-    def read(self, use: Use) -> FinishReason:
+    def read(self, use: HostUse) -> FinishReason:
         """Asks for what is still to be said, and posts it.
 
         Raises:
@@ -265,16 +250,23 @@ class ChildAnswer:
         """
         from localspec.remote.asking import Call
 
-        asking, call, number = _asking(use), Call(), secrets.token_hex(8)
+        requests, call, number = _requests(use), Call(), secrets.token_hex(8)
         with self._lock:
             if self._cancelled:
                 raise Cancelled("Cancelled before it was asked.")
-            self._asked = asking, call, number
-        if self.question.alone:
-            asking.whole("POST", "/localspec/forget", {})
-        hearer, finish = Hearer(), FinishReason.STOP
+            self._asked = requests, call, number
+        question, hearer, finish = self.question, Hearer(), FinishReason.STOP
+        if question.alone:
+            requests.whole("POST", "/localspec/forget", {})
         hearer.pieces, self.stats = self._pieces, hearer.stats
-        with closing(asking.pieces("chat/completions", own_body(self._rest(), number), call)) as pieces:
+        rest = replace(
+            question,
+            prefix=question.prefix + self._text,
+            reasoning=question.reasoning + self._thoughts,
+            max_tokens=None if question.max_tokens is None else max(1, question.max_tokens - self._count),
+        )
+        body = {"id": number, "question": question_out(rest)}
+        with closing(requests.pieces("chat/completions", body, call)) as pieces:
             for piece in pieces:
                 if "taken" in piece.own:
                     if not self._taken:  # the first process that takes it says so for all
@@ -294,44 +286,18 @@ class ChildAnswer:
                 self.sink.post_message(AnswerPart(self, *part))
         return finish
 
-    def _rest(self) -> Question:
-        """What is left to ask after all that was posted."""
-        asked = self.question
-        return replace(
-            asked,
-            prefix=asked.prefix + self._text,
-            reasoning=asked.reasoning + self._thoughts,
-            max_tokens=None if asked.max_tokens is None else max(1, asked.max_tokens - self._count),
-        )
 
+def _requests(use: HostUse) -> Requests:
+    from localspec.remote.asking import Requests  # an HTTP client takes 20 ms, and the first key comes before
+    from localspec.remote.server import HostServer
 
-def own_body(question: Question, number: str) -> dict[str, Any]:
-    """The request's JSON, as `server.own.answer` reads it; `number` is the answer's, to cancel it by."""
-    body = replace(question, prefix="", reasoning="").body("")
-    if biases := question.sampling.logit_bias:
-        body["logit_bias"] = {str(token): False if bias == -math.inf else bias for token, bias in biases}
-    keeps = not (question.alone or question.private)
-    body["localspec"] = {
-        "id": number,
-        "resume": {name: getattr(question, name) for name in ("reasoning", "prefix", "thought_out")},
-        **{name: getattr(question, name) for name in ("drafter", "max_draft_tokens", "chat", "room", "raw")},
-        **dict.fromkeys(("recall", "remember"), keeps),
-    }
-    return body
-
-
-def _asking(use: Use) -> Asking:
-    """A client of a host."""
-    from localspec.remote.asking import Asking  # an HTTP client takes 20 ms, and the first key comes before
-    from localspec.remote.server import OwnServer
-
-    server = OwnServer(use.url, use.headers, use.fate, use.outdate)
-    return Asking(server) if use.at is None else Asking(server, use.at, place.check)
+    server = HostServer(use.url, use.headers, use.fate, use.outdate)
+    return Requests(server) if use.at is None else Requests(server, use.at, own_socket.check)
 
 
 def _facts(facts: ModelFacts, name: str, key: str) -> Facts:
-    """What a screen is told; `name` is the bundled pair's."""
-    target, bundled = Path(facts.target), is_bundled(Path(facts.target))
+    target = Path(facts.target)
+    bundled = is_bundled(target)
     drafts = facts.draft or next(iter(facts.heads.values()), None)
     return Facts(
         name=name if bundled else title_of(target, named=key),

@@ -1,7 +1,7 @@
 """A process that has one model and serves it, as the program that started it sees it.
 
 One thread starts each process and hears its life. It lives as long as the process does, which on Linux ends with
-the thread that started it. Whoever asks the process something does so in a `Use`, and hears there if it dies.
+the thread that started it. A question is asked in a `HostUse`, which says so if the process dies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import IO, Any, TypeAlias
 from localspec import paths
 from localspec.errors import LocalspecError, RunnerError, heard
 from localspec.llama.exact.choice import Progress
-from localspec.runner import place
+from localspec.runner.own_socket import HEADER, connect
 from localspec.runtime.loaded import ModelFacts
 
 _LOG = logging.getLogger("localspec")
@@ -51,31 +51,26 @@ _CRASH = re.compile(r"GGML_ASSERT|GGML_ABORT|ggml_abort|terminate called|CUDA er
 """What lines say that llama.cpp, ggml or C++ write before they end the process."""
 _SOURCE = re.compile(r"^\S+\.(?:c|cpp|h|hpp|cu|cuh|m):\d+: ")
 """The line of a source file, at the beginning of such a line."""
+
 Hear: TypeAlias = Callable[[str, dict[str, Any]], None]
 """(event, what is told of it)."""
 
 
 @dataclass(eq=False, slots=True)
-class Use:
+class HostUse:
     """Something that is asked of a host: a process that has models, or a thread of this one."""
 
     at: Path | None
     """Path of its socket; None = it listens at a port."""
-    secret: str
-    """Proves that a request comes from the program itself."""
+    headers: dict[str, str]
+    """Of its requests: they prove that the program itself asks."""
     fate: Callable[[], LocalspecError]
     """What became of the host, to which a connection broke; waits until it is known."""
     url: str = "http://localhost"
-    """Its address."""
     outdate: Callable[[str], object] = lambda why: None
     """The host has said why it answers nothing any more; "" = it does."""
     doing: str = "read a prompt"
-    """What the host does for it; changed by who asks. Told if it dies."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Of its requests."""
-        return {place.HEADER: self.secret}
+    """What the host does for it; changed by the asking side. The error says it if the host dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +82,15 @@ class Load:
     heads: Iterable[str | Path]
     settings: dict[str, Any]
     called: str | None = None
-    """Name of the model for those who ask for it; None = as its file's."""
+    """Name of the model in requests; None = as its file's."""
     public: Any = None
     """`ServerSettings` of a server that is in front of it; None = only its parent asks it something."""
-
-    def pickled(self) -> bytes:
-        """For the process: plain values, so that it need not import this."""
-        draft, heads = None if self.draft is None else str(self.draft), tuple(map(str, self.heads))
-        more = {"settings": self.settings, "called": self.called, "public": self.public}
-        return pickle.dumps({"parent": os.getpid(), "target": str(self.target), "draft": draft, "heads": heads, **more})
 
 
 class _Process:
     """One process: started, heard, and gone."""
 
     def __init__(self, load: Load, patience: float) -> None:
-        """
-        Raises:
-            LocalspecError: it cannot be started.
-        """
         self._written: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
         """Its standard error, llama.cpp's log among it. The file has no name: the system deletes it when the last
         process that has it open ends, however it ends."""
@@ -127,13 +112,13 @@ class _Process:
             raise LocalspecError(f"{sys.executable} cannot be started: {error.strerror}.") from error
         self._load = load
         self.name = paths.shown(os.path.basename(load.target))
-        self.at, self.secret = Path(), ""
+        self.at, self.headers = Path(), dict[str, str]()
         self.outdated = ""
         """Why it answers nothing any more; "" = it does. It stays so."""
         self.patience = patience
         self.hung = 0.0
         """Seconds without a sign of life, for which it was ended; 0 = it was not."""
-        self.uses: set[Use] = set()
+        self.uses: set[HostUse] = set()
         self.listens, self.silent, self.gone = threading.Event(), threading.Event(), threading.Event()
         """It can be asked; it tells nothing any more; it has ended."""
         self.error: LocalspecError | None = None
@@ -144,7 +129,17 @@ class _Process:
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         with suppress(OSError), self.popen.stdin as given:
-            given.write(self._load.pickled())
+            load = self._load
+            plain = {  # so that the process need not import this
+                "parent": os.getpid(),
+                "target": str(load.target),
+                "draft": None if load.draft is None else str(load.draft),
+                "heads": tuple(map(str, load.heads)),
+                "settings": load.settings,
+                "called": load.called,
+                "public": load.public,
+            }
+            given.write(pickle.dumps(plain))
         with self.popen.stdout as said:
             first_line = select.poll()  # any number of files may be open
             first_line.register(said)
@@ -157,7 +152,7 @@ class _Process:
         if "failed" in first:
             yield {"event": "failed"} | first["failed"]
             return
-        self.at, self.secret = Path(first["at"]), first["secret"]
+        self.at, self.headers = Path(first["at"]), {HEADER: first["secret"]}
         try:
             with self._asked("GET", "life", self.patience) as (made, answer):
                 self.listens.set()
@@ -172,11 +167,11 @@ class _Process:
     @contextmanager
     def _asked(self, method: str, path: str, seconds: float) -> Iterator[tuple[socket.socket, HTTPResponse]]:
         """A connection and what is answered there; `seconds` are those of silence."""
-        with place.connect(self.at) as made:
+        with connect(self.at) as made:
             made.settimeout(seconds)
             asked = HTTPConnection("localspec")
             asked.sock = made
-            asked.request(method, f"/localspec/{path}", headers={place.HEADER: self.secret})
+            asked.request(method, f"/localspec/{path}", headers=self.headers)
             yield made, asked.getresponse()
 
     def outdate(self, why: str) -> None:
@@ -205,30 +200,27 @@ class _Process:
             with self._asked("POST", "end", _EXIT_SECONDS):
                 pass
 
-    def ended(self) -> str:
-        """Waits until it is gone and removes its socket; says how it ended, as the end of a sentence."""
+    def ended(self) -> tuple[str, tuple[str, ...]]:
+        """Waits until it is gone and removes its socket; how it ended, as the end of a sentence, and its last lines."""
         try:
             self.popen.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-        for path in (self.at, self.at.with_suffix(".lock")) if self.secret else ():
+        for path in (self.at, self.at.with_suffix(".lock")) if self.headers else ():
             path.unlink(missing_ok=True)
         code = self.popen.returncode
         if self.hung:
-            return f"gave no sign of life for {self.hung:.0f} seconds"
-        if code >= 0:
-            return f"ended with exit code {code}"
-        name = signal.Signals(-code).name
-        return f"{_SIGNALS.get(name, 'crashed')} ({name})"
-
-    def last_lines(self) -> tuple[str, ...]:
-        """What it wrote at its end, oldest first; forgets the rest."""
+            how = f"gave no sign of life for {self.hung:.0f} seconds"
+        elif code >= 0:
+            how = f"ended with exit code {code}"
+        else:
+            name = signal.Signals(-code).name
+            how = f"{_SIGNALS.get(name, 'crashed')} ({name})"
         with self._written as written:
-            end = os.fstat(written.fileno()).st_size
-            start = max(0, end - _LAST_BYTES)
-            text = os.pread(written.fileno(), end - start, start).decode("utf-8", "replace")
-        return tuple(line for line in text.splitlines()[1 if start else 0 :] if line.strip())
+            start = max(0, os.fstat(written.fileno()).st_size - _LAST_BYTES)
+            lines = os.pread(written.fileno(), _LAST_BYTES, start).decode("utf-8", "replace").splitlines()
+        return how, tuple(line for line in lines[1 if start else 0 :] if line.strip())
 
 
 def cause(lines: Iterable[str]) -> str:
@@ -244,10 +236,9 @@ class Child:
         """Starts the process. Call `wait` next; it gives the process up if it raises.
 
         Args:
-            load: what is loaded.
             patience: seconds without a sign of life, after which a process is ended; three times its longest pass is
                 added while it works.
-            hear: is told of what is of no use here, on a thread of the child's.
+            hear: is told of the other events, on a thread of the child's.
         """
         self._load, self._patience, self._hear = load, patience, hear
         self._turn = threading.Condition()
@@ -261,7 +252,7 @@ class Child:
         """Why there is no process any more."""
         self.facts: ModelFacts | None = None
         """Of the models; None before they are loaded."""
-        self.last_words: tuple[str, ...] = ()
+        self.last_log: tuple[str, ...] = ()
         """The last lines of llama.cpp's log, and what was written beside it, of the process that died last."""
         self._loading: queue.SimpleQueue[tuple[str, float] | LocalspecError | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="localspec-child", daemon=True)
@@ -292,8 +283,7 @@ class Child:
 
         Raises:
             RunnerError: it ended.
-            LocalspecError: whatever loading raised there.
-            Whatever `progress` raises.
+            LocalspecError: what loading raised there; also what `progress` raises is raised.
         """
         try:
             while (news := self._loading.get()) is not None:
@@ -306,7 +296,7 @@ class Child:
             raise
 
     @contextmanager
-    def use(self) -> Iterator[Use]:
+    def use(self) -> Iterator[HostUse]:
         """Something that is asked of the process; an answer without an error lets a later death be mended again.
 
         Raises:
@@ -320,7 +310,7 @@ class Child:
                 raise type(self.fault)(self.fault.message, self.fault.hint)
             assert self._process is not None
             process = self._process
-            use = Use(process.at, process.secret, process.fate, outdate=process.outdate)
+            use = HostUse(process.at, process.headers, process.fate, outdate=process.outdate)
             process.uses.add(use)
         try:
             yield use
@@ -346,26 +336,23 @@ class Child:
     # -- on the thread ---------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (process := self._started()) is not None:
+        while True:
+            with self._turn:
+                if self._closing or self.fault is not None:
+                    return
+                self._is_ready = False
+                try:
+                    process = self._process = _Process(self._load, _LOADING_FACTOR * self._patience)
+                except LocalspecError as error:
+                    self.fault = error
+                    self._loading.put(error)
+                    return
+                finally:
+                    self._turn.notify_all()
             for news in process.events():
                 self._take(process, news)
             process.silent.set()
-            self._end(process, process.ended(), process.last_lines())
-
-    def _started(self) -> _Process | None:
-        """A new process; None = there is to be none."""
-        with self._turn:
-            if self._closing or self.fault is not None:
-                return None
-            self._is_ready = False
-            try:
-                self._process = _Process(self._load, _LOADING_FACTOR * self._patience)
-            except LocalspecError as error:
-                self.fault = error
-                self._loading.put(error)
-                self._process = None
-            self._turn.notify_all()
-            return self._process
+            self._end(process)
 
     def _take(self, process: _Process, news: dict[str, Any]) -> None:
         match event := news.pop("event"):
@@ -387,37 +374,35 @@ class Child:
                     process.end_hung(news["silent"])
             case _:
                 self._hear(event, news)
-        with self._turn:  # who waits for the first event
+        with self._turn:  # for `use`, which waits for the first event
             self._turn.notify_all()
 
-    def _end(self, process: _Process, how: str, lines: tuple[str, ...]) -> None:
-        """A process is gone: all who used it hear of it."""
+    def _end(self, process: _Process) -> None:
+        """A process tells nothing any more: its end is waited for, and reported to all that used it."""
+        how, lines = process.ended()
         with self._turn:
             error, used = self.fault, bool(process.uses)
             if self._closing:
                 error = LocalspecError("The engine is closed.")
             elif error is None:
-                self.last_words, error = lines, self._death(process, how, lines)
+                doing = "was idle" if self._is_ready else "was loaded"
+                if self._is_ready and used:
+                    order = ("read a text", "read a prompt", "answered")
+                    doing = max((use.doing for use in process.uses), key=order.index)
+                error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
+                if why := cause(lines):
+                    error.hint = f"llama.cpp wrote: {why}"
+                elif "SIGKILL" in how:
+                    error.hint = "The system does so where memory lacks."
+                self.last_log = lines
                 if self._is_ready and self._spare:
                     self._spare = False
                     _LOG.warning("%s The models are loaded again.", error)
                 else:
                     self.fault = error
-                    _LOG.log(logging.INFO if used else logging.WARNING, "%s", error)  # or who uses it says so
+                    _LOG.log(logging.INFO if used else logging.WARNING, "%s", error)  # or the user of it says so
             self._process, process.error = None, error
             process.gone.set()
             self._turn.notify_all()
         if not self._is_ready:
             self._loading.put(error)
-
-    def _death(self, process: _Process, how: str, lines: tuple[str, ...]) -> RunnerError:
-        """What happened, to which file, and why."""
-        doing = "was idle" if self._is_ready else "was loaded"
-        if self._is_ready and process.uses:
-            doing = max((use.doing for use in process.uses), key=("read a text", "read a prompt", "answered").index)
-        error = RunnerError(f"The process that computes {process.name} {how} while it {doing}.")
-        if why := cause(lines):
-            error.hint = f"llama.cpp wrote: {why}"
-        elif "SIGKILL" in how:
-            error.hint = "The system does so where memory lacks."
-        return error

@@ -1,6 +1,6 @@
 """Hands requests on to the processes that have the models, and what these answer to the clients, as it is.
 
-A process may die at any time. Who waits for its answer then gets an error in the form of the API that was asked.
+A process may die at any time. A client that waits for its answer then gets an error in the form of its API.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from starlette.types import Message, Receive, Scope, Send
 
 from localspec.errors import LocalspecError
 from localspec.llama.exact.choice import Progress
-from localspec.runner.child import Child, Load, Use
+from localspec.runner.child import Child, HostUse, Load
 from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
-from localspec.server.http.errors import client_gone, error_body, from_localspec
-from localspec.server.http.meter import Meter
-from localspec.server.http.route import LARGE_BODY, MOST_VALUES, separators
+from localspec.server.http.errors import error_body, from_localspec
+from localspec.server.http.meter import Metrics
+from localspec.server.http.reading import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
-from localspec.server.http.streaming import DONE, leaving
-from localspec.server.ollama.models import NDJSON, KeptAlive, free, named
+from localspec.server.http.streaming import DONE, whole
+from localspec.server.ollama.body import KeptAlive
+from localspec.server.ollama.models import NDJSON, free, named
 
 _HOST = "http://localspec"
 _TOLD_SECONDS = 2.0
@@ -47,7 +48,7 @@ class Processes:
         self._public = replace(
             settings, behind=True, host="127.0.0.1", ssl_cert=None, ssl_key=None, api_keys=(), cors_origins=()
         )
-        self.meter: Meter | None = None
+        self.meter: Metrics | None = None
         """Where is counted; None = nothing is answered yet."""
         self._begun: tuple[Load, Child] | None = None
 
@@ -85,13 +86,12 @@ class Processes:
 
 
 class _Named(BaseModel):
-    """What the choice of a model needs of a body, whatever it is. The rest, which may be long, stays JSON."""
+    """What the choice of a model needs of any body. The rest, which may be long, stays JSON."""
 
     model: Any = None
 
     @property
     def wanted(self) -> str | None:
-        """Name of a model; None = none is given."""
         return self.model if isinstance(self.model, str) else None
 
 
@@ -103,19 +103,6 @@ class _OllamaNamed(_Named):
     prompt: Any = None
     suffix: Any = None
     input: Any = None
-
-    @property
-    def asks(self) -> bool:
-        """Whether there is something to answer."""
-        return bool(self.messages or self.prompt or self.suffix or self.input)
-
-    @property
-    def frees(self) -> bool:
-        """Whether the model's memory is not needed after this request."""
-        try:
-            return KeptAlive(keep_alive=self.keep_alive).frees
-        except ValidationError:
-            return False
 
 
 _Kind = TypeVar("_Kind", bound=_Named)
@@ -132,7 +119,7 @@ class Front:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._clients: dict[Path, httpx.AsyncClient] = {}
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = set[asyncio.Task[Any]]()
 
     async def answer(self, request: Request, handle: Handle) -> Response:
         """What the process of the model answers, which is loaded if need be; `handle` answers what needs no model."""
@@ -141,14 +128,18 @@ class Front:
             return await self._of_any(request, body, (await self._asked(_Named, body)).wanted)
         asked = await self._asked(_OllamaNamed, body)
         name = await named(self._service, asked.wanted)
-        if not asked.asks and asked.frees:  # nothing is loaded for this
+        try:
+            frees = KeptAlive(keep_alive=asked.keep_alive).frees  # its memory is not needed after this request
+        except ValidationError:
+            frees = False
+        if frees and not (asked.messages or asked.prompt or asked.suffix or asked.input):  # nothing is loaded for this
 
             async def again() -> Message:
                 return {"type": "http.request", "body": body}
 
             return await handle(Request(request.scope, again))
         response = await self._sent(request, body, await self._service.lease(name))
-        if asked.frees:
+        if frees:
             response.after = lambda: free(self._service, name)
         return response
 
@@ -158,38 +149,28 @@ class Front:
 
     async def under_way(self, name: str) -> UnderWay:
         """What a process answers now; nothing if it is gone."""
-        lease = self._service.pool.lease_loaded(name)
-        if lease is None:
-            return UnderWay(0, {})
-        try:
-            reply = await self._asked_of(lease, "GET", "running")
-        except (LocalspecError, httpx.HTTPError):
-            return UnderWay(0, {})
-        finally:
-            lease.release()
-        told = reply.json()
+        reply = await self._asked_of(name, "GET", "running")
+        told: dict[str, Any] = {"count": 0, "reading": {}} if reply is None else reply.json()
         return UnderWay(told["count"], {int(number): read for number, read in told["reading"].items()})
 
     def stop(self) -> None:
-        """Has all processes end their answers, each with an error for who reads it."""
+        """Has all processes end their answers, each with an error for its client."""
         for name in self._service.pool.loaded():
-            task = asyncio.get_running_loop().create_task(self._stop(name))
+            task = asyncio.get_running_loop().create_task(self._asked_of(name, "POST", "stop"))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _stop(self, name: str) -> None:
+    async def _asked_of(self, name: str, method: str, path: str) -> httpx.Response | None:
+        """What a process answers to the server itself; None = it is gone."""
         lease = self._service.pool.lease_loaded(name)
-        if lease is not None:
-            with suppress(LocalspecError, httpx.HTTPError):
-                await self._asked_of(lease, "POST", "stop")
-            lease.release()
-
-    async def _asked_of(self, lease: Lease, method: str, path: str) -> httpx.Response:
-        """What a process answers to the server itself."""
-        with ExitStack() as using:
+        if lease is None:
+            return None
+        with suppress(LocalspecError, httpx.HTTPError), ExitStack() as using:
+            using.callback(lease.release)
             use = await self._used(lease, using)
             client, url = await self._client(use), f"{_HOST}/localspec/{path}"
             return await client.request(method, url, headers=use.headers, timeout=_TOLD_SECONDS)
+        return None
 
     async def _asked(self, kind: type[_Kind], body: bytes) -> _Kind:
         """What a body asks for; the process tells what is wrong with it."""
@@ -229,37 +210,27 @@ class Front:
                 content=body,
                 headers={"Content-Type": request.headers.get("content-type", "application/json")},
             )
-            sending = asyncio.ensure_future(client.send(asked, stream=True))
-            async with leaving(request) as left:
-                try:
-                    await asyncio.wait((sending, left), return_when=asyncio.FIRST_COMPLETED)
-                    if not sending.done():
-                        raise client_gone()
-                    reply = sending.result()
-                except httpx.HTTPError:
-                    fate = await to_thread.run_sync(use.fate)
-                    self._service.meter.lost(lease.name)
-                    raise fate from None
-                finally:
-                    if not sending.done():
-                        sending.cancel()
-                        await asyncio.gather(sending, return_exceptions=True)
+            try:
+                reply = await whole(request, ExitStack(), partial(client.send, asked, stream=True))
+            except httpx.HTTPError:
+                fate = await to_thread.run_sync(use.fate)
+                self._service.meter.lost(lease.name)
+                raise fate from None
             lost = partial(self._service.meter.lost, lease.name)
             return _Answer(reply, use, using.pop_all(), request.url.path, lost)
         raise AssertionError  # the stack swallows nothing
 
-    async def _used(self, lease: Lease, using: ExitStack) -> Use:
+    async def _used(self, lease: Lease, using: ExitStack) -> HostUse:
         assert isinstance(lease.model, Child)
         if lease.model.listens:
             return using.enter_context(lease.model.use())
         return await to_thread.run_sync(using.enter_context, lease.model.use())
 
     async def close(self) -> None:
-        """Closes all connections."""
         for client in self._clients.values():
             await client.aclose()
 
-    async def _client(self, use: Use) -> httpx.AsyncClient:
+    async def _client(self, use: HostUse) -> httpx.AsyncClient:
         """Connections to a process; those to processes that are gone are let go."""
         assert use.at is not None
         if use.at not in self._clients:
@@ -274,18 +245,14 @@ class _Answer(StreamingResponse):
     """What a process answers, piece by piece."""
 
     def __init__(
-        self, reply: httpx.Response, use: Use, using: ExitStack, path: str, lost: Callable[[], object]
+        self, reply: httpx.Response, use: HostUse, using: ExitStack, path: str, lost: Callable[[], object]
     ) -> None:
-        """`reply`: its head has come; `using`: is left when the client has read the answer or has left; `lost`: is
-        called if the process dies meanwhile.
-        """
+        """`using` is left when the client has read the answer or has left; `lost` is called if the process dies."""
         super().__init__(self._pieces(), reply.status_code)
         self.raw_headers = [(name, value) for name, value in reply.headers.raw if name.lower() not in _HOP]
-        self._reply, self._use, self._using, self._path = reply, use, using, path
-        self._lost = lost
+        self._reply, self._use, self._using, self._path, self._lost = reply, use, using, path, lost
         self._failure: BaseException | None = None
         self.after: Callable[[], Awaitable[None]] | None = None
-        """What is done when it is over."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

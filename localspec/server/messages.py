@@ -33,7 +33,7 @@ from localspec.server.chat.fields import (
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import BODIES, ApiError, error_body
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, named_event, told, whole
 
 Cached = Annotated[Json | None, Field(description="Accepted and not needed: prompts are cached anyway.")]

@@ -16,7 +16,7 @@ from localspec.config import EngineSettings
 from localspec.errors import LocalspecError
 from localspec.runtime.pool import Pool
 from localspec.server.http.app import create_app
-from localspec.server.http.meter import Meter
+from localspec.server.http.meter import Metrics
 from localspec.server.http.reading import HEADER, SWITCHES
 from localspec.settings import settings_of
 from localspec.tui.screens.settings import parameters
@@ -273,7 +273,7 @@ def test_every_parameter_of_an_address_stands_on_the_page() -> None:
 
 def test_every_metric_stands_on_the_page_and_no_other() -> None:
     told = {code_of(cells[0])[0].removesuffix("_total") for cells in section(SERVE_PAGE, "Metrics").rows}
-    assert told == {metric.name for metric in Meter().registry.collect()}
+    assert told == {metric.name for metric in Metrics().registry.collect()}
 
 
 def test_fields_that_are_said_to_be_refused_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Asking a server from threads: answers, and the end of those that wait."""
+"""Requests to a server from threads: answers, and the end of those that wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, LocalspecError
 from localspec.remote.answerer import Question
-from localspec.remote.asking import Asking, Reply
+from localspec.remote.asking import Reply, Requests
 from localspec.remote.server import Server
 from tests.tui.endpoint import Endpoint, served
 
@@ -31,8 +31,8 @@ def endpoint() -> Iterator[Endpoint]:
 class Reading:
     """A thread that reads an answer."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.reply = Reply(asking, PROMPT, "m")
+    def __init__(self, requests: Requests) -> None:
+        self.reply = Reply(requests, PROMPT, "m")
         self.parts: list[tuple[str, str]] = []
         self.some, self.error = threading.Event(), LocalspecError("none")
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -64,7 +64,7 @@ def until(seen: Callable[[], object]) -> None:
 def test_an_answer_with_its_figures(endpoint: Endpoint) -> None:
     endpoint.deltas = [{"role": "assistant"}, {"reasoning_content": "hm"}, {"content": "<think>so"}, {"content": "</"}]
     endpoint.deltas += [{"content": "think>Yes <"}]
-    reading = Reading(Asking(Server(endpoint.url)))
+    reading = Reading(Requests(Server(endpoint.url)))
     assert reading.ended()
     assert ["".join(texts) for texts in zip(*reading.parts, strict=True)] == ["Yes <", "hmso"]
     stats = reading.reply.stats
@@ -74,7 +74,7 @@ def test_an_answer_with_its_figures(endpoint: Endpoint) -> None:
 
 def test_what_was_held_back_comes_after_an_error_too(endpoint: Endpoint) -> None:
     endpoint.status, endpoint.body = 200, 'data: {"choices": [{"delta": {"content": "a <thi"}}]}\n\ndata: [3]\n\n'
-    reading = Reading(Asking(Server(endpoint.url)))
+    reading = Reading(Requests(Server(endpoint.url)))
     assert reading.ended()
     assert "".join(text for text, _ in reading.parts) == "a <thi"
     assert "not OpenAI's format" in str(reading.error)
@@ -83,11 +83,11 @@ def test_what_was_held_back_comes_after_an_error_too(endpoint: Endpoint) -> None
 @pytest.mark.parametrize("closed", [False, True])
 def test_the_end_of_an_answer_that_is_waited_for(endpoint: Endpoint, closed: bool) -> None:
     endpoint.hold.clear()
-    asking = Asking(Server(endpoint.url))
-    reading = Reading(asking)
+    requests = Requests(Server(endpoint.url))
+    reading = Reading(requests)
     until(lambda: endpoint.requests)
     if closed:
-        asking.close()
+        requests.close()
     else:
         reading.reply.cancel()
     assert reading.ended()
@@ -95,14 +95,14 @@ def test_the_end_of_an_answer_that_is_waited_for(endpoint: Endpoint, closed: boo
     endpoint.hold.set()
     if closed:
         with pytest.raises(Cancelled):
-            asking.models()
+            requests.models()
     else:
-        assert asking.models() == ["served-model"]
+        assert requests.models() == ["served-model"]
 
 
 def test_the_end_of_an_answer_in_its_middle_closes_the_connection(endpoint: Endpoint) -> None:
     endpoint.deltas, endpoint.pause = [{"content": "word "}] * 20_000, 0.01
-    reading = Reading(Asking(Server(endpoint.url)))
+    reading = Reading(Requests(Server(endpoint.url)))
     assert reading.some.wait(SECONDS)
     reading.reply.cancel()
     assert reading.ended()
@@ -111,7 +111,7 @@ def test_the_end_of_an_answer_in_its_middle_closes_the_connection(endpoint: Endp
 
 
 def test_one_that_was_cancelled_before_it_is_connected_sends_nothing(endpoint: Endpoint) -> None:
-    reply = Reply(Asking(Server(endpoint.url)), PROMPT, "m")
+    reply = Reply(Requests(Server(endpoint.url)), PROMPT, "m")
     reply.cancel()
     with pytest.raises(Cancelled):
         reply.read(lambda text, thinking: None)
@@ -120,7 +120,7 @@ def test_one_that_was_cancelled_before_it_is_connected_sends_nothing(endpoint: E
 
 def test_the_end_while_tls_is_agreed_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        reading = Reading(Asking(Server(f"https://127.0.0.1:{listening.getsockname()[1]}")))
+        reading = Reading(Requests(Server(f"https://127.0.0.1:{listening.getsockname()[1]}")))
         connection, _ = listening.accept()
         with connection:
             assert connection.recv(1)  # the client's hello, which stays without an answer
@@ -134,5 +134,5 @@ def test_a_connection_is_looked_at_before_anything_is_sent(endpoint: Endpoint) -
         raise LocalspecError(f"not {connection.getpeername()[0]}")
 
     with pytest.raises(LocalspecError, match=r"not 127\.0\.0\.1"):
-        Reply(Asking(Server(endpoint.url), met=refuse), PROMPT, "m").read(lambda text, thinking: None)
+        Reply(Requests(Server(endpoint.url), met=refuse), PROMPT, "m").read(lambda text, thinking: None)
     assert endpoint.requests == []

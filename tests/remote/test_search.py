@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.remote import search
-from localspec.remote.search import Server, servers
+from localspec.remote.search import FoundServer, servers
 from localspec.runtime.pool import Pool
 from tests.remote.odd import Odd, serving
 from tests.server.live import running
@@ -21,7 +21,7 @@ MODELS = {"data": [{"id": "big"}, {"id": "small"}]}
 TAGS = {"models": [{"name": "llama3:8b"}]}
 
 
-def found(*odd: Odd, leave_out: tuple[int, ...] = ()) -> list[Server]:
+def found(*odd: Odd, leave_out: tuple[int, ...] = ()) -> list[FoundServer]:
     return asyncio.run(servers({one.port: "a test" for one in odd}, leave_out))
 
 
@@ -40,8 +40,8 @@ def test_the_limits_are_those_of_the_documentation() -> None:
 def test_servers_are_listed_with_their_models_by_port() -> None:
     with serving(Odd({"/v1/models": MODELS})) as one, serving(Odd({"/api/tags": TAGS})) as other:
         assert found(one, other) == [
-            Server(f"http://127.0.0.1:{one.port}", "a test", ("big", "small")),
-            Server(f"http://127.0.0.1:{other.port}", "a test", ("llama3:8b",)),
+            FoundServer(f"http://127.0.0.1:{one.port}", "a test", ("big", "small")),
+            FoundServer(f"http://127.0.0.1:{other.port}", "a test", ("llama3:8b",)),
         ]
         assert [(method, path) for method, path, _ in one.asked] == [("GET", "/v1/models")]
         assert [(method, path) for method, path, _ in other.asked] == [("GET", "/v1/models"), ("GET", "/api/tags")]
@@ -151,7 +151,7 @@ def test_ports_that_are_left_out_are_not_asked() -> None:
 def test_what_speaks_another_protocol_or_hangs_up_is_no_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as raw:
 
-        async def look() -> list[Server]:
+        async def look() -> list[FoundServer]:
             async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 writer.write(b"220 mail.example ESMTP\r\n")
                 await writer.drain()

@@ -437,7 +437,7 @@ def test_the_models_are_looked_at() -> None:
         found = answerer.look(100)
         assert found is not None
         assert {one["name"] for one in found.parts} >= {"context"}
-        assert (found.files, found.wide, found.last_words) == ((Path(TARGET),), True, ())
+        assert (found.files, found.wide, found.last_log) == ((Path(TARGET),), True, ())
 
 
 @pytest.mark.parametrize("deleted", [False, True])

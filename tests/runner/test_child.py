@@ -21,8 +21,9 @@ from localspec.chat.turn import Message
 from localspec.errors import LocalspecError, ModelError, RunnerError
 from localspec.options import SamplingParams
 from localspec.remote.answerer import Question
-from localspec.runner import place
-from localspec.runner.child import Child, Load, Use, cause
+from localspec.runner import own_socket
+from localspec.runner.child import Child, HostUse, Load, cause
+from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import lives, until
 from tests.server.own import Heard, body_of
@@ -72,10 +73,10 @@ def served(
 
 
 @contextmanager
-def asked(use: Use, path: str = "/v1/completions", /, **body: Any) -> Iterator[HTTPResponse]:
+def asked(use: HostUse, path: str = "/v1/completions", /, **body: Any) -> Iterator[HTTPResponse]:
     """An answer to the program itself."""
     assert use.at is not None
-    with place.connect(use.at) as made:
+    with own_socket.connect(use.at) as made:
         client = HTTPConnection("localspec")
         client.sock = made
         client.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **use.headers})
@@ -139,7 +140,7 @@ def test_death_while_it_answers_is_one_error_and_a_new_process_answers(number: s
         assert isinstance(error, RunnerError)
         assert error.message == f"The process that computes {TARGET} {WORDS[number.name]} while it answered."
         assert renewed(child, old) == before
-        assert any("llama" in line for line in child.last_words)
+        assert any("llama" in line for line in child.last_log)
 
 
 def test_after_death_while_it_is_idle_the_new_process_has_the_same_settings() -> None:
@@ -232,7 +233,7 @@ def test_connections_that_come_and_go_leave_nothing() -> None:
         for _ in range(200):
             with child.use() as use:
                 assert use.at is not None
-                place.connect(use.at).close()
+                own_socket.connect(use.at).close()
         for _ in range(20):
             text(child)
         assert resident(child.pid) < before + 2000

@@ -39,7 +39,7 @@ class Live:
 
     port: int
     service: Service
-    server: listen.Server
+    server: listen.EndpointServer
     http: httpx.Client = field(repr=False)
 
     @property
@@ -125,7 +125,7 @@ def running(
 @contextmanager
 def started(
     pool: Pool, settings: ServerSettings, listening: socket.socket, processes: Processes | None = None
-) -> Iterator[tuple[Service, listen.Server, list[Exception]]]:
+) -> Iterator[tuple[Service, listen.EndpointServer, list[Exception]]]:
     """The server alone, which may still load its model, and what went wrong with that."""
     failures: list[Exception] = []
 
@@ -136,7 +136,7 @@ def started(
             failures.append(error)
 
     app = create_app(pool, settings, on_start=load, processes=processes)
-    server = listen.make_server(app, settings)
+    server = listen.EndpointServer(app, settings)
     thread = threading.Thread(target=server.run, args=([listening],), name="test-server")
     thread.start()
     try:

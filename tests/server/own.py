@@ -15,12 +15,11 @@ from starlette.applications import Starlette
 
 from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError, heard
-from localspec.remote.answerer import Hearer, Question, Steps
-from localspec.runner.answering import own_body
-from localspec.runner.place import HEADER
+from localspec.remote.answerer import Hearer, Question, Steps, question_out
+from localspec.runner.own_socket import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
-from localspec.server.own.answer import Own, OwnAnswers
+from localspec.server.own.serve import Own, OwnAnswers
 
 
 @dataclass
@@ -59,10 +58,9 @@ class Heard:
         self.steps.append(self.hearer.take(data["localspec"]))
 
 
-def body_of(question: Question, **more: Any) -> dict[str, Any]:
+def body_of(question: Question) -> dict[str, Any]:
     """What the chat asks for."""
-    body = own_body(question, "1")
-    return body | {"localspec": body["localspec"] | more}
+    return {"id": "1", "question": question_out(question)}
 
 
 def lines(client: httpx.Client, body: dict[str, Any]) -> Generator[str]:

@@ -121,7 +121,7 @@ from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings
 listen._GRACE_SECONDS = 0.2
 settings = ServerSettings(drain_seconds=0.1)
-server = listen.make_server(create_app(Pool(settings={}), settings), settings)
+server = listen.EndpointServer(create_app(Pool(settings={}), settings), settings)
 with server.capture_signals():
     signal.raise_signal(signal.SIGTERM)
     ctypes.PyDLL(None).sleep(60)

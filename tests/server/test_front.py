@@ -66,7 +66,8 @@ def test_strangers_fields_and_paths_of_the_program_itself_do_nothing(front: Live
     answer = front.http.post("/v1/chat/completions", json=ASKED | {"localspec": {"id": "1", "raw": True}})
     assert answer.json()["choices"][0]["message"]["content"] == COPIED
     assert answer.headers["localspec-ignored-fields"] == "localspec"
-    secret = {"Localspec-Own": child(front)._process.secret}  # type: ignore[union-attr]
+    secret = child(front)._process.headers  # type: ignore[union-attr]
+    assert list(secret) == ["Localspec-Own"]
     answer = front.http.post("/v1/chat/completions", json=ASKED | {"localspec": {"id": "1"}}, headers=secret)
     assert answer.headers["localspec-ignored-fields"] == "localspec"
     for path in ("life", "running", "stop", "end"):

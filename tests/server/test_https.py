@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from localspec.errors import UsageError
-from localspec.remote.asking import Asking
+from localspec.remote.asking import Requests
 from localspec.remote.server import Server
 from localspec.runtime.pool import Pool
 from localspec.server.http import listen
@@ -67,7 +67,7 @@ def test_certificates_of_the_environment_count_for_this_machine_too(
     settings, listening = ServerSettings(ssl_cert=cert, ssl_key=key, drain_seconds=0.0), listen.bind("127.0.0.1", 0)
 
     def models() -> list[str]:
-        return Asking(Server(listen.url_of(listening, "https"))).models()
+        return Requests(Server(listen.url_of(listening, "https"))).models()
 
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")  # not asked
     with started(pool, settings, listening):
@@ -127,8 +127,8 @@ def test_a_socket_that_is_a_file_answers_this_user_alone(pool: Pool) -> None:
             assert client.get("/v1/models", headers={"Host": "any.example"}).status_code == 200
             answer = client.post("/v1/chat/completions", json=BODY)
             met = list[socket.AddressFamily]()
-            asking = Asking(Server("http://localhost"), path, lambda connection: met.append(connection.family))
-            assert (asking.models()[0], met) == (pool.default, [socket.AF_UNIX])
+            requests = Requests(Server("http://localhost"), path, lambda connection: met.append(connection.family))
+            assert (requests.models()[0], met) == (pool.default, [socket.AF_UNIX])
             with pytest.raises(UsageError, match=r"listens at .* already"):
                 listen.bind(settings.host, 0)
         assert answer.json()["choices"][0]["message"]["content"] == COPIED

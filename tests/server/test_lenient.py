@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from localspec.server.http.reading import HEADER, LONGEST_NAME, MOST_NAMES, MOST_REMEMBERED, SWITCHES, IgnoredNames
+from localspec.server.http.meter import MOST_REMEMBERED, IgnoredNames
+from localspec.server.http.reading import HEADER, LONGEST_NAME, MOST_NAMES, SWITCHES
 from tests.server.live import COPIED, COPY, Live, error_of, user
 
 DIALECTS: dict[str, dict[str, Any]] = {

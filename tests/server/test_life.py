@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from localspec.errors import heard
-from localspec.runner.place import HEADER, Place
+from localspec.runner.own_socket import HEADER, OwnSocket
 from localspec.runtime.engine import Engine
 from localspec.runtime.pool import Pool
 from localspec.server.own.life import Life
@@ -29,7 +29,7 @@ Client = httpx.Client
 @contextmanager
 def served(pool: Pool) -> Iterator[tuple[Client, threading.Thread]]:
     """A client of a process that is a thread."""
-    place, life = Place("0" * 12), Life(pool)
+    place, life = OwnSocket(), Life(pool)
     life.load()
     thread = threading.Thread(target=serve, args=(life, place.socket, SECRET))
     thread.start()
@@ -100,7 +100,7 @@ life, place = begin(
 )
 early = {"asyncio", "starlette", "uvicorn"} & set(sys.modules)
 import localspec.server.own.serve
-print(early | {"pydantic", "fastapi"} & set(sys.modules))
+print(early | {"pydantic", "fastapi", "prometheus_client"} & set(sys.modules))
 life.close()
 place.close()
 """

@@ -11,11 +11,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from localspec.errors import UsageError
-from localspec.runner.place import HEADER
+from localspec.runner.own_socket import HEADER
 from localspec.runtime.pool import Pool
 from localspec.server.http.app import create_app
 from localspec.server.http.settings import ServerSettings
-from localspec.server.own.answer import Own
+from localspec.server.own.serve import Own
 from tests.server.live import Live, error_of
 
 SECRET = "0e8592d4001cd477655a1e90e89aec45"

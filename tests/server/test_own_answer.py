@@ -104,7 +104,7 @@ def test_it_goes_on_from_the_same_tokens(
 
 def test_raw_text_has_its_marks(harmony: Pool) -> None:
     with serving(harmony) as client:
-        found = ask(client, body_of(ASKED, raw=True))
+        found = ask(client, body_of(replace(ASKED, raw=True)))
     engine = engine_of(harmony)
     said = engine.chat(ASKED.messages, sampling=ASKED.sampling, seed=3, max_tokens=40, drafter="none")
     assert found.text == said.text()
@@ -125,11 +125,11 @@ def test_a_base_model_goes_on_with_the_text(tmp_path: Path, tiny_target: Path) -
 
 def test_a_prompt_without_room_is_refused(pool: Pool, own: httpx.Client) -> None:
     n_ctx = engine_of(pool).loaded.context.n_ctx
-    length = ask(own, body_of(ASKED, room=n_ctx // 2)).hearer.stats.prompt_tokens
-    found = ask(own, body_of(ASKED, room=n_ctx - length))
+    length = ask(own, body_of(replace(ASKED, room=n_ctx // 2))).hearer.stats.prompt_tokens
+    found = ask(own, body_of(replace(ASKED, room=n_ctx - length)))
     assert (found.text, found.taken) == (COPIED, length)
     with pytest.raises(ContextOverflowError, match=f"The prompt has {length} tokens"):
-        ask(own, body_of(ASKED, room=n_ctx - length + 1))
+        ask(own, body_of(replace(ASKED, room=n_ctx - length + 1)))
 
 
 def test_an_error_keeps_its_kind(own: httpx.Client) -> None:
@@ -143,16 +143,18 @@ def test_every_sampling_setting_goes_through() -> None:
         **numbers | {"dry_base": 1.3}, dry_sequence_breakers=("\n", "."), logit_bias=((5, -1.5), (7, -math.inf))
     )
     body = json.dumps(body_of(replace(ASKED, sampling=given)), allow_nan=False)
-    assert options_of(json.loads(body), None).sampling == given
+    assert options_of(question_in(json.loads(body)["question"]), None).sampling == given
 
 
 def test_what_only_an_engine_can_be_told_goes_through() -> None:
-    body = body_of(replace(ASKED, chat="key", stop=("a", "b"), max_draft_tokens=2), recall=False, remember=False)
-    found = options_of(json.loads(json.dumps(body)), None)
+    asked = replace(ASKED, chat="key", stop=("a", "b"), max_draft_tokens=2, private=True)
+    got = question_in(json.loads(json.dumps(body_of(asked)))["question"])
+    assert got == asked
+    found = options_of(got, None)
     assert (found.chat, found.stop, found.max_draft_tokens, found.seed) == ("key", ("a", "b"), 2, 3)
     assert (found.recall, found.remember, found.drafter) == (False, False, "none")
     assert found.max_tokens == 40
-    assert options_of(body | {"max_tokens": None}, 9).max_tokens == 9
+    assert options_of(replace(got, max_tokens=None), 9).max_tokens == 9
 
 
 def test_who_leaves_frees_the_engine(pool: Pool, own: httpx.Client) -> None:
@@ -179,7 +181,7 @@ def test_a_cancelled_answer_ends_with_its_figures(own: httpx.Client) -> None:
 
 def test_a_prompt_is_counted(own: httpx.Client) -> None:
     question = replace(ASKED, prefix="Maria bought")
-    counted = own.post("/localspec/count", json=body_of(question)).json()["tokens"]
+    counted = own.post("/localspec/count", json=body_of(question)["question"]).json()["tokens"]
     assert counted == ask(own, body_of(question)).hearer.stats.prompt_tokens
 
 
@@ -196,9 +198,9 @@ def test_what_is_kept_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     question = replace(ASKED, chat="one")
     with serving(pool) as client:
         assert ask(client, body_of(question)).hearer.stats.reused_tokens == 0
-        assert ask(client, body_of(question, remember=False)).hearer.stats.reused_tokens > 0
+        assert ask(client, body_of(replace(question, private=True))).hearer.stats.reused_tokens > 0
         client.post("/localspec/forget", json={})
-        assert ask(client, body_of(replace(question, chat=None), remember=False)).hearer.stats.reused_tokens == 0
+        assert ask(client, body_of(replace(question, chat=None, private=True))).hearer.stats.reused_tokens == 0
         assert held(pool) > 0
         client.post("/localspec/forget", json={"chat": "one"})
         assert held(pool) == 0

@@ -73,8 +73,8 @@ def _ranged(row: Setting, description: str) -> Any:
 
 
 class Body(BaseModel):
-    """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `Reading` that is
-    the context of the validation takes them out first."""
+    """A JSON object whose fields are of the type they should have. Unknown ones are refused, unless a `BodyReading`,
+    which is the context of the validation, takes them out first."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
     other_names: ClassVar[Mapping[str, str]] = {}

@@ -31,8 +31,7 @@ from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
 from localspec.server.http import meter
 from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
-from localspec.server.http.meter import Meter, Telling
-from localspec.server.http.reading import IgnoredNames
+from localspec.server.http.meter import IgnoredNames, Metrics, Telling
 from localspec.server.http.settings import ServerSettings
 from localspec.types import SamplingParams
 
@@ -122,7 +121,7 @@ class Service:
     def __init__(self, pool: Pool, settings: ServerSettings, counting: Telling | None = None) -> None:
         self.pool = pool
         self.settings = settings
-        self.meter = Meter()
+        self.meter = Metrics()
         self.counting = counting or self.meter
         self.front: Elsewhere | None = None
         """The way to the processes that have the models; None = this one has them."""

@@ -25,7 +25,7 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import BODIES, ApiError, invalid, unknown_model
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.reading import JsonRoute
 from localspec.server.ollama.models import capabilities, describe, stamp
 
 ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)

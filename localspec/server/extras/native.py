@@ -43,7 +43,7 @@ from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, p
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.errors import ApiError, invalid
-from localspec.server.http.route import JsonRoute, ModelRoute
+from localspec.server.http.reading import JsonRoute, ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
 
 if TYPE_CHECKING:

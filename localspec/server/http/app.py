@@ -45,32 +45,37 @@ from localspec.server.responses import responses
 from localspec.server.responses.responses import ResponseMemory
 
 ENCODINGS = ("gzip", "deflate")
-"""Encodings of bodies that are read."""
 _EITHER = 32 + zlib.MAX_WBITS
 """`wbits` of zlib for data with a header of gzip or of zlib."""
 PUBLIC_PATHS = ("/health", "/v1/health")
-"""Paths that need no API key: who asks learns only whether a model is loaded."""
+"""Paths that need no API key: they tell only whether a model is loaded."""
 _CLOSE = {"Connection": "close"}
 _OLLAMA = "/api/"
 """Where the paths of Ollama's API begin."""
 
 
 class Guard:
-    """ASGI middleware. A refusal is an ordinary error response; nothing of the body has been read by then."""
+    """ASGI middleware. A refusal is an ordinary error response; nothing of the body has been read by then. HEAD is
+    answered wherever GET is, as HTTP asks for; the socket side leaves the body out.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
-        self._own_names = _own_names(settings.host)
+        own = socket.gethostname().lower()
+        self._own_names = {"localhost", settings.host.lower(), own, f"{own}.local"} - {""}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, settings = Headers(scope=scope), self._settings
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        size += sum(len(name) + len(value) for name, value in headers.raw)
         try:
-            self._check_size(scope, headers)
+            if size > settings.max_header_bytes:
+                raise too_long_head(settings.max_header_bytes)
             self._check_host(headers)
             self._check_origin(headers)
             if scope["path"] not in PUBLIC_PATHS:
@@ -80,14 +85,9 @@ class Guard:
         except ApiError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
-        settings = self._settings
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         await self.app(scope, _Body(receive, settings.max_body_bytes, settings.body_seconds, encoding), send)
-
-    def _check_size(self, scope: Scope, headers: Headers) -> None:
-        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
-        size += sum(len(name) + len(value) for name, value in headers.raw)
-        if size > self._settings.max_header_bytes:
-            raise too_long_head(self._settings.max_header_bytes)
 
     def _check_host(self, headers: Headers) -> None:
         """Against DNS rebinding: a page of a name that was made to point here still says that name. No page reaches a
@@ -96,18 +96,14 @@ class Guard:
             return
         allowed = self._settings.allowed_hosts
         name = host_name(headers.get("host", ""))
-        if "*" in allowed or name in allowed or name in self._own_names or _is_address(name):
+        if "*" in allowed or name in allowed or name in self._own_names or name.endswith(".localhost"):
             return
-        if name.endswith(".localhost"):
+        with contextlib.suppress(ValueError):  # of an address no name was looked up, so no name can have been rebound
+            ipaddress.ip_address(name)
             return
-        if not name:
-            raise ApiError(403, "permission_error", "The Host header is missing or empty.")
-        raise ApiError(
-            403,
-            "permission_error",
-            f"The Host header says {name[:80]!r}, which is no name of this server. "
-            "Start it with --allow-host NAME if it is one.",
-        )
+        what = f"The Host header says {name[:80]!r}, which is no name of this server. "
+        what += "Start it with --allow-host NAME if it is one."
+        raise ApiError(403, "permission_error", what if name else "The Host header is missing or empty.")
 
     def _check_origin(self, headers: Headers) -> None:
         """A web page of another origin may send requests without asking; its browser only hides the answer from it."""
@@ -116,11 +112,8 @@ class Guard:
             return
         if origin.partition("://")[2] == headers.get("host"):
             return
-        raise ApiError(
-            403,
-            "permission_error",
-            f"Pages of {origin[:80]!r} may not use this server. Start it with --cors ORIGIN to let them.",
-        )
+        what = f"Pages of {origin[:80]!r} may not use this server. Start it with --cors ORIGIN to let them."
+        raise ApiError(403, "permission_error", what)
 
     def _check_key(self, headers: Headers) -> None:
         if not self._keys:
@@ -130,14 +123,9 @@ class Guard:
         # Every key is compared, each in constant time, so that the time taken tells nothing.
         if sum(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys):
             return
-        what = "is not right" if given else "is missing"
-        raise ApiError(
-            401,
-            "authentication_error",
-            f"The API key {what}. Send it as `Authorization: Bearer KEY`.",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        what = f"The API key {'is not right' if given else 'is missing'}. Send it as `Authorization: Bearer KEY`."
+        headers_out = {"WWW-Authenticate": "Bearer"}
+        raise ApiError(401, "authentication_error", what, code="invalid_api_key", headers=headers_out)
 
     def _check_body(self, scope: Scope, headers: Headers) -> None:
         length = headers.get("content-length", "0")
@@ -187,12 +175,10 @@ class _Body:
 
 
 def too_large(most: int) -> ApiError:
-    """413."""
     return ApiError(413, "invalid_request_error", f"The body is larger than {most} bytes.", headers=_CLOSE)
 
 
 def too_long_head(most: int) -> ApiError:
-    """431."""
     return ApiError(431, "invalid_request_error", f"The request's head is longer than {most} bytes.", headers=_CLOSE)
 
 
@@ -202,21 +188,6 @@ def host_name(host: str) -> str:
     if host.startswith("["):  # IPv6
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".")
-
-
-def _own_names(host: str) -> frozenset[str]:
-    """Names under which this machine may be addressed."""
-    own = socket.gethostname().lower()
-    return frozenset({"localhost", host.lower(), own, f"{own}.local"} - {""})
-
-
-def _is_address(name: str) -> bool:
-    """Whether a host is an address: no name was looked up, so no name can have been rebound."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class Decompression:
@@ -232,11 +203,7 @@ class Decompression:
         self._read = False
 
     def feed(self, data: bytes, last: bool) -> bytes:
-        """What some bytes of the body bring; `last`: no more come.
-
-        Raises:
-            ApiError: 400, it is no such data.
-        """
+        """What some bytes of the body bring; `last`: no more come. ApiError 400: it is no such data."""
         data, self._begun = self._begun + data, b""
         if not self._read and len(data) < 2 and not last:
             self._begun = data
@@ -247,32 +214,24 @@ class Decompression:
             has_header = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
             if self._encoding == "deflate" and not has_header:
                 self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        found = bytearray()
         try:
-            found = self._inflated(data)
+            while data and self._left:
+                if self._inflate.eof:  # gzip data may have several parts
+                    self._inflate = zlib.decompressobj(_EITHER)
+                piece = self._inflate.decompress(data, self._left)
+                self._left -= len(piece)
+                found += piece
+                data = self._inflate.unconsumed_tail or self._inflate.unused_data
         except zlib.error:
             raise invalid(f"The body is not what its Content-Encoding says: no {self._encoding} data.") from None
         if last and self._read and self._left and not self._inflate.eof:
             raise invalid(f"The body's {self._encoding} data is cut off.")
-        return found
-
-    def _inflated(self, data: bytes) -> bytes:
-        found = []
-        while data and self._left:
-            if self._inflate.eof:  # gzip data may have several parts
-                self._inflate = zlib.decompressobj(_EITHER)
-            piece = self._inflate.decompress(data, self._left)
-            self._left -= len(piece)
-            found.append(piece)
-            data = self._inflate.unconsumed_tail or self._inflate.unused_data
-        return b"".join(found)
+        return bytes(found)
 
 
 def encoding_of(header: str) -> str:
-    """The encoding that a header names; "" = the body comes as it is.
-
-    Raises:
-        ApiError: 415, one that is not read here.
-    """
+    """The encoding that a header names; "" = the body comes as it is. ApiError 415: one that is not read here."""
     name = header.strip().lower().removeprefix("x-")
     if name in ("", "identity"):
         return ""
@@ -303,7 +262,7 @@ ELSEWHERE = frozenset(
 )
 """Routes of OpenAI's and llama-server's on paths of ours: clients that look for them are told that they are missing."""
 _IDLE_LOOKS = 4
-"""How often within `idle_unload` seconds somebody looks for idle engines."""
+"""How often within `idle_unload` seconds idle engines are looked for."""
 
 
 class ErrorFields(BaseModel):
@@ -320,18 +279,6 @@ class ErrorBody(BaseModel):
     """An error."""
 
     error: ErrorFields
-
-
-class Heads:
-    """ASGI middleware: HEAD is answered wherever GET is, as HTTP asks for; the socket side leaves the body out."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self.app(scope, receive, send)
 
 
 def create_app(
@@ -355,13 +302,18 @@ def create_app(
         service.front = Front(service)
         processes.meter = service.meter
 
+    async def unload(seconds: float) -> None:
+        while True:
+            await anyio.sleep(seconds)
+            await anyio.to_thread.run_sync(pool.unload_idle)
+
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             if on_start is not None:
                 tasks.start_soon(on_start, service)
             if pool.idle_unload is not None:
-                tasks.start_soon(_unload_idle, pool, pool.idle_unload)
+                tasks.start_soon(unload, max(0.1, pool.idle_unload / _IDLE_LOOKS))
             yield
             service.stop()
             tasks.cancel_scope.cancel()
@@ -393,8 +345,6 @@ def create_app(
 
 
 def _let_in(app: FastAPI, settings: ServerSettings) -> None:
-    """What requests go through before routes see them."""
-    app.add_middleware(Heads)
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
@@ -429,20 +379,12 @@ def _shape_errors(app: FastAPI) -> None:
                 error = ApiError(404, "not_found_error", what)
         return error_response(error, request.url.path)
 
-    @app.exception_handler(LocalspecError)
-    async def below(request: Request, error: LocalspecError) -> JSONResponse:
-        return error_response(from_localspec(error), request.url.path)
+    def shaped(kind: type[Exception], as_http: Callable[[Any], ApiError]) -> None:
+        async def handled(request: Request, error: Exception) -> JSONResponse:
+            return error_response(as_http(error), request.url.path)
 
-    @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        return error_response(told(error), request.url.path)
+        app.add_exception_handler(kind, handled)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return error_response(from_validation(error.errors()), request.url.path)
-
-
-async def _unload_idle(pool: Pool, seconds: float) -> None:
-    while True:
-        await anyio.sleep(max(0.1, seconds / _IDLE_LOOKS))
-        await anyio.to_thread.run_sync(pool.unload_idle)
+    shaped(LocalspecError, from_localspec)
+    shaped(Exception, told)
+    shaped(RequestValidationError, lambda error: from_validation(error.errors()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from localspec.errors import (
 from localspec.options import Options, SamplingParams
 from localspec.settings import numbers_of
 
+LOG = logging.getLogger("localspec.server")
 RETRY_SECONDS = 2
 """What Retry-After says when a queue is full."""
 _SHOWN_CHARACTERS = 80
@@ -43,9 +45,7 @@ class ApiError(HTTPException):
     ) -> None:
         """
         Args:
-            status, headers: of the HTTP response.
             kind: `type` of the body: invalid_request_error, authentication_error, ... as llama-server has them.
-            message: a sentence for a person.
             param: the field at fault.
             code: a word for programs, where OpenAI or its clients have one (context_length_exceeded, ...).
             details: more fields of the body.
@@ -54,7 +54,6 @@ class ApiError(HTTPException):
         self.kind, self.message, self.param, self.code, self.details = kind, message, param, code, details
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error body."""
         told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": told | self.details}
 
@@ -72,7 +71,6 @@ def error_body(error: ApiError, path: str) -> dict[str, Any]:
 
 
 def error_response(error: ApiError, path: str) -> JSONResponse:
-    """The whole response."""
     return JSONResponse(error_body(error, path), error.status_code, headers=error.headers)
 
 
@@ -90,11 +88,13 @@ def not_json(what: str, error: ValueError, param: str | None = None) -> ApiError
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:
-    """404 with the names there are."""
     there = f"There are: {', '.join(names)}." if names else "There are none."
-    return ApiError(
-        404, "not_found_error", f"There is no model {_short(name)!r}. {there}", param="model", code="model_not_found"
-    )
+    what = f"There is no model {_short(name)!r}. {there}"
+    return ApiError(404, "not_found_error", what, param="model", code="model_not_found")
+
+
+def internal(error: Exception) -> ApiError:
+    return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
 
 
 def client_gone() -> ApiError:
@@ -103,7 +103,6 @@ def client_gone() -> ApiError:
 
 
 def overloaded(message: str) -> ApiError:
-    """503: come back later."""
     headers = {"Retry-After": str(RETRY_SECONDS)}
     return ApiError(503, "unavailable_error", message, code="overloaded", headers=headers)
 
@@ -111,19 +110,12 @@ def overloaded(message: str) -> ApiError:
 def context_exceeded(n_prompt: int, n_ctx: int, param: str, *, at_least: bool = False) -> ApiError:
     """400: the prompt does not fit; with the numbers and the words that clients look for."""
     count = f"at least {n_prompt}" if at_least else n_prompt
-    return ApiError(
-        400,
-        "exceed_context_size_error",
-        f"The prompt has {count} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it.",
-        param=param,
-        code="context_length_exceeded",
-        n_prompt_tokens=n_prompt,
-        n_ctx=n_ctx,
-    )
+    what = f"The prompt has {count} tokens and this model's maximum context length is {n_ctx} tokens. Shorten it."
+    kind, code = "exceed_context_size_error", "context_length_exceeded"
+    return ApiError(400, kind, what, param=param, code=code, n_prompt_tokens=n_prompt, n_ctx=n_ctx)
 
 
 def from_localspec(error: LocalspecError) -> ApiError:
-    """An error of the layers below, with its sentence."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflowError):

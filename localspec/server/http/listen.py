@@ -32,8 +32,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.front import Processes
 from localspec.server.http.app import create_app, too_long_head
-from localspec.server.http.errors import error_body, invalid
-from localspec.server.http.meter import LOG
+from localspec.server.http.errors import LOG, error_body, invalid
 from localspec.server.http.settings import PREFIX, ServerSettings
 
 _LOOK_SECONDS = 0.25
@@ -43,6 +42,7 @@ _STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SELDOM_SECONDS = 60.0
 """Between two lines of the log about the same want."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FULL = "There are more than %d connections, and no more files may be open (ulimit -n): quiet ones are closed."
 _KEEP_ALIVE = 65
 """Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
 _GRACE_SECONDS = 5.0
@@ -53,20 +53,15 @@ _MOST_FILES = 65_536
 """As many as the limit is raised to; more connections than that are no use here. A choice."""
 
 
-class Seldom:
-    """Says whether something is to be said again."""
-
-    def __init__(self) -> None:
-        self._last = -math.inf
-
-    def __call__(self) -> bool:
-        now = monotonic()
-        due = now - self._last >= _SELDOM_SECONDS
-        self._last = now if due else self._last
-        return due
+_warned: dict[str, float] = {}
+"""When each of `_warn`'s lines was written."""
 
 
-_FULL, _NO_FILES = Seldom(), Seldom()
+def _warn(line: str, *facts: object) -> None:
+    """Writes a line of the log, unless it was written lately."""
+    if monotonic() - _warned.get(line, -math.inf) >= _SELDOM_SECONDS:
+        _warned[line] = monotonic()
+        LOG.warning(line, *facts)
 
 
 class Connection(H11Protocol):
@@ -97,11 +92,7 @@ class Connection(H11Protocol):
             return
         quiet = (one for one in open_ if one.is_quiet and one is not self)
         min(quiet, key=lambda one: one.quiet_since, default=self).transport.abort()
-        if _FULL():
-            what = (
-                "There are more than %d connections, and no more files may be open (ulimit -n): quiet ones are closed."
-            )
-            LOG.warning(what, most)
+        _warn(_FULL, most)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -116,7 +107,6 @@ class Connection(H11Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is answered."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -154,16 +144,13 @@ class Connection(H11Protocol):
         super().resume_writing()
         self._stop("write")
 
-    def _watch_writing(self) -> None:
-        """Looks after a while whether the client has taken anything of what is left."""
-        left = self.transport.get_write_buffer_size()
-        self._timers["write"] = self.loop.call_later(self._settings.write_seconds, self._check_written, left)
-
-    def _check_written(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
-            self._watch_writing()
+    def _watch_writing(self, before: float = math.inf) -> None:
+        """Looks now and then whether the client has taken anything of what was left `before`."""
+        left, seconds = self.transport.get_write_buffer_size(), self._settings.write_seconds
+        if left < before:
+            self._timers["write"] = self.loop.call_later(seconds, self._watch_writing, left)
             return
-        LOG.info("A client took nothing for %g s; its connection is cut.", self._settings.write_seconds)
+        LOG.info("A client took nothing for %g s; its connection is cut.", seconds)
         self.transport.abort()  # its answers are cancelled, as if it had left
 
     def _stop(self, name: str) -> None:
@@ -212,15 +199,12 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server(address[4][:2], family=address[0], backlog=512, dualstack_ipv6=both)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(
-                f"Port {port} of {host} is taken.", "Choose another with --port; 0 is any free one."
-            ) from None
-        reason = error.strerror or str(error)
-        raise UsageError(f"Cannot listen on port {port} of {host}: {reason}.") from None
+            hint = "Choose another with --port; 0 is any free one."
+            raise UsageError(f"Port {port} of {host} is taken.", hint) from None
+        raise UsageError(f"Cannot listen on port {port} of {host}: {error.strerror or error}.") from None
 
 
 def url_of(listening: socket.socket, scheme: str = "http") -> str:
-    """Where a client finds the endpoint."""
     if isinstance(listening, UnixSocket):
         return f"{PREFIX}{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
@@ -234,15 +218,31 @@ def place_of(listening: socket.socket) -> str:
     return str(name if isinstance(listening, UnixSocket) else name[1])
 
 
-class Server(uvicorn.Server):
+class EndpointServer(uvicorn.Server):
     """Ends in order: no new requests, time for running answers, an error for those that need longer, then the engines.
 
     A second signal takes the time away. The process then ends by itself, with what `serve` returns, or later by force.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, ending: Callable[[], None] | None = None) -> None:
+    def __init__(self, app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> None:
+        """`ending` is called when its end begins."""
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            backlog=settings.backlog,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE_SECONDS) + 1,
+            h11_max_incomplete_event_size=settings.max_header_bytes,
+            ssl_certfile=settings.ssl_cert,
+            ssl_keyfile=settings.ssl_key,
+        )
         super().__init__(config)
-        self._service = service
+        self._service: Service = app.state.service
         self._ending = ending
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -266,7 +266,7 @@ class Server(uvicorn.Server):
         if again and self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.stop)
         self.should_exit = True
-        # Whatever its threads do then: also if one of them holds the interpreter's lock, which no timer of Python's
+        # Ends it also if one of its threads holds the interpreter's lock, which no timer of Python's
         # gets past. faulthandler's thread does, and its words go nowhere.
         seconds = 2 * _GRACE_SECONDS + (0.0 if again else self._service.settings.drain_seconds)
         faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
@@ -290,28 +290,8 @@ def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         loop.default_exception_handler(context)
-    elif _NO_FILES():
-        LOG.warning("No connection can be taken now: no more files may be open (ulimit -n).")
-
-
-def make_server(app: FastAPI, settings: ServerSettings, ending: Callable[[], None] | None = None) -> Server:
-    """uvicorn around the application, with the limits of the settings; `ending` is called when its end begins."""
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        backlog=settings.backlog,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=int(settings.drain_seconds + _GRACE_SECONDS) + 1,
-        h11_max_incomplete_event_size=settings.max_header_bytes,
-        ssl_certfile=settings.ssl_cert,
-        ssl_keyfile=settings.ssl_key,
-    )
-    return Server(config, app.state.service, ending)
+    else:
+        _warn("No connection can be taken now: no more files may be open (ulimit -n).")
 
 
 def serve(
@@ -321,8 +301,7 @@ def serve(
     progress: Progress | None = None,
     processes: Processes | None = None,
 ) -> None:
-    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end. `progress` hears
-    how far the default is, `processes` are as `create_app` has them.
+    """Serves until a signal comes; loads the default model meanwhile, and closes the pool at the end.
 
     Raises:
         LocalspecError: the default model cannot be loaded.
@@ -342,7 +321,7 @@ def serve(
                 failure.append(error.__cause__ or error)
                 server.should_exit = True
 
-    server = make_server(create_app(pool, settings, on_start=load, processes=processes), settings, pool.give_up)
+    server = EndpointServer(create_app(pool, settings, on_start=load, processes=processes), settings, pool.give_up)
     try:
         server.run([listening])
     finally:
@@ -358,14 +337,10 @@ class UnixSocket(socket.socket):
     """Listens at a path that only this user may use (mode 0600), and takes the file away when it is closed."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            UsageError: this system has no such sockets, a server listens there, or the path cannot be one.
-        """
         family = getattr(socket, "AF_UNIX", None)
         if family is None:
             raise UsageError("This system has no sockets that are files.", "Leave --host out.")
-        _make_room(path, family)
+        _remove_left(path, family)
         super().__init__(family, socket.SOCK_STREAM)
         self._path = path
         before = os.umask(0o177)
@@ -391,7 +366,7 @@ class UnixSocket(socket.socket):
                 self._path.unlink()
 
 
-def _make_room(path: Path, family: int) -> None:
+def _remove_left(path: Path, family: int) -> None:
     """Removes the socket of a server that is gone."""
     try:
         kind = path.lstat().st_mode
@@ -416,11 +391,10 @@ def _taken(path: Path) -> UsageError:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def raised() -> int | None:
@@ -431,10 +405,10 @@ def raised() -> int | None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # macOS allows less than it says
-            return soft
+    if soft == resource.RLIM_INFINITY:
         return wanted
-    return wanted if soft == resource.RLIM_INFINITY else soft
+    with suppress(OSError, ValueError):  # macOS allows less than it says
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from time import perf_counter, strftime
@@ -22,7 +22,7 @@ from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import figures_in, figures_out
 from localspec.runtime.generation import Generation
-from localspec.server.http.errors import ApiError, error_response
+from localspec.server.http.errors import LOG, error_response, internal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATE = 256
@@ -51,9 +51,7 @@ class _Speculation:
             self._per_position.labels(*labels, str(position)).inc(count)
 
 
-class Meter:
-    """Counters of a server. Thread-safe."""
-
+class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they say nothing here and double the page
         registry = self.registry = CollectorRegistry()
@@ -77,8 +75,8 @@ class Meter:
             "llamacpp:predicted_tokens_seconds", "Generated tokens per second, over all requests."
         )
         self._decodes = counter("llamacpp:n_decode", "Passes of single requests.")
-        self._processing = gauge("llamacpp:requests_processing", "Answers that have a slot.")
-        self._deferred = gauge("llamacpp:requests_deferred", "Answers that wait for a slot.")
+        processing = gauge("llamacpp:requests_processing", "Answers that have a slot.")
+        deferred = gauge("llamacpp:requests_deferred", "Answers that wait for a slot.")
         self._llama_speculation = _Speculation("llamacpp", (), registry)
 
         self._vllm_prompt = counter("vllm:prompt_tokens", "Prompt tokens.", "model_name")
@@ -86,8 +84,9 @@ class Meter:
         self._vllm_success = counter("vllm:request_success", "Answers finished.", "model_name", "finished_reason")
         self._vllm_ttft = seconds("vllm:time_to_first_token_seconds", "Time to first token, waiting included.")
         self._vllm_itl = seconds("vllm:inter_token_latency_seconds", "Time between the arrivals of two passes' tokens.")
-        self._vllm_running = gauge("vllm:num_requests_running", "Answers that have a slot.")
-        self._vllm_waiting = gauge("vllm:num_requests_waiting", "Answers that wait.")
+        running = gauge("vllm:num_requests_running", "Answers that have a slot.")
+        waiting = gauge("vllm:num_requests_waiting", "Answers that wait.")
+        self._now = (processing, running, deferred, waiting)
         self._vllm_speculation = _Speculation("vllm", ("model_name",), registry)
 
         how = "Answers by model, how they ended, and exactness."
@@ -109,16 +108,14 @@ class Meter:
                     self._tell_read((model, number), read)
 
     def _tell_read(self, answer: tuple[str, int], read: int) -> None:
-        new = max(0, read - self._followed.get(answer, 0))
-        self._followed[answer] = self._followed.get(answer, 0) + new
-        self._prompt_tokens.inc(new)
+        before = self._followed.get(answer, 0)
+        self._followed[answer] = max(before, read)
+        self._prompt_tokens.inc(self._followed[answer] - before)
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
-        """An answer has ended, however it ended; `number`: its own."""
         self._add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
 
     def refused(self) -> None:
-        """A request was refused because the queue was full."""
         self._refused.inc()
 
     def lost(self, model: str) -> None:
@@ -183,31 +180,19 @@ class Meter:
             self._predicted_rate.set(totals.generated / totals.verify_seconds)
 
     def text(self, processing: int, deferred: int) -> bytes:
-        """Prometheus' text format.
-
-        Args:
-            processing: answers that have a slot now.
-            deferred: answers that wait for one now.
-        """
-        for gauge, value in (
-            (self._processing, processing),
-            (self._vllm_running, processing),
-            (self._deferred, deferred),
-            (self._vllm_waiting, deferred),
-        ):
+        """Prometheus' text format; so many answers have a slot now, and so many wait for one."""
+        for gauge, value in zip(self._now, (processing, processing, deferred, deferred), strict=True):
             gauge.set(value)
         return generate_latest(self.registry)
 
 
 class Telling:
-    """Counts in the process of a model for the meter of the server in front: its events are those of `Meter.hear`."""
+    """Counts in the process of a model for the meter of the server in front: its events are those of `Metrics.hear`."""
 
     def __init__(self, say: Callable[..., None], say_state: Callable[[], None]) -> None:
-        """Of a `Life`."""
         self._say, self._say_state = say, say_state
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
-        """As `Meter`."""
         stats, finish = generation.stats, generation.finish or FinishReason.ERROR
         if finish is FinishReason.ERROR:
             self._say_state()  # before who asked hears of the error
@@ -215,15 +200,14 @@ class Telling:
         self._say("answered", number=number, finish=finish.value, **more)
 
     def read(self, model: str, tokens: int, seconds: float) -> None:
-        """As `Meter`."""
         self._say("read", tokens=tokens, seconds=seconds)
 
     def refused(self) -> None:
-        """As `Meter`."""
         self._say("refused")
 
 
-LOG = logging.getLogger("localspec.server")
+MOST_REMEMBERED = 200
+"""Ignored names of fields that the log tells, each once, before it tells no more."""
 _ENGINE = "localspec"
 """The engine's logger, which is not ours alone."""
 _FIELDS = ("client", "method", "path", "status", "seconds")
@@ -253,8 +237,7 @@ class AccessLog:
             LOG.error("internal error: %r", error, exc_info=LOG.isEnabledFor(logging.DEBUG))
             if status:
                 raise  # half a response is out: only closing the connection tells the client
-            failure = ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
-            await error_response(failure, scope["path"])(scope, receive, sent)
+            await error_response(internal(error), scope["path"])(scope, receive, sent)
         finally:
             client = scope.get("client")
             told = {
@@ -268,8 +251,6 @@ class AccessLog:
 
 
 class _Json(logging.Formatter):
-    """A JSON object a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         told = {"time": strftime("%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
         fields = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
@@ -282,22 +263,33 @@ def written_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) ->
     they matter, requests unless `quiet`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    levels = {
-        LOG.name: logging.WARNING if quiet else logging.INFO,
-        _ENGINE: logging.WARNING,
-        "uvicorn.error": logging.ERROR,
-    }
-    loggers = [logging.getLogger(name) for name in levels]
-    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
-    for logger in loggers:
+    own, levels = logging.WARNING if quiet else logging.INFO, dict[logging.Logger, int]()
+    for name, least in ((LOG.name, own), (_ENGINE, logging.WARNING), ("uvicorn.error", logging.ERROR)):
+        levels[logging.getLogger(name)] = least
+    before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in levels]
+    for logger, least in levels.items():
         logger.handlers, logger.propagate = [handler], logger.name == _ENGINE
-        logger.setLevel(levels[logger.name])
+        logger.setLevel(least)
     try:
         yield
     finally:
-        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        for logger, handlers, propagate, level in before:
             logger.handlers, logger.propagate = handlers, propagate
             logger.setLevel(level)
+
+
+class IgnoredNames:
+    """What the log has told: each name once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, names: Iterable[str]) -> None:
+        """Writes a line about those that are new, while there is room to remember them."""
+        fresh = [name for name in names if name not in self._told][: MOST_REMEMBERED - len(self._told)]
+        if fresh:
+            self._told.update(fresh)
+            LOG.warning("Ignored unknown fields of requests, told once each: %s", ", ".join(fresh))
 
 
 _WHY = {

@@ -17,7 +17,7 @@ from localspec.server.chat.answers import Timings, timings
 from localspec.server.chat.service import Service, props_of, props_unloaded
 from localspec.server.http.errors import ApiError, overloaded, unknown_model
 from localspec.server.http.meter import CONTENT_TYPE
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.reading import JsonRoute
 from localspec.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -124,16 +124,13 @@ async def slots(
     if service.front is not None:
         return await service.front.passed_on(request, lease)
     try:
-        return _slots(name, lease.engine, fail_on_no_slot)
+        engine = lease.engine
+        running, count = engine.running, engine.settings.slots
+        if fail_on_no_slot and len(running) >= count:
+            raise overloaded(f"All slots of {name} are busy.")
+        return [_slot(engine, index, running.get(index)) for index in range(count)]
     finally:
         lease.release()
-
-
-def _slots(name: str, engine: Engine, fail_on_no_slot: str) -> list[SlotState]:
-    running = engine.running
-    if fail_on_no_slot and len(running) >= engine.settings.slots:
-        raise overloaded(f"All slots of {name} are busy.")
-    return [_slot(engine, index, running.get(index)) for index in range(engine.settings.slots)]
 
 
 def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotState:

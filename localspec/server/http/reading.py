@@ -1,20 +1,23 @@
-"""How a request's body is read: which fields are ignored, which are refused, and how the client and the log hear of it.
-
-By default null stands for a field that is left out, and a field that is not known is ignored, unless it would change
-the answer: those of `SWITCHES` are refused. A strict reading refuses every field that is not known.
+"""How a request's body is read: by a strict JSON parser (no lone surrogates, no NaN, no endless nesting); then null
+stands for a field that is left out, and an unknown field is ignored, unless it would change the answer: those of
+`SWITCHES` are refused. A strict reading refuses every field that is not known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
+from anyio import to_thread
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
-from localspec.server.http.errors import invalid
-from localspec.server.http.meter import LOG
+from localspec.server.chat.service import Service
+from localspec.server.http.errors import ApiError, from_validation, invalid, not_json
 
 HEADER = "Localspec-Ignored-Fields"
 """Header of a response: names of the request's fields that were ignored."""
@@ -22,8 +25,10 @@ MOST_NAMES = 20
 """Ignored names that are told of one request."""
 LONGEST_NAME = 64
 """Characters of an ignored name that are told."""
-MOST_REMEMBERED = 200
-"""Ignored names that the log tells, each once, before it tells no more."""
+LARGE_BODY = 256 * 1024
+"""Bytes of a body that is parsed on a worker thread: a smaller one takes a few milliseconds."""
+MOST_VALUES = 1 << 20
+"""Separators in a body: at most so many values are made into Python objects, which takes up to a second."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 SWITCHES: Mapping[str, tuple[Any, ...]] = {
@@ -67,13 +72,13 @@ SWITCHES: Mapping[str, tuple[Any, ...]] = {
 Fields that only tune one of them (`mirostat_tau`, `guidance_rescale`, ...) change nothing by themselves."""
 
 
-class Reading:
+class BodyReading:
     """The context in which the body of one request is validated. Collects the names of ignored fields."""
 
     def __init__(self, *, strict: bool) -> None:
-        """`strict`: refuse unknown fields."""
         self._strict = strict
-        self._ignored: dict[str, None] = {}
+        self.ignored: dict[str, None] = {}
+        """Names that may stand in a header and in the log, in order."""
 
     def taken(self, data: dict[Any, Any], kind: type[BaseModel]) -> dict[Any, Any]:
         """The fields of an object that `kind` is to validate."""
@@ -86,8 +91,10 @@ class Reading:
             if name in known:
                 kept[name] = value
             else:
-                if name not in getattr(kind, "ignored_switches", ()):
-                    _check(name, value)
+                may = name in getattr(kind, "ignored_switches", ())
+                if not may and name in SWITCHES and value not in SWITCHES[name]:
+                    what = f"{name} is not supported and would change the answer. Leave it out or turn it off."
+                    raise invalid(what, name, "unsupported_parameter")
                 self._ignore(str(name))
         return kept
 
@@ -107,27 +114,8 @@ class Reading:
 
     def _ignore(self, name: str) -> None:
         told = shown(name)
-        if told and len(self._ignored) < MOST_NAMES:
-            self._ignored[told] = None
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Names that may stand in a header and in the log."""
-        return tuple(self._ignored)
-
-
-class IgnoredNames:
-    """What the log has told: each name once."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, names: Iterable[str]) -> None:
-        """Writes a line about those that are new, while there is room to remember them."""
-        fresh = [name for name in names if name not in self._told][: MOST_REMEMBERED - len(self._told)]
-        if fresh:
-            self._told.update(fresh)
-            LOG.warning("Ignored unknown fields of requests, told once each: %s", ", ".join(fresh))
+        if told and len(self.ignored) < MOST_NAMES:
+            self.ignored[told] = None
 
 
 def shown(name: str) -> str:
@@ -156,7 +144,72 @@ def _names(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
-def _check(name: Any, value: Any) -> None:
-    if name in SWITCHES and value not in SWITCHES[name]:
-        what = f"{name} is not supported and would change the answer. Leave it out or turn it off."
-        raise invalid(what, name, "unsupported_parameter")
+class JsonRoute(APIRoute):
+    """For every router that needs no model. What is let in here can be sent out again."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's, over a request that parses and validates for itself, and with a header for ignored fields."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+        kind = self.body_field.field_info.annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, BaseModel)
+
+        async def handled(request: Request) -> Response:
+            service: Service = request.app.state.service
+            reading = BodyReading(strict=service.settings.strict_fields)
+            response = await handle(_Request(request, kind, reading))
+            if reading.ignored:
+                response.headers[HEADER] = ", ".join(reading.ignored)
+                service.ignored.tell(reading.ignored)
+            return response
+
+        return handled
+
+
+class ModelRoute(JsonRoute):
+    """For routes that need a model, which may be in another process."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            service: Service = request.app.state.service
+            return await (handle(request) if service.front is None else service.front.answer(request, handle))
+
+        return handled
+
+
+def separators(body: bytes) -> int:
+    """Commas and opening brackets of a body: as many values as it can have."""
+    return sum(body.count(mark) for mark in (b",", b"[", b"{"))
+
+
+class _Request(Request):
+    def __init__(self, request: Request, kind: type[BaseModel], reading: BodyReading) -> None:
+        super().__init__(request.scope, request.receive)
+        self._kind, self._reading = kind, reading
+
+    async def json(self) -> Any:
+        """The body, validated, which FastAPI takes as it is."""
+        body = await self.body()
+        if len(body) <= LARGE_BODY:
+            return self._read(body)
+        service: Service = self.app.state.service
+        return await to_thread.run_sync(self._read, body, limiter=service.large_bodies)
+
+    def _read(self, body: bytes) -> BaseModel:
+        values = separators(body)
+        if values > MOST_VALUES:
+            what = f"The body has {values} commas and opening brackets; at most {MOST_VALUES} are read."
+            raise ApiError(413, "invalid_request_error", what)
+        try:
+            data = from_json(body, allow_inf_nan=False)
+        except ValueError as error:
+            raise not_json("The body", error) from None
+        try:
+            return self._kind.model_validate(data, context=self._reading)
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+            raise from_validation([one | {"loc": ("body", *one["loc"])} for one in problems]) from None

@@ -84,9 +84,8 @@ class ServerSettings:
             raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
             if origin not in ("*", LOCAL) and ("://" not in origin or origin.endswith("/")):
-                raise UsageError(
-                    f"The origin {origin!r} must look like https://chat.example, without a path, or be localhost or *."
-                )
+                what = "must look like https://chat.example, without a path, or be localhost or *."
+                raise UsageError(f"The origin {origin!r} {what}")
         if not is_loopback(self.host) and not self.api_keys:
             raise UsageError(
                 f"host is {self.host}, which other machines can reach, and there is no API key.",

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from localspec.server.chat.answers import Answers
-from localspec.server.http.errors import ApiError, client_gone, error_body
-from localspec.server.http.meter import LOG
+from localspec.server.http.errors import LOG, ApiError, client_gone, error_body, internal
 
 PING = ":\n\n"
 """A comment: keeps a silent stream alive."""
 DONE = "data: [DONE]\n\n"
+_Result = TypeVar("_Result")
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx, do not collect
 
 
 class Closing(Protocol):
-    """What is closed when nobody reads it any more."""
+    """Is closed with its response."""
 
     def close(self) -> None: ...
 
@@ -69,11 +68,11 @@ def told(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     LOG.error("internal error: %r", error)
-    return ApiError(500, "server_error", f"Internal error: {type(error).__name__}. Please report it.")
+    return internal(error)
 
 
-async def whole(request: Request, answers: Answers, collect: Callable[[], Awaitable[Response]]) -> Response:
-    """The response that `collect` makes of the answers; they are cancelled if the client goes away meanwhile."""
+async def whole(request: Request, answers: Closing, collect: Callable[[], Awaitable[_Result]]) -> _Result:
+    """What `collect` makes of the answers; they are cancelled if the client goes away meanwhile."""
     collecting = asyncio.ensure_future(collect())
     async with leaving(request) as left:
         try:
@@ -89,8 +88,12 @@ async def whole(request: Request, answers: Answers, collect: Callable[[], Awaita
 
 @asynccontextmanager
 async def leaving(request: Request) -> AsyncIterator[asyncio.Future[None]]:
-    """Is done when the client has left."""
-    left = asyncio.ensure_future(_gone(request))
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":  # the body was read before
+            pass
+
+    left = asyncio.ensure_future(gone())
     try:
         yield left
     finally:
@@ -98,12 +101,5 @@ async def leaving(request: Request) -> AsyncIterator[asyncio.Future[None]]:
         await asyncio.gather(left, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
-    """Returns when the client has left. The body was read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def json_response(body: Any) -> Response:
-    """A whole answer."""
     return Response(to_json(body, inf_nan_mode="null"), media_type="application/json")

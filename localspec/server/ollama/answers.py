@@ -41,7 +41,7 @@ from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import LONG_TOKEN, MOST_INPUTS, joined, shortened, tokens_of, vectors
 from localspec.server.http.errors import invalid
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
 from localspec.server.ollama.models import LINES, NDJSON, REFUSED, KeptAlive, error_body, free, named, stamp
 from localspec.types import Tokens

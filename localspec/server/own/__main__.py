@@ -1,6 +1,6 @@
 """`python -m localspec.server.own`: the process of one model. Only `localspec.runner.child` starts it.
 
-Everybody waits for its start: loading begins before what answers is imported.
+Its start is waited for: loading begins, on a thread, before what answers is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from localspec.errors import LocalspecError, told
 
 if TYPE_CHECKING:
-    from localspec.runner.place import Place
+    from localspec.runner.own_socket import OwnSocket
     from localspec.server.own.life import Life
 
 _PR_SET_PDEATHSIG = 1
@@ -28,8 +28,8 @@ _MOST_BYTES = 1 << 18
 
 
 def main() -> int:
-    """Reads on standard input what to load (`Load.pickled`), says on standard output where it listens, or what is
-    wrong, and serves; returns the exit code.
+    """Reads on standard input what to load (the dict of `runner.child`), says on standard output where it listens, or
+    what is wrong, and serves; returns the exit code.
     """
     gc.disable()  # until the models are loaded (`memory.settle`): what imports make is no garbage
     try:
@@ -38,12 +38,12 @@ def main() -> int:
         sys.stderr.write("localspec: Only localspec itself starts this. `localspec serve` is for everybody.\n")
         return 2
     try:
-        life, place = begin(load)
+        life, listening = begin(load)
     except LocalspecError as error:
         _say({"failed": told(error)})
         return error.exit_code
     secret = secrets.token_urlsafe()
-    _say({"at": str(place.path), "secret": secret})
+    _say({"at": str(listening.path), "secret": secret})
     os.dup2(2, 1)  # the parent has read its one line; what is printed from now on goes to the log
     try:
         from localspec.chat.prompt.template import environment
@@ -51,25 +51,21 @@ def main() -> int:
         environment()  # while it loads
         from localspec.server.own.serve import serve
 
-        serve(life, place.socket, secret, load["public"])
+        serve(life, listening.socket, secret, load["public"])
     finally:
-        place.close()
+        listening.close()
     return 0
 
 
-def begin(load: dict[str, Any]) -> tuple[Life, Place]:
-    """Begins to load, and listens; nothing is answered yet.
-
-    Raises:
-        LocalspecError: there are no such models, it cannot listen, or a library is missing.
-    """
+def begin(load: dict[str, Any]) -> tuple[Life, OwnSocket]:
+    """Begins to load, and listens; nothing is answered yet."""
     if sys.platform == "linux":  # first: it ends when its parent does
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != load["parent"]:  # which ended before we asked
         os._exit(0)
     from localspec.llama.library import lib
     from localspec.llama.library.contention import cpus
-    from localspec.runner.place import Place, key_of
+    from localspec.runner.own_socket import OwnSocket
     from localspec.runtime.pool import Pool
     from localspec.server.own.life import Life
 
@@ -79,11 +75,10 @@ def begin(load: dict[str, Any]) -> tuple[Life, Place]:
     lib.log.echo = _write
     files = {name: load[name] for name in ("draft", "heads", "settings", "called")}
     pool = Pool(load["target"], **files, announced=False)
-    own = pool.files(pool.default)
-    place = Place(key_of([one for one in (own.target, own.draft, *own.heads) if one], load["settings"]))
-    life = Life(pool)
+    pool.files(pool.default)  # raises if there are none
+    listening, life = OwnSocket(), Life(pool)
     life.load()
-    return life, place
+    return life, listening
 
 
 def _write(text: str) -> None:

@@ -37,7 +37,6 @@ class Life:
         self.engine: Engine | None = None
         """None until it is ready."""
         self.ending = False
-        """The server is to end."""
         self._lock = threading.Lock()  # of what is below
         self._listeners: list[Hear] = []
         self._kept: dict[str, str] = {}
@@ -48,7 +47,6 @@ class Life:
         self._thread = threading.Thread(target=self._load, name="localspec-load", daemon=True)
 
     def load(self) -> None:
-        """Begins to load."""
         logger = logging.getLogger("localspec")
         logger.addHandler(_Handler(self))
         logger.propagate = False
@@ -60,7 +58,6 @@ class Life:
         self._thread.join()
 
     def say(self, event: str, **facts: Any) -> None:
-        """Tells the listeners."""
         line = json.dumps({"event": event} | facts) + "\n"
         with self._lock:
             if event in _KEPT:
@@ -94,17 +91,15 @@ class Life:
             self._listeners.append(hear)
 
     def leave(self, hear: Hear) -> None:
-        """A listener is gone."""
         with self._lock:
             self._listeners.remove(hear)
         self.check_alone()
 
     def check_alone(self) -> None:
-        """It ends where nobody listens."""
+        """It ends where there is no listener."""
         self.ending = self.ending or not self._listeners
 
     def end(self) -> None:
-        """Nothing more is told."""
         with self._lock:
             for hear in self._listeners:
                 hear(None)
@@ -117,17 +112,15 @@ class Life:
         try:
             engine = self.pool.lease(self.pool.default, report).engine  # never given back
             facts = facts_of(engine).json()
-        except Exception as error:  # noqa: BLE001 - the worker's edge: who listens raises it
+        except Exception as error:  # noqa: BLE001 - the worker's edge: each listener raises it
             self.say("failed", **told(error))
-            return  # who listens hears of it, and goes
+            return  # the listeners hear of it, and go
         self.engine = engine
         self.say_state()
         self.say("ready", **facts)
 
 
 class _Handler(logging.Handler):
-    """Tells the lines of the log."""
-
     def __init__(self, life: Life) -> None:
         super().__init__()
         self._life = life

@@ -1,9 +1,16 @@
-"""uvicorn for one model: in a process of its own, with a life that is told, or on a thread of this one (`Here`)."""
+"""The server of one model, in a process of its own with a life that is told, or on a thread of this one (`Here`).
+
+It answers the program that started it, which proves that with a secret; every other client finds an application alone,
+without these paths. An answer is asked for with {"id": its number, to cancel it by, "question": see `question_out`}.
+Where the question has a `room`, the first event says in `taken` how many tokens its prompt has.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
+import hmac
+import json
 import logging
 import os
 import secrets
@@ -11,41 +18,54 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import uvicorn
-from anyio import to_thread
+from anyio import Lock, to_thread
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from localspec.errors import Cancelled, LocalspecError
+from localspec.chat.reply.harmony import apart
+from localspec.chat.reply.reply import Parser
+from localspec.checks import inside
+from localspec.engine.slot import Event
+from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, told
 from localspec.llama.exact.choice import Progress
-from localspec.runner.child import Use
-from localspec.runner.place import Place
+from localspec.options import Options
+from localspec.remote.answerer import POSTS_PER_SECOND, Question, Teller, question_in
+from localspec.runner.child import HostUse
+from localspec.runner.own_socket import HEADER, OwnSocket
+from localspec.runtime.engine import Asked, Engine
+from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
-from localspec.server.own.answer import Own, OwnAnswers, Route
+from localspec.server.chat.answers import FINISH_WORDS, Joined
+from localspec.server.http.streaming import DONE, EventStream
 from localspec.server.own.life import Life, facts_of
 
 if TYPE_CHECKING:
-    from localspec.runtime.engine import Engine
+    from fastapi import FastAPI
+
     from localspec.server.chat.service import Service
     from localspec.server.http.settings import ServerSettings
 
+
+Route: TypeAlias = Callable[[Request], Awaitable[Response]]
+_Result = TypeVar("_Result")
 PULSE_SECONDS = 1.0
-"""Between two signs of life."""
 _LONELY_SECONDS = 60.0
-"""For the first listener to come. On Linux the system ends a process whose parent is gone before."""
+"""For the first listener to come. On Linux the system ends a process whose parent is gone before that."""
 _END_SECONDS = 20.0
 """After which the process is ended by force: a pass may take long, and caches of chats are written."""
 _KEEP_ALIVE = 86_400
-"""Seconds that a connection without a request is kept: who is in front of it closes it."""
+"""Seconds that a connection without a request is kept: the program in front closes it."""
 _SWITCH_SECONDS = 0.0002
 """Between threads of Python: the engine's has to wait so long for the one that writes answers. With Python's 0.005
 eight users get 6 % fewer tokens a second (SmolLM2, 2 cores)."""
@@ -53,20 +73,207 @@ _SOCKET_FILES = hasattr(socket, "AF_UNIX")
 """The system has them; Windows has a port of this machine, where the secret keeps strangers out."""
 
 
-def serve(life: Life, listening: socket.socket, secret: str, public: ServerSettings | None = None) -> None:
-    """Serves until `life` ends, or a signal comes; then the models are closed.
+class Own:
+    """ASGI: answers what is on `routes` by itself, and hands the rest on."""
 
-    Args:
-        life: of this process.
-        listening: where.
-        secret: known by the program that started it alone.
-        public: of the server that is in front of it; None = there is none.
+    def __init__(
+        self, secret: str, routes: Mapping[tuple[str, str], Route], make: Callable[[], Awaitable[ASGIApp]]
+    ) -> None:
+        """`routes`: by method and path; `make`: makes the application of all others for the first of them."""
+        self._secret = secret.encode()
+        self._routes, self._make = routes, make
+        self._app: ASGIApp | None = None
+        self._one = Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope).get(HEADER, "").encode("latin-1")
+        is_own = hmac.compare_digest(given, self._secret)
+        route = self._routes.get((scope["method"], scope["path"])) if is_own else None
+        if route is None:
+            await (await self.made())(scope, receive, send)
+            return
+        try:
+            response = await route(Request(scope, receive))
+        except LocalspecError as error:
+            response = JSONResponse({"error": told(error)}, 400)
+        await response(scope, receive, send)
+
+    async def made(self) -> ASGIApp:
+        async with self._one:
+            if self._app is None:
+                self._app = await self._make()
+            return self._app
+
+
+class OwnAnswers:
+    """Answers of one model. `routes` are for `Own`."""
+
+    def __init__(self, lease: Callable[[], Lease]) -> None:
+        """`lease`: gives the engine, which it loads unless it is there; called on threads."""
+        self._lease = lease
+        self._running: dict[str, _Running] = {}
+        self.routes: dict[tuple[str, str], Route] = {
+            ("POST", "/v1/chat/completions"): self.answer,
+            ("POST", "/localspec/count"): self.count,
+            ("POST", "/localspec/cancel"): self.cancel,
+            ("POST", "/localspec/forget"): self.forget,
+            ("GET", "/localspec/doctor"): self.doctor,
+        }
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.json()
+        running = self._running[body["id"]] = _Running(partial(self._running.pop, body["id"]))
+        try:
+            await to_thread.run_sync(running.begin, self._lease, question_in(body["question"]))
+        except BaseException:
+            running.close()
+            raise
+        return EventStream(running, running.lines())
+
+    async def count(self, request: Request) -> Response:
+        """Tokens of a prompt; the body is a question."""
+        question = question_in(await request.json())
+        return JSONResponse({"tokens": await self._asked(lambda engine: len(_asked_of(engine, question).prompt))})
+
+    async def cancel(self, request: Request) -> Response:
+        """Has the answer `id` end, which its stream tells with the last figures; nothing if there is none."""
+        running = self._running.get((await request.json())["id"])
+        if running is not None:
+            running.cancel()
+        return JSONResponse({})
+
+    async def forget(self, request: Request) -> Response:
+        """Deletes what is kept of a `chat`; of none: the next answer begins as a fresh program's does."""
+        chat = (await request.json()).get("chat")
+        await self._asked(lambda engine: engine.forget() if chat is None else engine.forget_chat(chat))
+        return JSONResponse({})
+
+    async def doctor(self, request: Request) -> Response:
+        """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
+        use = await self._asked(partial(inside.use, int(request.query_params["context"])))
+        parts = await self._asked(inside.parts)
+        return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
+
+    def end(self) -> None:
+        for running in self._running.values():
+            running.cancel()
+
+    async def _asked(self, work: Callable[[Engine], _Result]) -> _Result:
+        """What `work` returns, with the engine, on a thread."""
+
+        def run() -> _Result:
+            lease = self._lease()
+            try:
+                return work(lease.engine)
+            finally:
+                lease.release()
+
+        return await to_thread.run_sync(run)
+
+
+class _Running:
+    """One answer, from when it is asked for to its end."""
+
+    def __init__(self, over: Callable[[], object]) -> None:
+        self._over = over
+        self._lease: Lease | None = None
+        self._reply: Parser | None = None
+        self._generation: Generation | None = None
+        self._joined: Joined | None = None
+        self._taken = 0
+        """Tokens of the prompt, if they are to be told."""
+        self._cancelled = False
+
+    def begin(self, lease: Callable[[], Lease], question: Question) -> None:
+        """Asks the engine that `lease` gives; on a thread. Raises ContextOverflowError if there is too little room."""
+        self._lease = lease()
+        engine = self._lease.engine
+        asked = _asked_of(engine, question)
+        if (room := question.room) is not None:
+            self._taken, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
+            if room and self._taken > n_ctx - room:
+                what = f"The prompt has {self._taken} tokens; with {room} for the answer {n_ctx} are too few."
+                raise ContextOverflowError(what)
+        self._reply = asked.reply
+        options = options_of(question, asked.most)
+        self._generation = engine.generate(asked.prompt, options, preserved=asked.preserved)
+
+    async def lines(self) -> AsyncIterator[str]:
+        """The stream: an event for each batch, an error if there is one, and [DONE]."""
+        assert self._lease is not None
+        assert self._generation is not None
+        teller = Teller(self._lease.engine.loaded.model.piece)
+        self._joined = Joined(self._generation, POSTS_PER_SECOND)
+        if self._cancelled:
+            self._joined.cancel()
+        if self._taken:
+            yield _event({"localspec": {"taken": self._taken}})
+        try:
+            async for events in self._joined.batches():
+                yield self._line(self._generation, teller, events)
+        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+            yield self._line(self._generation, teller, [], broken=True)
+            yield _event({"error": told(error), "outdated": self._lease.engine.outdated})
+        yield DONE
+
+    def _line(self, generation: Generation, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:
+        """`broken`: no more events come; what the reply has held back does."""
+        finish = events[-1].finish if events else None
+        assert self._reply is not None
+        parts = self._reply.push("".join(event.text for event in events))
+        if finish is not None or broken:
+            parts += self._reply.finish()
+        text, thoughts = apart(parts)
+        delta = {name: said for name, said in (("content", text), ("reasoning_content", thoughts)) if said}
+        word = None if finish is None else FINISH_WORDS[finish]
+        return _event(
+            {
+                "object": "chat.completion.chunk",
+                "choices": [{"index": 0, "delta": delta, "finish_reason": word}],
+                "localspec": teller.told(events, generation.stats, generation.progress),
+            }
+        )
+
+    def cancel(self) -> None:
+        """Asks for the end, which comes with the last figures."""
+        self._cancelled = True
+        if self._joined is not None:
+            self._joined.cancel()
+
+    def close(self) -> None:
+        if self._generation is not None:
+            self._generation.cancel()
+        if self._lease is not None:
+            self._lease.release()
+        self._over()
+
+
+def _asked_of(engine: Engine, question: Question) -> Asked:
+    given = {name: getattr(question, name) for name in ("thinking", "reasoning", "prefix", "thought_out", "raw")}
+    return Asked(engine, question.messages, **given)
+
+
+def options_of(question: Question, most: int | None) -> Options:
+    """How an answer is drawn; of `most` tokens where the question has no limit."""
+    keeps = not (question.alone or question.private)
+    names = ("sampling", "seed", "stop", "drafter", "max_draft_tokens", "chat")
+    given = {name: getattr(question, name) for name in names}
+    return Options(**given, max_tokens=question.max_tokens or most, recall=keeps, remember=keeps)
+
+
+def _event(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def serve(life: Life, listening: socket.socket, secret: str, public: ServerSettings | None = None) -> None:
+    """Serves until `life` ends, or a signal comes; then the models are closed. `public`: of the server that is in front
+    of it; None = there is none.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _Process(life, secret, public).run([listening])
+    _ModelServer(life, secret, public).run([listening])
 
 
-class Server(uvicorn.Server):
+class _Server(uvicorn.Server):
     """Ends when it is told to, also before it has begun: the answers first, then the connections."""
 
     def __init__(self, app: ASGIApp, ending: Callable[[], bool], end: Callable[[], Awaitable[None]]) -> None:
@@ -94,7 +301,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _Process(Server):
+class _ModelServer(_Server):
     """Tells its life, and serves the application to a server in front of it. Ends with its life, with a signal, and if
     need be by force.
     """
@@ -147,19 +354,38 @@ class _Process(Server):
 
     async def _make(self) -> ASGIApp:
         """The application for the clients of the server in front."""
-        from localspec.server.http.app import create_app  # takes a second
-        from localspec.server.http.meter import LOG, Telling
-        from localspec.server.http.settings import ServerSettings
 
-        LOG.setLevel(logging.INFO)  # the program in front chooses
-        settings, counting = self._public or ServerSettings(behind=True), Telling(self._life.say, self._life.say_state)
-        app = await to_thread.run_sync(lambda: create_app(self._life.pool, settings, counting=counting))
+        def make() -> FastAPI:
+            from localspec.server.http.app import create_app  # takes a second: events of the life go out meanwhile
+            from localspec.server.http.errors import LOG
+            from localspec.server.http.meter import Telling
+            from localspec.server.http.settings import ServerSettings
+
+            LOG.setLevel(logging.INFO)  # the program in front chooses
+            settings = self._public or ServerSettings(behind=True)
+            return create_app(self._life.pool, settings, counting=Telling(self._life.say, self._life.say_state))
+
+        app = await to_thread.run_sync(make)
         self._service = app.state.service
         self._made.set()
         return app
 
     async def _listen(self, request: Request) -> Response:
-        return _Lines(self._life)
+        """All that is told of the life, until the listener goes or the process ends."""
+        loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+        def hear(line: str | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+
+        async def heard() -> AsyncIterator[str]:
+            while (line := await lines.get()) is not None:
+                yield line
+
+        self._life.join(hear)
+        leaving = ExitStack()
+        leaving.callback(self._life.leave, hear)
+        return EventStream(leaving, heard(), "application/x-ndjson")
 
     async def _stop_all(self, request: Request) -> Response:
         self._life.ending = True
@@ -178,37 +404,12 @@ class _Process(Server):
         return Response(status_code=202)
 
 
-class _Lines(StreamingResponse):
-    """All that is told of a life, until the listener goes or the process ends."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        super().__init__(self._lines(), media_type="application/x-ndjson")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        loop, self._told = asyncio.get_running_loop(), asyncio.Queue[str | None]()
-
-        def hear(line: str | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._told.put_nowait, line)
-
-        self._life.join(hear)
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._life.leave(hear)
-
-    async def _lines(self) -> AsyncIterator[str]:
-        while (line := await self._told.get()) is not None:
-            yield line
-
-
 class Here:
     """A `Host`: an engine of this process. Loads when it is waited for, on that thread; closed meanwhile, it gives up
     at the next progress.
     """
 
-    last_words: tuple[str, ...] = ()
+    last_log: tuple[str, ...] = ()
 
     def __init__(self, load: Callable[[Progress], Engine], closes: bool = True) -> None:
         """`load`: gives the engine; `closes`: closes it in the end."""
@@ -217,9 +418,7 @@ class Here:
         """Guards what is below."""
         self._closed = False
         self.engine: Engine | None = None
-        """None until it is loaded."""
-        self._use: Callable[[], Use] | None = None
-        """None until then, too."""
+        self._use: Callable[[], HostUse] | None = None
         self._thread: threading.Thread | None = None
         self.facts: ModelFacts | None = None
 
@@ -247,7 +446,7 @@ class Here:
             raise
 
     @contextmanager
-    def use(self) -> Iterator[Use]:
+    def use(self) -> Iterator[HostUse]:
         if self._closed:
             raise _closed()
         if self._use is None:
@@ -265,19 +464,26 @@ class Here:
             raise Cancelled("Closed while loading.")
 
     def _serve(self, engine: Engine) -> None:
-        """Begins to. Raises: UsageError if there can be no such socket."""
         answers, secret = OwnAnswers(lambda: Lease(None, "", engine)), secrets.token_urlsafe()
+        headers = {HEADER: secret}
 
         async def end() -> None:
             answers.end()
             if self._closes:
                 await to_thread.run_sync(engine.close)
 
-        async def nobody() -> ASGIApp:  # there is nothing for others here
+        async def make() -> ASGIApp:  # there is nothing for other clients here
             return Response(status_code=404)
 
-        server = Server(Own(secret, answers.routes, nobody), lambda: self._closed, end)
-        listening, at, url, leave = _listening()
+        server = _Server(Own(secret, answers.routes, make), lambda: self._closed, end)
+        if _SOCKET_FILES:
+            own = OwnSocket()
+            listening, leave = own.socket, own.close
+            self._use = lambda: HostUse(own.path, headers, _closed)
+        else:
+            listening = socket.create_server(("127.0.0.1", 0))
+            leave, url = listening.close, f"http://127.0.0.1:{listening.getsockname()[1]}"
+            self._use = lambda: HostUse(None, headers, _closed, url)
 
         def run() -> None:
             try:
@@ -285,18 +491,9 @@ class Here:
             finally:
                 leave()
 
-        self.engine, self._use = engine, lambda: Use(at, secret, _closed, url)
+        self.engine = engine
         self._thread = threading.Thread(target=run, name="localspec-serve", daemon=True)
         self._thread.start()
-
-
-def _listening() -> tuple[socket.socket, Path | None, str, Callable[[], None]]:
-    """Where `Here` listens: the socket, its file, its address, and what is done in the end."""
-    if _SOCKET_FILES:
-        place = Place("here")
-        return place.socket, place.path, "http://localhost", place.close
-    listening = socket.create_server(("127.0.0.1", 0))
-    return listening, None, f"http://127.0.0.1:{listening.getsockname()[1]}", listening.close
 
 
 def _closed() -> LocalspecError:

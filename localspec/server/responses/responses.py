@@ -31,7 +31,7 @@ from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.chat.service import Service
 from localspec.server.http.errors import ApiError
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
 from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 

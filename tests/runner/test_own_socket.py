@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.runner.place import Place, connect, folder, key_of, sweep
+from localspec.runner.own_socket import OwnSocket, connect, folder, sweep
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="no such sockets"),
@@ -20,15 +20,15 @@ pytestmark = [
 ]
 LISTENS = """
 import signal
-from localspec.runner.place import Place
-place = Place("0" * 12)
-print(place.path, flush=True)
+from localspec.runner.own_socket import OwnSocket
+listens = OwnSocket()
+print(listens.path, flush=True)
 signal.pause()
 """
 
 
 def test_only_its_user_may_reach_a_socket(runtime: Path) -> None:
-    listens = Place("0" * 12)
+    listens = OwnSocket()
     assert listens.path.parent == runtime / "localspec"
     assert stat.S_IMODE(listens.path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(listens.path.stat().st_mode) == 0o600
@@ -41,7 +41,7 @@ def test_only_its_user_may_reach_a_socket(runtime: Path) -> None:
 
 
 def test_two_do_not_meet() -> None:
-    one, other = Place("0" * 12), Place("0" * 12)
+    one, other = OwnSocket(), OwnSocket()
     assert one.path != other.path
     one.close()
     with connect(other.path):
@@ -72,7 +72,7 @@ def test_a_folder_that_others_may_exchange_is_not_used(runtime: Path, monkeypatc
 
 
 def test_another_users_folder_and_process_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    listens = Place("0" * 12)
+    listens = OwnSocket()
     monkeypatch.setattr("os.getuid", lambda: os.geteuid() + 1)
     with pytest.raises(LocalspecError, match="Another user's process listens at"):
         connect(listens.path)
@@ -89,7 +89,7 @@ def test_without_a_folder_of_the_session_paths_are_short_too(
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     if set_to is not None:
         monkeypatch.setenv("XDG_RUNTIME_DIR", set_to)
-    listens = Place("0" * 12)
+    listens = OwnSocket()
     try:
         assert len(os.fsencode(listens.path)) <= 103
         assert set_to is None or not listens.path.is_relative_to(set_to)
@@ -98,7 +98,7 @@ def test_without_a_folder_of_the_session_paths_are_short_too(
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not() -> None:
-    living = Place("0" * 12)
+    living = OwnSocket()
     with subprocess.Popen([sys.executable, "-c", LISTENS], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         path = Path(child.stdout.readline().strip())
@@ -119,18 +119,5 @@ def test_a_socket_without_a_claim_is_removed_although_somebody_listens(runtime: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stray:
         stray.bind(str(folder() / "stray.sock"))
         stray.listen()
-        Place("0" * 12).close()
+        OwnSocket().close()
     assert list(folder().iterdir()) == []
-
-
-def test_what_is_loaded_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
-    keys = [key_of([file], {"slots": 1}), key_of([file], {"slots": 2})]
-    monkeypatch.setenv("GGML_CUDA_X", "1")
-    keys.append(key_of([file], {"slots": 1}))
-    file.write_bytes(b"GGUF2")
-    keys.append(key_of([file], {"slots": 1}))
-    assert len(set(keys)) == 4
-    assert keys[-1] == key_of([file], {"slots": 1})
-    assert all(len(key) == 12 for key in keys)

@@ -1,13 +1,11 @@
 """Where a process of models listens: a socket file in a folder that only this user may enter.
 
-Names are never used twice, so two processes do not meet. A claimed file beside each socket says whether its process
-lives; what a dead one left is removed by the next, or by its parent.
+No name is used twice, so two processes do not meet. A claimed file beside each socket says whether its process lives;
+the next process, or the parent, removes what a dead one left.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import secrets
 import socket
@@ -15,11 +13,10 @@ import stat
 import struct
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from localspec import __version__
+from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
 from localspec.processes import Claim, is_held
 
@@ -27,24 +24,20 @@ HEADER = "Localspec-Own"
 """Of a request that comes from the program itself: has the secret of the process."""
 _MOST_BYTES = 103
 """Of a socket's path; macOS takes 104 with the 0 at its end, Linux 108."""
-_KEY_DIGITS = 12
-_NAME_BYTES = len("/") + _KEY_DIGITS + len("-12345678.sock")
-_VARIABLES = ("LOCALSPEC_", "GGML_", "CUDA_")
-"""How the names of variables begin that change what a process has loaded."""
+_NAME_BYTES = len("/0123456789abcdef.sock")
 
 
-class Place:
+class OwnSocket:
     """Listens. For the process of the models itself, which closes it."""
 
-    def __init__(self, key: str) -> None:
-        """`key`: what is loaded, see `key_of`.
-
+    def __init__(self) -> None:
+        """
         Raises:
             UsageError: there can be no such socket.
         """
         home = folder()
         sweep(home)
-        self.path = home / f"{key}-{secrets.token_hex(4)}.sock"
+        self.path = home / f"{secrets.token_hex(8)}.sock"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._claim = Claim(self.path.with_suffix(".lock"))  # first: a socket without a claim is a dead one's
@@ -70,7 +63,7 @@ def folder() -> Path:
     """
     import platformdirs
 
-    found = Path(f"/tmp/localspec-{os.getuid()}")
+    found, fault = Path(f"/tmp/localspec-{os.getuid()}"), ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said where XDG_RUNTIME_DIR is not set
@@ -78,25 +71,20 @@ def folder() -> Path:
         if len(os.fsencode(named)) + _NAME_BYTES <= _MOST_BYTES:
             found = named
         found.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fault = _fault(found.lstat(), found.parent.stat())
+        seen, above = found.lstat(), found.parent.stat()
+        if not stat.S_ISDIR(seen.st_mode):
+            fault = "it is no folder"
+        elif seen.st_uid != os.getuid():
+            fault = "it belongs to another user"
+        elif seen.st_mode & 0o077:
+            fault = "other users may enter it"
+        elif above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+            fault = "other users may put another in its place"
     except OSError as error:
         fault = error.strerror or str(error)
     if fault:
         raise UsageError(f"{found} cannot hold this user's sockets: {fault}.", "Remove it, or set XDG_RUNTIME_DIR.")
     return found
-
-
-def _fault(seen: os.stat_result, above: os.stat_result) -> str:
-    """Why a folder is not this user's alone; "" = it is."""
-    if not stat.S_ISDIR(seen.st_mode):
-        return "it is no folder"
-    if seen.st_uid != os.getuid():
-        return "it belongs to another user"
-    if seen.st_mode & 0o077:
-        return "other users may enter it"
-    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-        return "other users may put another in its place"
-    return ""
 
 
 def sweep(home: Path) -> None:
@@ -111,7 +99,7 @@ def connect(path: Path) -> socket.socket:
     """A connection to this user's process; nothing has been sent.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nothing listens there.
         LocalspecError: another user's process does.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,12 +126,3 @@ def check(made: socket.socket) -> None:
         user = struct.unpack_from("2I", found)[1]
     if user != os.getuid():
         raise LocalspecError(f"Another user's process listens at {made.getpeername()}.")
-
-
-def key_of(files: Sequence[Path], settings: Mapping[str, object]) -> str:
-    """What is loaded, in a few digits: processes of one key could serve for each other."""
-    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-    facts = (__version__, seen, settings, variables, sys.path)
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_DIGITS]
