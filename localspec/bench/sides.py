@@ -157,7 +157,7 @@ class ServedSide:
         self._model = model or "default"  # where it keeps no list; many do not care about the name
         with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
             try:
-                self._model = model or str(self._asking.whole("GET", "models").json()["data"][0]["id"])
+                self._model = model or str(self._requests.whole("GET", "models").json()["data"][0]["id"])
             except Refused as error:
                 if error.status not in _MISSING:
                     raise
@@ -185,7 +185,7 @@ class ServedSide:
         try:
             body = self._body(self._path, self._extended, turn, self._render(turn))
             texts, times, last, start = list[str](), list[float](), Piece(), time.perf_counter()
-            with closing(self._asking.pieces(self._path, body)) as pieces:
+            with closing(self._requests.pieces(self._path, body)) as pieces:
                 for piece in pieces:
                     if piece.text:
                         texts.append(piece.text)
@@ -230,7 +230,7 @@ class ServedSide:
             body = self._body(path, extended, _GREETING, "Hi") | {"stream": False}
             body.pop("stream_options")
             try:
-                self._asking.whole("POST", path, body)
+                self._requests.whole("POST", path, body)
                 return path, extended
             except Refused as error:
                 if error.status not in (*_MISSING, *_UNKNOWN_FIELD):

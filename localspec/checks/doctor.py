@@ -141,7 +141,7 @@ _OPENMP = re.compile(r"lib(gomp|omp|iomp)\d*[-.].*")
 def examine_machine(with_wide: bool = True) -> Iterator[Remark]:
     """Versions, C library, llama.cpp, devices, folders, and wide kernels, which are loaded if they are wanted."""
     yield Remark("localspec", f"{__version__}, Python {platform.python_version()} on {platform.platform()}")
-    yield _packages(bindings.installed())
+    yield _packages(lib.installed())
     yield Remark("kernels", f"{FILE_NAME}, using {KERNELS.isa}")
     yield Remark("CPU features", KERNELS.cpu_features)
     info = lib.info()
@@ -204,14 +204,14 @@ def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float |
         yield Remark("clock", f"governor {governor}{f' ({driver})' if driver else ''}", *(better if lazy else ()))
 
 
-def _packages(used: bindings.Bindings) -> Remark:
+def _packages(used: lib.Bindings) -> Remark:
     versions = dict(_versions("numpy", "torch"))
     others = (f"{name} {versions.get(name, 'not installed')}" for name in ("numpy", "torch"))
     words = ", ".join([f"{used.distribution} {used.version}", *others])
     if not used.unused:
         return Remark("packages", words)
-    why = f"{used.unused} is installed, but not used: localspec needs {bindings.PINNED}."
-    return Remark("packages", words, why, bindings.advice().removeprefix("Run: "))
+    why = f"{used.unused} is installed, but not used: localspec needs {lib.PINNED}."
+    return Remark("packages", words, why, lib.advice().removeprefix("Run: "))
 
 
 def _folder(name: str, folder: Path) -> Remark:
@@ -483,7 +483,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Remark]:
         )
     if not loaded.context.most_nodes:
         yield Remark("who guesses", "none: this architecture's cache cannot be trimmed")
-    gpus = gpu.used(memory.gpus())
+    gpus = fit.used_gpus(memory.gpus())
     if gpus and settings.gpu_layers == 0:
         found = f"{gpus[0].name} ({gpus[0].description}) is idle: the target is on the CPU"
         yield Remark("GPU", found, "Put the target's layers on it.", "--gpu-layers -1")

@@ -19,14 +19,12 @@ from localspec.cli.output import load_progress
 from localspec.cli.parser import add_engine_settings, add_setting, did_you_mean, reader
 from localspec.config import PLANNED, RULES, EngineSettings
 from localspec.errors import ModelError, UsageError
-from localspec.gguf import read_header
-from localspec.gguf import read_parts
+from localspec.gguf import read_header, read_parts
 from localspec.methods import NAMES
-from localspec.models.installed.processes import announce
-from localspec.options import LIMITS, Options
+from localspec.options import LIMITS, Options, SamplingParams
 from localspec.paths import typed
+from localspec.processes import announce
 from localspec.runtime.memory import places as places
-from localspec.sampling import SamplingParams
 from localspec.settings import numbers_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import numpy as np
 from localspec import paths
 from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import Header
-from localspec.llama.library.quantize import TensorRows
+from localspec.llama.model import TensorRows
 from localspec.types import Float32Array, Tokens
 
 _NORMS = frozenset(("attn_norm.weight", "ffn_norm.weight"))

@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from localspec import paths
 from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.gguf import Header, Tensor, read_header
-from localspec.gguf.formats import FILE_TYPES, TYPE_NUMBERS
-from localspec.gguf.split import parts_of, read_parts
+from localspec.gguf import FILE_TYPES, TYPE_NUMBERS, Header, Tensor, parts_of, read_header, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import Kernels

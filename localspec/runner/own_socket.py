@@ -16,7 +16,6 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from localspec.claim import Claim, is_held
 from localspec.errors import LocalspecError, UsageError
 from localspec.processes import Claim, is_held
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from localspec import kept
 from localspec.config import EngineSettings
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.exact.wide import Limits, shared_facts
 from localspec.llama.library.settings import GPU_WIDTH, ContextSettings
 from localspec.models.facts.shape import ModelShape
@@ -145,7 +145,7 @@ _HALF_LIFE = 30 * 24 * 3600.0  # what was learned of passes is worth half: a mon
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeStore:
-    facts: Facts
+    facts: FactStore
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
     alone: KnowledgeStore | None = None  # of the target: its passes cost the same, and drafters of text are as right

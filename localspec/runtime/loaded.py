@@ -161,7 +161,7 @@ class Loaded:
         model = self.model
         if self.store is not None:
             self.store.write(self.knowledge)
-            if (model.gpu_layers or integrated(gpus())) and not isinstance(self.context, ConstantWidth):
+            if (model.gpu_layers or integrated_gpus(gpus())) and not isinstance(self.context, ConstantWidth):
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:

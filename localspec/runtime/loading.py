@@ -16,13 +16,12 @@ from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
 from localspec.drafters.models.draft_model import DraftContext, DraftModel
 from localspec.drafters.models.translation import TranslatedContext, Translator
-from localspec.drafters.search.prompt_lookup import PromptLookupSettings
-from localspec.drafters.setup import Setup, made
+from localspec.drafters.search import PromptLookup
+from localspec.drafters.setup import Setup, check_branches, code_of
 from localspec.engine.interfaces import Drafter
 from localspec.engine.loop import Loop
 from localspec.errors import Cancelled, DecodeError, ModelError, UsageError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact import choice, wide
 from localspec.llama.exact.choice import LoadedTarget, Progress, choose
@@ -329,7 +328,7 @@ def make_drafters(loaded: Loaded, settings: EngineSettings) -> list[Drafter]:
     trained = _trained(loaded, settings)  # first: what cannot be made is gone then
     crowded = bool(loaded.trained) and settings.max_draft_tokens is not None
     found = [
-        made(row.name, setup)
+        code_of(row.name)(setup)
         for row in TABLE
         if row.kind == "search" and (name == row.name or (name == "auto" and not (row.everywhere and crowded)))
     ]

@@ -49,7 +49,7 @@ def place(settings: EngineSettings) -> Placement:
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
     if free and (found := measured(settings)) is not None:
-        key, serves = _key(settings, [ram(), *gpu_memory.integrated(listed)]), bool(found.gpus)
+        key, serves = _key(settings, [ram(), *fit.integrated_gpus(listed)]), bool(found.gpus)
         before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
         if serves != (bool(there) if before is None else before):
             _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")

@@ -19,8 +19,8 @@ from localspec.llama.exact.choice import Progress
 from localspec.machine import Place
 from localspec.models.installed import installed
 from localspec.models.installed.catalog import DEFAULT_PAIR
-from localspec.models.installed.processes import announce
 from localspec.models.memory.fit import FitSettings, plan
+from localspec.processes import announce
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.loading import check_drafter
 from localspec.runtime.memory import places, settle

@@ -31,8 +31,7 @@ from localspec.server.http.meter import Metrics
 from localspec.server.http.reading import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
 from localspec.server.http.streaming import DONE, whole
-from localspec.server.ollama.body import KeptAlive
-from localspec.server.ollama.models import NDJSON, free, named
+from localspec.server.ollama.models import NDJSON, KeptAlive, free, named
 
 _HOST = "http://localspec"
 _TOLD_SECONDS = 2.0

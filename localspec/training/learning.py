@@ -138,7 +138,7 @@ class Example:
     chances: Tensor  # float32[m, TOP]: their probabilities; 0 where they are not in the part
 
 
-def example(answer: TeacherAnswer, part: Part) -> Example | None:
+def example(answer: TeacherAnswer, part: VocabPart) -> Example | None:
     """How a draft model reads an answer; None if nothing of it can be guessed."""
     written = [part.pieces(int(token)) for token in answer.tokens]
     ends = np.cumsum([len(pieces) for pieces in written]) - 1

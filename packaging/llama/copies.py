@@ -11,12 +11,12 @@ from pathlib import Path
 from layout import Headers, declared_constants, declared_structs, offset_of, size_of, size_of_field
 
 from localspec.gguf import FILE_TYPES, TENSOR_TYPES
-from localspec.llama.library import bindings, lib
+from localspec.llama.library import lib
 from localspec.runtime import readings
 
 ROOT = Path(__file__).resolve().parents[2]
 ABI, WIDE = "native/wide/abi.h", "native/wide/wide.h"
-LIB, FORMATS = "localspec/llama/library/lib.py", "localspec/gguf/formats.py"
+LIB, FORMATS = "localspec/llama/library/lib.py", "localspec/gguf/__init__.py"
 READINGS = "localspec/runtime/readings.py"
 
 THEIRS = ("ggml.h", "ggml-backend.h", "ggml-backend-impl.h", "ggml-cpu.h", "ggml-common.h", "llama.h")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.exact import choice, wide, widths
 from localspec.llama.exact.choice import Mode, choose
 from localspec.llama.exact.wide import CACHE_NAMES, Kernels
@@ -108,7 +108,7 @@ def test_auto_does_not_use_what_strict_examined(tiny_target: Path, tmp_path: Pat
     settings = replace(SETTINGS, n_ctx=320)
     modes: list[tuple[Mode, bool]] = [("auto", False), ("strict", True), ("auto", False)]
     for mode, exact in modes:
-        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=Facts(tmp_path))
+        chosen = choose(tiny_target, settings, exact=mode, kernels="repacked", facts=FactStore(tmp_path))
         assert (chosen.context.exact_widths is not None) == exact
         chosen.model.close()
 

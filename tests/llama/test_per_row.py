@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.gguf.formats import TYPE_NUMBERS
+from localspec.gguf import TYPE_NUMBERS
 from localspec.llama.exact.choice import HADAMARD, PER_ROW, WITHOUT_ARITHMETIC
 from tests.llama.ggml_graph import BF16, FORMATS, GLU, UNARY, Case, Cpu, Graph, Operand, call, quantised
 from tests.native.wide.ggml import F16, F32, Q8_0, q8_0

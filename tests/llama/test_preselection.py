@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.interfaces import Draft
-from localspec.engine.verify import verify
+from localspec.engine.loop import verify
 from localspec.llama.cache.context import ConstantWidth
 from localspec.llama.library import handle, lib
 from localspec.llama.library.handle import open_gpu, ordinal_of

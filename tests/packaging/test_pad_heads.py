@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.drafters.heads.medusa import read
-from localspec.drafters.heads.mlp_speculator import SpeculatorShape
+from localspec.drafters.heads.final_state import SpeculatorShape, read_medusa
 from localspec.models.facts.heads import Tensors
 from tests.drafters.made_heads import speculator_says
 from tests.drafters.shipped_heads import SHIPPED

@@ -23,7 +23,6 @@ from localspec.options import SamplingParams
 from localspec.remote.answerer import Question
 from localspec.runner import own_socket
 from localspec.runner.child import Child, HostUse, Load, cause
-from localspec.sampling import SamplingParams
 from tests.llama import architectures
 from tests.runner.conftest import lives, until
 from tests.server.own import Heard, body_of

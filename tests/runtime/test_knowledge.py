@@ -21,7 +21,7 @@ from tests.runtime.fake_engine import make, read, request
 
 
 def store(folder: Path, pair: str = "a", machine: str = "m") -> KnowledgeStore:
-    return KnowledgeStore(Facts(folder), {"files": [pair]}, {"cpu": machine})
+    return KnowledgeStore(FactStore(folder), {"files": [pair]}, {"cpu": machine})
 
 
 def learned(where: KnowledgeStore) -> Knowledge:

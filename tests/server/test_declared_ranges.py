@@ -6,8 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from localspec.errors import UsageError
-from localspec.options import Options
-from localspec.sampling import SamplingParams
+from localspec.options import Options, SamplingParams
 from localspec.server.chat.fields import CompletionFields
 from localspec.server.http.errors import ApiError, from_validation
 

@@ -19,9 +19,9 @@ from localspec.checks.doctor import Remark
 from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError
 from localspec.options import SamplingParams
-from localspec.remote.answerer import Question
+from localspec.remote.answerer import Question, question_in
 from localspec.runtime.pool import Pool
-from localspec.server.own.answer import options_of
+from localspec.server.own.serve import options_of
 from tests.chat.marked_file import write_harmony
 from tests.llama.rewritten_gguf import rewritten
 from tests.native.inside import tokens_held

@@ -28,7 +28,7 @@ SECONDS = 3600.0
 """Of training, as far as the learning rate knows: the tests stop after some steps."""
 
 
-def answers(part: Part, count: int = 24) -> list[TeacherAnswer]:
+def answers(part: VocabPart, count: int = 24) -> list[TeacherAnswer]:
     """Answers that count on from token to token of the part, as sure as can be."""
     made = []
     for number in range(count):
@@ -41,7 +41,7 @@ def answers(part: Part, count: int = 24) -> list[TeacherAnswer]:
     return made
 
 
-def model_of(header: Header, part: Part) -> StudentModel:
+def model_of(header: Header, part: VocabPart) -> StudentModel:
     torch.manual_seed(0)
     return StudentModel(read_shape(header), Weights(header), part, [0, 5])
 

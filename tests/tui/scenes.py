@@ -11,7 +11,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localspec.chat.archive.message import Preset
 from localspec.checks.doctor import Remark
-from localspec.models.hub.hub import Found, Hub
+from localspec.models.hub.hub import FoundRepository, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts

@@ -275,7 +275,7 @@ async def test_a_chosen_model_answers_at_later_starts(make_app: MakeApp) -> None
         await pilot.press("enter")
         await until(pilot, lambda: made == [("tiny-draft", None)])
         assert front(app).chat.model == "tiny-draft"
-        assert installed.default() == installed.Chosen("tiny-draft")
+        assert installed.default() == installed.DefaultModel("tiny-draft")
         app.chat_screen.load(*app.session.named)
         assert made[1:] == [("tiny-draft", None)], "the model in use, not the first one"
         front(app).composer.put("/model nosuch")

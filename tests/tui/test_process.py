@@ -142,7 +142,7 @@ async def test_the_doctor_sees_models_of_another_process(make_app: MakeApp, fold
         assert "tokens a conversation" in found["context"]
         assert "last process" not in found
         strike(local, signal.SIGKILL)
-        await until(pilot, lambda: local.child is not None and local.child.last_words)
+        await until(pilot, lambda: local.child is not None and local.child.last_log)
         screen._show([])
         screen.action_again()
         await until(pilot, lambda: screen.findings)

@@ -23,9 +23,9 @@ from localspec.chat.archive.file import clean, reads, reads_apart, storable, wri
 from localspec.chat.archive.message import Hit, ImportReport, StoredMessage, WholeChat
 from localspec.chat.archive.passes import Recorder, encode
 from localspec.chat.export import KINDS
-from localspec.claim import Claim, is_held
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
+from localspec.processes import Claim, is_held
 from localspec.types import SamplingParams
 
 FLUSH_SECONDS = 0.5

@@ -14,8 +14,7 @@ from localspec.cli import shared
 from localspec.cli.parser import add_engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
-from localspec.options import Options
-from localspec.sampling import SamplingParams
+from localspec.options import Options, SamplingParams
 
 if TYPE_CHECKING:
     from localspec.llama.exact.choice import Progress

@@ -22,9 +22,8 @@ from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store
 
 if TYPE_CHECKING:
-    from localspec.models.hub.drafters import Suggestion
     from localspec.models.hub.hub import Hub
-    from localspec.models.hub.pull import Plan
+    from localspec.models.hub.pull import PullPlan, Suggestion
 
 _SUGGESTIONS = 3
 
@@ -82,7 +81,7 @@ def run_pull(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(plan: Plan) -> None:
+def _ask(plan: PullPlan) -> None:
     """Asks whether to go on: no is `Cancelled`, and where there is no terminal to ask on, it is a UsageError."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("There is no terminal to ask on.", "-y loads without asking; --dry-run only plans.")
@@ -93,7 +92,7 @@ def _ask(plan: Plan) -> None:
         raise Cancelled("Nothing was loaded.")
 
 
-def _plan_as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
+def _plan_as_dict(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
     return {
         "parts": [part.as_dict(hub) for part in plan.parts],
         "pair": plan.match.as_dict() if plan.match else None,
@@ -109,7 +108,7 @@ def _plan_as_dict(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> di
 
 def drafts_for(plan: PullPlan) -> list[Suggestion]:
     """What could draft for a target that is pulled alone."""
-    from localspec.models.hub.drafters import candidates, suggest
+    from localspec.models.hub.pull import candidates, suggest
 
     part = plan.parts[0]
     if part.role != "target" or plan.is_pair or any(one.taken for one in plan.drafters):
@@ -120,7 +119,7 @@ def drafts_for(plan: PullPlan) -> list[Suggestion]:
     return [one for one in found if not not_used(one.method) and one.draft not in named]
 
 
-def plan_lines(plan: Plan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
+def plan_lines(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
     lines = list[str]()
     for part in plan.parts:
         commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
@@ -200,8 +199,8 @@ def add_options_suggest(parser: argparse.ArgumentParser) -> None:
 
 
 def run_suggest(options: argparse.Namespace) -> int:
-    from localspec.models.hub.drafters import candidates, suggest
     from localspec.models.hub.names import RepositoryName, parse
+    from localspec.models.hub.pull import candidates, suggest
     from localspec.models.installed.installed import find_one
 
     catalog = Catalog.load()

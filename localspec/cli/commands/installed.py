@@ -17,9 +17,9 @@ from localspec.cli.output import not_used, print_plain, print_rows, transfer_pro
 from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import read_header
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.processes import users_of
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
+from localspec.processes import users_of
 
 
 def add_options_use(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.cli.output import print_rows
 from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.installed.processes import running, servers
+from localspec.processes import servers
 
 
 def add_options_help(parser: argparse.ArgumentParser) -> None:

@@ -95,14 +95,14 @@ def run(options: argparse.Namespace) -> int:
 def _run_at_server(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """`localspec run` with a server: the answer, or with `--json` one object, on standard output."""
     from localspec.remote.answerer import Question
-    from localspec.remote.asking import Asking, Reply
+    from localspec.remote.asking import Reply, Requests
     from localspec.remote.server import Server
 
-    asking = Asking(Server(options.endpoint, shared.key_of(options)))
-    model = options.model or asking.models()[0]
+    requests = Requests(Server(options.endpoint, shared.key_of(options)))
+    model = options.model or requests.models()[0]
     messages = [*([Message("system", options.system)] if options.system else []), Message("user", text)]
-    reply = Reply(asking, Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
-    base = asking.server.base
+    reply = Reply(requests, Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop), model)
+    base = requests.server.base
     if options.json:
         pieces = list[tuple[str, str]]()
         reply.read(lambda *piece: pieces.append(piece))

@@ -19,8 +19,8 @@ from localspec.cli.output import load_progress
 from localspec.cli.parser import MOST_PORT, MOST_SECONDS, add_engine_settings, add_whole, real, whole
 from localspec.cli.shared import add_model_options, add_process, engine_settings, fitting, take_target
 from localspec.errors import UsageError
-from localspec.models.installed.processes import announce_server
 from localspec.paths import typed
+from localspec.processes import announce
 from localspec.server.http.settings import MIB, ServerSettings
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _serve(
     listening = listen.bind(settings.host, settings.port)
     with meter.written_to(sys.stderr, as_json=options.json, quiet=options.quiet):
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
-        announce_server(pool.default, listen.place_of(listening))
+        announce("serve", name=pool.default, at=listen.place_of(listening))
         if options.json:
             told = {"event": "listening", "model": pool.default, "url": url, "slots": slots}
             print(json.dumps(told | {"api_key": bool(settings.api_keys)}), flush=True)

@@ -33,15 +33,13 @@ from localspec.chat.plain_text import plain_text
 from localspec.cli.output import not_used, print_plain, report
 from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
-from localspec.gguf import Header, read_header
-from localspec.gguf.formats import ROLLS_BACK
-from localspec.gguf import read_parts
+from localspec.gguf import ROLLS_BACK, Header, read_header, read_parts
 from localspec.methods import COPYING, ROWS, TABLE
 from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
-    from localspec.models.facts.facts import Facts
+    from localspec.models.facts.facts import ModelFacts
     from localspec.models.facts.pairing import Match
     from localspec.models.memory.fit import MemoryPlan
 
@@ -175,7 +173,7 @@ def add_options_show(parser: argparse.ArgumentParser) -> None:
 
 def run_show(options: argparse.Namespace) -> int:
     from localspec.chat.prompt.template import ChatTemplate
-    from localspec.models.facts import checkpoint
+    from localspec.models.facts import heads
     from localspec.models.facts.facts import describe
     from localspec.models.installed.installed import find
     from localspec.models.memory.fit import plan
@@ -219,17 +217,17 @@ def run_show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _exactness(facts: Facts) -> tuple[dict[str, Any] | None, str]:
+def _exactness(facts: ModelFacts) -> tuple[dict[str, Any] | None, str]:
     """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
-    from localspec.llama.exact import exactness
+    from localspec.llama.exact import choice
     from localspec.models.facts.facts import LANGUAGE_MODEL
 
     if facts.kind != LANGUAGE_MODEL:
         return None, "unknown"
     try:
-        said = exactness.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
+        said = choice.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
     except LocalspecError as error:
-        said = exactness.Exactness(False, False, f"unknown: {error}")
+        said = choice.Exactness(False, False, f"unknown: {error}")
     if said is None:
         words = "nothing is drafted, since its cache cannot be trimmed"
         return {"widths": True, "prefill": False, "reason": words}, words
@@ -313,7 +311,7 @@ def _print(rows: list[tuple[str, str]]) -> None:
         print(f"{name:{width}}  {plain_text(value)}")  # it quotes files
 
 
-def _rows(facts: Facts, template_fault: str) -> list[tuple[str, str]]:
+def _rows(facts: ModelFacts, template_fault: str) -> list[tuple[str, str]]:
     types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
     parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
     trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"
@@ -385,7 +383,8 @@ def add_options_check(parser: argparse.ArgumentParser) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     from localspec.drafters.heads import loading as heads
-    from localspec.models.facts import checkpoint, pairing
+    from localspec.models.facts import pairing
+    from localspec.models.facts.heads import is_checkpoint
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
     from localspec.runtime.placement import serving
@@ -399,7 +398,7 @@ def run_check(options: argparse.Namespace) -> int:
     if draft is None:
         return _check_alone(options, target)
     parts, drafts, shared = read_parts(target), None, None
-    if checkpoint.is_checkpoint(draft):
+    if is_checkpoint(draft):
         match, settings, there, why = _of_published(parts[0], draft), fit_settings(options), places(), ""
     else:
         drafts = read_parts(draft)
@@ -454,7 +453,7 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     from localspec.drafters.heads.loading import kind_of
     from localspec.llama.model import Model, check_text_model
     from localspec.models.facts.facts import describe
-    from localspec.models.hub.drafters import candidates, suggest
+    from localspec.models.hub.pull import candidates, suggest
     from localspec.models.memory import fit
     from localspec.runtime.placement import serving
 

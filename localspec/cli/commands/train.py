@@ -107,7 +107,7 @@ def run_train(options: argparse.Namespace) -> int:
 def _course(options: argparse.Namespace) -> Course:
     from localspec.checks import prompts
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
-    from localspec.llama.exact import facts
+    from localspec.llama.exact import wide
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.adopt import check_name, size_of, work_folder
     from localspec.runtime.costs import Rates, pass_seconds

@@ -48,9 +48,8 @@ from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import choice
 from localspec.llama.library import lib
-from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import NO_TAP, ContextSettings, Tap
-from localspec.llama.model import Model
+from localspec.llama.model import Model, TensorRows
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, draft_kind, keeps_state
 from localspec.native import kernels

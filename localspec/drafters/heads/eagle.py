@@ -40,8 +40,7 @@ from localspec.llama.library import lib
 from localspec.llama.library.settings import FINAL, NEXTN, Tap
 from localspec.llama.model import Model
 from localspec.models.facts import pairing
-from localspec.models.facts.checkpoint import Tensors, config_of
-from localspec.models.facts.heads import check_forgets
+from localspec.models.facts.heads import Tensors, check_forgets, config_of
 from localspec.native import kernels
 from localspec.native.library import Int8Matrix
 from localspec.types import Float32Array

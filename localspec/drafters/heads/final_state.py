@@ -31,8 +31,7 @@ from localspec.errors import ModelFileError
 from localspec.gguf import Header
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import FINAL, Tap
-from localspec.models.facts.checkpoint import Tensors, config_of
-from localspec.models.facts.heads import check_forgets
+from localspec.models.facts.heads import Tensors, check_forgets, config_of
 from localspec.native import kernels
 from localspec.native.library import Int8Matrix
 from localspec.types import Feed, Float32Array, LogitRows, Tokens

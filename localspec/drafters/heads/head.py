@@ -25,9 +25,8 @@ from localspec.gguf import Header, Tensor, read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library.batch import common_prefix
-from localspec.llama.library.quantize import TensorRows
 from localspec.llama.library.settings import SHOWS_LAYERS, SHOWS_NEXTN, Tap
-from localspec.llama.model import Model, check_text_model
+from localspec.llama.model import Model, TensorRows, check_text_model
 from localspec.models.facts.heads import draft_kind, is_checkpoint, nextn_layers
 from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("localspec")
 
 
 def kind_of(path: Path) -> DraftKind:
-    return checkpoint.checkpoint_kind(path) if checkpoint.is_checkpoint(path) else formats.draft_kind(read_header(path))
+    return formats.checkpoint_kind(path) if formats.is_checkpoint(path) else formats.draft_kind(read_header(path))
 
 
 def is_head(path: Path) -> bool:
@@ -48,7 +48,7 @@ def apart(draft: Path | None, heads: Sequence[Path]) -> tuple[Path | None, tuple
 def find(path: Path, target: Header) -> Head:
     """The head in a file, read by its method's module from headers alone."""
     head: Head = code_of(_method(path))(path, target)
-    meant = checkpoint.trained_for(path) if checkpoint.is_checkpoint(path) else formats.trained_for(read_header(path))
+    meant = formats.trained_for(path)
     if meant and meant != (found := file_sha256(target.path)):
         _LOG.warning(
             "%s was trained for another file (sha256 %s...) than %s (%s...): it may be right less often.",

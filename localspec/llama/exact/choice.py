@@ -26,7 +26,7 @@ from localspec.config import LONGEST_DRAFT
 from localspec.errors import ModelError, UsageError
 from localspec.gguf import parts_of, split_of
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import NOWHERE, Facts
+from localspec.kept import NOWHERE, FactStore
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact import wide
 from localspec.llama.exact import widths as probing
@@ -358,7 +358,9 @@ def key(context: Context, widest: int) -> dict[str, Any]:
     }
 
 
-def _remembered(context: Context, widest: int, facts: Facts, compared: Callable[[], frozenset[int]]) -> frozenset[int]:
+def _remembered(
+    context: Context, widest: int, facts: FactStore, compared: Callable[[], frozenset[int]]
+) -> frozenset[int]:
     """Exact widths of such a context, `compared` now or at an earlier start."""
 
     def read(data: Any) -> frozenset[int]:
@@ -375,7 +377,7 @@ def _remembered(context: Context, widest: int, facts: Facts, compared: Callable[
     return known
 
 
-def _examined(context: Context, widest: int, facts: Facts, report: Progress) -> frozenset[int]:
+def _examined(context: Context, widest: int, facts: FactStore, report: Progress) -> frozenset[int]:
     """Exact widths, found by comparing the bits of real passes, now or at an earlier start."""
     model, settings = context.model, context.settings
     widest = max(probing.WIDEST_PROBED, min(widest, 1 + context.most_nodes))

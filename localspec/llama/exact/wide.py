@@ -37,9 +37,9 @@ from typing import Any, Final, Literal
 
 from localspec import kept, paths
 from localspec.errors import LocalspecError
-from localspec.gguf.formats import PACKED, TYPE_NUMBERS
+from localspec.gguf import PACKED, TYPE_NUMBERS
 from localspec.gguf.spread import BY_LAYER, Spread
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import CacheType, ContextSettings
@@ -392,7 +392,7 @@ class SelfCheck:
     bits at every width. If a case fails, models are loaded with llama.cpp's kernels from then on. One for a process;
     used on one thread at a time."""
 
-    def __init__(self, facts: Facts, threads: int = 0) -> None:
+    def __init__(self, facts: FactStore, threads: int = 0) -> None:
         """`facts`: where the result is kept; `threads` of the passes, 0 = as many as llama.cpp takes by itself."""
         self._facts, self._threads = facts, threads or default_threads()
         self._key: list[Any] = [*identity(), cpu_name(), self._threads]

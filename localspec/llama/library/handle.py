@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import Cancelled, DecodeError, DeviceError, KernelError, LocalspecError, ModelError
-from localspec.gguf.formats import ROLLS_BACK
+from localspec.gguf import ROLLS_BACK
 from localspec.llama.exact import wide
 from localspec.llama.library import lib
 from localspec.llama.library.contention import cpus

@@ -27,9 +27,7 @@ import numpy.typing as npt
 
 from localspec import paths
 from localspec.errors import LocalspecError, ModelFileError, PairError, reason
-from localspec.gguf import DOWNLOAD_AGAIN, Header, read_header
-from localspec.gguf.formats import ROLLS_BACK
-from localspec.gguf.split import read_parts
+from localspec.gguf import DOWNLOAD_AGAIN, ROLLS_BACK, Header, read_header, read_parts
 from localspec.methods import FROM_FILES, ROWS, TABLE, Gguf
 from localspec.types import Float32Array
 

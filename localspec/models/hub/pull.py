@@ -22,8 +22,7 @@ from rich.filesize import decimal
 
 from localspec import paths
 from localspec.errors import DownloadError, LocalspecError, ModelError, UsageError
-from localspec.gguf import Header, read_header
-from localspec.gguf.split import read_parts, split_of
+from localspec.gguf import Header, read_header, read_parts, split_of
 from localspec.machine import Place, ram, total_ram
 from localspec.methods import HEADS, OF_ITS_OWN
 from localspec.models.facts.heads import draft_kind, nextn_layers

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from localspec import __version__
-from localspec.chat.reply.dialect import Turn
+from localspec.chat.reply.dialect import ReplyTurn
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason, TokenLogProb
@@ -45,7 +45,7 @@ from localspec.server.chat.answers import (
 from localspec.server.chat.fields import ChatFields, CompletionFields, Json
 from localspec.server.chat.prepare import TOOLS, AskedPrompt, chat_asked, each_prompt, prepared, text_asked
 from localspec.server.chat.service import Service
-from localspec.server.http.route import ModelRoute
+from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import NO_TOKENS, Tokens
 
@@ -63,7 +63,9 @@ class News(NamedTuple):
 class Exchange:
     """Answers under way, whose maker reads them to the end, or closes `answers`."""
 
-    def __init__(self, lease: Lease, asked: Sequence[AskedPrompt], answers: Answers, turn: Turn | None = None) -> None:
+    def __init__(
+        self, lease: Lease, asked: Sequence[AskedPrompt], answers: Answers, turn: ReplyTurn | None = None
+    ) -> None:
         self.name, self.engine, self.model = lease.name, lease.engine, lease.engine.loaded.model
         self.asked, self.answers = asked, answers
         ends = self.model.end_tokens
@@ -93,7 +95,7 @@ class Exchange:
 
     @classmethod
     async def _begin(
-        cls, service: Service, lease: Lease, asked: list[AskedPrompt], choices: int, turn: Turn | None = None
+        cls, service: Service, lease: Lease, asked: list[AskedPrompt], choices: int, turn: ReplyTurn | None = None
     ) -> Exchange:
         grammar = asked[0].grammar
         if grammar is not None:  # of all prompts, as are the options

@@ -1,6 +1,6 @@
 """Fields that the APIs share, those of the chat and the completion API, and what they mean to the engine.
 
-A field that is not listed is ignored or refused, as `reading.Reading` says.
+A field that is not listed is ignored or refused, as `reading.BodyReading` says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
 from localspec.options import LIMITS
 from localspec.server.http.errors import invalid, not_json
-from localspec.server.http.reading import Reading, renamed
+from localspec.server.http.reading import BodyReading, renamed
 from localspec.settings import Setting, numbers_of
 from localspec.types import SamplingParams
 
@@ -96,7 +96,7 @@ class Body(BaseModel):
             name: int(value) if name in whole and isinstance(value, float) and value.is_integer() else value
             for name, value in data.items()
         }
-        if not isinstance(info.context, Reading):
+        if not isinstance(info.context, BodyReading):
             return data
         data = info.context.taken(data, cls)
         return info.context.with_tools(data, cls.tool_types) if cls.tool_types else data

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from anyio import to_thread
 
-from localspec.chat.reply.dialect import Turn
+from localspec.chat.reply.dialect import ReplyTurn
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import UsageError
@@ -143,7 +143,7 @@ async def prompt_length(service: Service, fields: ChatFields) -> int:
     return await with_engine(service, fields.model, lambda engine: len(chat_turn(fields, engine)[1]))
 
 
-def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, Tokens]:
+def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[ReplyTurn, Tokens]:
     """The turn a chat request asks for, and its prompt. `said`: tokens of a conversation, up to its last answer, that
     the messages go on from. ApiError: 400, messages that go with no template or do not fit."""
     if not engine.template.exists:
@@ -158,7 +158,7 @@ def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> t
     variables = fields.variables() | turn.variables
     if fields.add_generation_prompt is False and not beginning:
         variables["add_generation_prompt"] = False
-    shown = engine.template.prompt(turn.messages, beginning=turn.begun(beginning), **variables)
+    shown = engine.template.prompt(turn.messages, beginning=turn.dialect.begun(beginning), **variables)
     at = shown.text.find(_SAID) + len(_SAID)
     if len(said) and at >= len(_SAID):  # else the template does not show the mark: all of it is new
         shown = Prompt(shown.text[at:], tuple(one - at for one in shown.breaks if one > at))
@@ -168,7 +168,7 @@ def chat_turn(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> t
     return turn, engine.prompt_tokens(shown)
 
 
-def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[Turn, AskedPrompt]:
+def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> tuple[ReplyTurn, AskedPrompt]:
     """The same with how it is to be answered."""
     turn, prompt = chat_turn(fields, engine, said)
     check_length(prompt, engine, "messages")
@@ -185,7 +185,7 @@ def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> 
     return turn, AskedPrompt(prompt, options, grammar, field)
 
 
-def _joined(turn: Turn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
+def _joined(turn: ReplyTurn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
     """The grammar of the answer, joined with that of tool calls and thoughts. A client knows it as the tool that says
     most of it, and a schema beside it."""
     if wanted is not None and wanted.kind != "schema":

@@ -27,8 +27,7 @@ from localspec import __version__
 from localspec.chat.reply.reply import THOUGHTS
 from localspec.drafters.heads.loading import find, out_of_reach
 from localspec.errors import LocalspecError
-from localspec.gguf import Header
-from localspec.gguf.split import read_parts
+from localspec.gguf import Header, read_parts
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
 from localspec.runtime.loaded import ModelFacts
@@ -36,7 +35,7 @@ from localspec.runtime.memory import places
 from localspec.server.chat.fields import Body, Json, Unused, about
 from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import BODIES, ApiError, from_localspec, invalid
-from localspec.server.http.route import JsonRoute
+from localspec.server.http.reading import JsonRoute
 from localspec.server.http.streaming import leaving, told
 
 _LATEST = ":latest"  # what Ollama's clients put after a name that has no tag

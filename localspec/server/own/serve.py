@@ -32,9 +32,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec import checks
 from localspec.chat.reply.harmony import apart
-from localspec.chat.reply.reply import Parser
-from localspec.checks import inside
+from localspec.chat.reply.reply import AnswerParser
 from localspec.engine.slot import Event
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, told
 from localspec.llama.exact.choice import Progress
@@ -42,7 +42,7 @@ from localspec.options import Options
 from localspec.remote.answerer import POSTS_PER_SECOND, Question, Teller, question_in
 from localspec.runner.child import HostUse
 from localspec.runner.own_socket import HEADER, OwnSocket
-from localspec.runtime.engine import Asked, Engine
+from localspec.runtime.engine import Engine, WantedAnswer
 from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
@@ -150,8 +150,8 @@ class OwnAnswers:
 
     async def doctor(self, request: Request) -> Response:
         """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
-        use = await self._asked(partial(inside.use, int(request.query_params["context"])))
-        parts = await self._asked(inside.parts)
+        use = await self._asked(partial(checks.use, int(request.query_params["context"])))
+        parts = await self._asked(checks.parts)
         return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
 
     def end(self) -> None:
@@ -177,7 +177,7 @@ class _Running:
     def __init__(self, over: Callable[[], object]) -> None:
         self._over = over
         self._lease: Lease | None = None
-        self._reply: Parser | None = None
+        self._reply: AnswerParser | None = None
         self._generation: Generation | None = None
         self._joined: Joined | None = None
         self._taken = 0
@@ -248,9 +248,9 @@ class _Running:
         self._over()
 
 
-def _asked_of(engine: Engine, question: Question) -> Asked:
+def _asked_of(engine: Engine, question: Question) -> WantedAnswer:
     given = {name: getattr(question, name) for name in ("thinking", "reasoning", "prefix", "thought_out", "raw")}
-    return Asked(engine, question.messages, **given)
+    return WantedAnswer(engine, question.messages, **given)
 
 
 def options_of(question: Question, most: int | None) -> Options:

@@ -93,7 +93,7 @@ class DoctorScreen(Page):
 
     def body(self) -> ComposeResult:
         yield Static("", id="verdict", markup=False)
-        yield ItemList[Finding](id="findings")
+        yield ItemList[Remark](id="findings")
 
     def on_mount(self) -> None:
         self.query_one("#findings").focus()
@@ -102,7 +102,7 @@ class DoctorScreen(Page):
     @work(exclusive=True, group="doctor")
     async def action_again(self) -> None:
         self.query_one("#verdict", Static).update("Examining ...")
-        pane, use, answerer, findings = self.chats.pane, self.chats.context_use, self.session.answerer, list[Finding]()
+        pane, use, answerer, findings = self.chats.pane, self.chats.context_use, self.session.answerer, list[Remark]()
         chat = None if pane is None else pane.chat_id
 
         def look() -> None:
@@ -113,19 +113,19 @@ class DoctorScreen(Page):
         try:
             await asyncio.to_thread(look)
         except LocalspecError as error:
-            findings.append(Finding("doctor", f"could not look further: {error.message}", error.hint))
+            findings.append(Remark("doctor", f"could not look further: {error.message}", error.hint))
         self._show(ordered(findings))
 
     @property
-    def findings(self) -> Sequence[Finding]:
+    def findings(self) -> Sequence[Remark]:
         return self.query_one("#findings", ItemList).items
 
-    def _show(self, findings: list[Finding]) -> None:
+    def _show(self, findings: list[Remark]) -> None:
         self.query_one("#findings", ItemList).show(findings, content_of)
         self.query_one("#verdict", Static).update(verdict(findings))
 
     def action_copy(self) -> None:
-        finding: Finding | None = self.query_one("#findings", ItemList).item
+        finding: Remark | None = self.query_one("#findings", ItemList).item
         if finding is not None and finding.command:
             copy(self.app, finding.command, "Command")
         elif finding is not None:
@@ -151,9 +151,9 @@ def examine(answerer: Answerer, answers: Sequence[Mapping[str, Any]], context_us
     yield from (Remark(**one) for one in found.use)
     yield from examine_machine_state(sum(path.stat().st_size for path in found.files))
     yield from (Remark(**one) for one in found.parts)
-    if found.last_words:
-        words = " | ".join(found.last_words[-_LAST_LINES:])
-        yield Finding("last process", f"died, and the models were loaded again; it had written: {words}")
+    if found.last_log:
+        words = " | ".join(found.last_log[-_LAST_LINES:])
+        yield Remark("last process", f"died, and the models were loaded again; it had written: {words}")
     yield from examine_machine(found.wide)
 
 
@@ -161,7 +161,7 @@ def ordered(findings: Iterable[Remark]) -> list[Remark]:
     return sorted(findings, key=lambda finding: not finding.advice)
 
 
-def verdict(findings: Sequence[Finding]) -> Content:
+def verdict(findings: Sequence[Remark]) -> Content:
     bad = [finding.name for finding in findings if finding.advice]
     if not bad:
         return Content(f"✓ {len(findings)} things looked at, nothing to mend.")

@@ -24,8 +24,8 @@ from localspec.gguf import read_parts
 from localspec.machine import Place, total_ram
 from localspec.methods import FROM_FILES
 from localspec.models.facts.shape import default_context, shape_of
-from localspec.models.hub.drafters import Suggestion, candidates, suggest
 from localspec.models.hub.hub import Hub
+from localspec.models.hub.pull import Suggestion, candidates, suggest
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
 from localspec.models.installed.installed import can_draft, title_of, twin_sentence, twins
 from localspec.models.installed.store import Entry, Store

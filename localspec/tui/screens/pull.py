@@ -23,8 +23,8 @@ from textual.widgets import Footer, Input, Static
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
-from localspec.models.hub.hub import Found, Hub
-from localspec.models.hub.pull import Plan
+from localspec.models.hub.hub import FoundRepository, Hub
+from localspec.models.hub.pull import PullPlan
 from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
 from localspec.models.installed.store import Entry, Store
@@ -51,7 +51,7 @@ class FindModelScreen(Dialog[str | None]):
     def __init__(self, make_hub: Callable[[], Hub]) -> None:
         super().__init__()
         self._make_hub = make_hub
-        self._found = ItemList[Listed | Found](id="found")
+        self._found = ItemList[Listed | FoundRepository](id="found")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -92,7 +92,7 @@ class FindModelScreen(Dialog[str | None]):
             found = await errand(lambda: self._make_hub().search(words, _LIMIT), "The search")
             self._show(pairs, found, "Nothing was found. " * (not pairs and not found) + HELP)
 
-    def _show(self, pairs: Sequence[Listed], found: Sequence[Found], note: str) -> None:
+    def _show(self, pairs: Sequence[Listed], found: Sequence[FoundRepository], note: str) -> None:
         self._found.show([*pairs, *found], _found_line)
         self._found.display = bool(self._found.items)
         self._found.highlighted = 0 if found else None
@@ -105,7 +105,7 @@ class FindModelScreen(Dialog[str | None]):
             self.dismiss(one.name if isinstance(one, PairEntry | ModelEntry) else one.repository)
 
 
-def _found_line(one: Listed | Found) -> Content:
+def _found_line(one: Listed | FoundRepository) -> Content:
     if isinstance(one, PairEntry | ModelEntry):
         what = f"pair of the list: {one.target}" if isinstance(one, PairEntry) else f"of the list: {one.reference}"
         return Content.assemble((one_line(one.name), "bold"), f"  {one_line(what)}")
@@ -223,7 +223,7 @@ class PullScreen(Dialog[str | None]):
         self._make_hub, self._store = make_hub, store
         self._wanted, self._draft = name, draft
         self._hub: Hub | None = None
-        self._plan: Plan | None = None
+        self._plan: PullPlan | None = None
         self._stop = threading.Event()
         self._busy = False
         self._timer: Timer | None = None
@@ -267,7 +267,7 @@ class PullScreen(Dialog[str | None]):
             self.say("Give a name first: a pair of the list, user/repo[:quant], or an address.", bad=True)
             return
 
-        def planned() -> tuple[Hub, Plan, Content, str]:
+        def planned() -> tuple[Hub, PullPlan, Content, str]:
             from localspec.drafters.heads.loading import out_of_reach
             from localspec.models.hub.pull import check_disk, make_plan, wishes
 

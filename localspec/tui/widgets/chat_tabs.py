@@ -19,7 +19,7 @@ from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat
 from localspec.chat.plain_text import plain_text
-from localspec.claim import Claim, is_held
+from localspec.processes import Claim, is_held
 from localspec.tui.talk.session import Session
 from localspec.tui.widgets.dialogs import ChoiceDialog
 from localspec.tui.widgets.pane import ChatPane

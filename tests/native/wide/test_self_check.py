@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec.gguf import PACKED
-from localspec.kept import Facts
+from localspec.kept import FactStore
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import SelfCheck
 
@@ -66,7 +66,7 @@ def test_a_case_that_fails_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(wide, "_cases", lambda threads: [("products of nothing", lambda: 4)])
-    check = SelfCheck(Facts(tmp_path), 2)
+    check = SelfCheck(FactStore(tmp_path), 2)
     check.step()
     assert check.fault == "products of nothing"
     assert "products of nothing" in caplog.messages[-1]
