@@ -188,8 +188,10 @@ def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float |
     if model_bytes:
         value += f", the model's files have {model_bytes / 2**30:.2f} GiB"
     if memory.total_bytes and model_bytes > memory.total_bytes:
-        advice = "The model is larger than memory, so weights are read from the disk again and again; "
-        advice, command = f"{advice}take a smaller one.", "localspec search MODEL"
+        advice = (
+            "The model is larger than memory, so weights are read from the disk again and again; take a smaller one."
+        )
+        command = "localspec search MODEL"
     elif memory.free_bytes and memory.free_bytes < _TIGHT_BYTES:
         advice = "Little memory is left; close programs or use a shorter context."
     yield Remark("memory", value, advice, command)
