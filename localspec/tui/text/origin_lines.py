@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
@@ -201,8 +202,7 @@ def ordered(drafters: Iterable[str]) -> list[str]:
 LINE_END, TAB = "↵", "⇥ "
 
 
-@dataclass(frozen=True, slots=True)
-class OriginCell:
+class OriginCell(NamedTuple):
     """Text of one token, or of the part of it that stands on this line."""
 
     text: str
@@ -271,14 +271,14 @@ class OriginLines:
         for text in _parts(cell.text):
             if text == "\n":
                 if self.line_ends:
-                    self._word.append(replace(cell, text=LINE_END, starts=starts))
+                    self._word.append(cell._replace(text=LINE_END, starts=starts))
                     starts = False
                 self._end_word()
                 self._end_line()
             else:
                 if text[0] in " \t":
                     self._end_word()
-                self._word.append(replace(cell, text=text.replace("\t", TAB), starts=starts))
+                self._word.append(cell._replace(text=text.replace("\t", TAB), starts=starts))
                 starts = False
 
     def _end_word(self) -> None:
@@ -288,21 +288,22 @@ class OriginLines:
     def _put(self, word: Line) -> None:
         """Puts a word on the line, or on the next; one longer than a line is broken: it fills the line, then the next
         ones."""
-        if self._used and self._used + sum(cell.width for cell in word) > self.width:
+        width = sum(cell.width for cell in word)
+        if self._used and self._used + width > self.width:
             self._end_line()
             first = word[0]
             if first.text.startswith(" ") and len(first.text) > 1:  # one goes, unless it is all of a token
-                word = [replace(first, text=first.text[1:]), *word[1:]]
-        if self._used + sum(cell.width for cell in word) <= self.width:
+                word, width = [first._replace(text=first.text[1:]), *word[1:]], width - 1
+        if self._used + width <= self.width:
             self._line += word
-            self._used += sum(cell.width for cell in word)
+            self._used += width
             return
         for cell in word:
             text, starts = cell.text, cell.starts
             while text:
                 fits, text = _split(text, self.width - self._used)
                 if fits:
-                    self._line.append(replace(cell, text=fits, starts=starts))
+                    self._line.append(cell._replace(text=fits, starts=starts))
                     self._used += cell_len(fits)
                     starts = False
                 if text:

@@ -338,9 +338,11 @@ class Typesetter:
         options = self._console.options.update(width=max(width, LEAST), height=None)
         document = _Document(text, self.look, chain([None] * goes_on, count(number)))
         rows = self._console.render_lines(document, options, style=self.look.plain, pad=True)
-        filled = [place for place, row in enumerate(rows) if any(segment.text.strip() for segment in row)]
+        for end in (-1, 0):
+            while rows and not any(segment.text.strip() for segment in rows[end]):
+                rows.pop(end)
         found = list[Line]()
-        for row in rows[filled[0] : filled[-1] + 1] if filled else ():
+        for row in rows:
             if width < LEAST:
                 row = Segment.adjust_line_length(row, width)
             parts = list(Segment.simplify(row))

@@ -82,10 +82,9 @@ def _hard(text: str, place: int, line: str, fence: str, table: str) -> Cut:
 
 def _fence_after(line: str, fence: str) -> str:
     """The opening line of the code block that is open after this line; "" = none."""
-    mark, opened = _FENCE.match(line), _FENCE.match(fence)
-    if not mark:
+    if not (mark := _FENCE.match(line)):
         return fence
-    if not opened:
+    if not (opened := _FENCE.match(fence)):
         return line if mark[1][0] == "~" or "`" not in mark[2] else ""
     return "" if mark[1].startswith(opened[1]) and not mark[2].strip() else fence
 
