@@ -8,7 +8,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -367,6 +366,8 @@ def quantize(source: str | Path, destination: str | Path, type_name: str, thread
     `FILE_TYPES` (any case), whole or not at all; returns `destination`. `threads` 0 = one per physical core. Raises
     UsageError, ModelFileError, LocalspecError: an unknown type; a bad source, or llama.cpp cannot quantise it; the
     destination cannot be written."""
+    import tempfile  # not where a model is loaded, for the start's sake
+
     numbers = {name: number for number, name in FILE_TYPES.items()}
     if type_name.upper() not in numbers:
         raise UsageError(f"there is no quantisation {type_name!r}; known are {', '.join(numbers)}.")
