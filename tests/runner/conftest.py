@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ PATIENCE = 60.0
 
 def children() -> set[int]:
     """Processes that this one has started and that were not waited for, zombies included."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text(encoding="ascii").split()}
+    found = set[int]()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found |= {int(pid) for pid in task.read_text(encoding="ascii").split()}
+    return found
 
 
 def descriptors() -> int:

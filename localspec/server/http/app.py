@@ -291,10 +291,8 @@ def create_app(
 ) -> FastAPI:
     """The ASGI application over a pool of models, which the pool's maker closes.
 
-    Args:
-        on_start: runs in the background once the application has started, such as loading the default model.
-        counting: what it counts with; None = a meter of its own.
-        processes: that have the pool's models; None = this one has them.
+    `on_start` runs in the background once the application has started, such as loading the default model; `counting`
+    counts, else a meter of its own does; `processes` have the pool's models, else this one has them.
     """
     settings = settings or ServerSettings()
     service = Service(pool, settings, counting)
