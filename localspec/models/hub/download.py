@@ -374,9 +374,11 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        text = f"{transfer.where} sent wrong bytes for {file.name}"
-        hint = "Nothing was kept; try again later, or report it to the repository."
-        raise DownloadError(f"{text}: their sha256 is not the promised {file.sha256[:12]}...", hint)
+        raise DownloadError(
+            f"{transfer.where} sent wrong bytes for {file.name}: "
+            f"their sha256 is not the promised {file.sha256[:12]}...",
+            "Nothing was kept; try again later, or report it to the repository.",
+        )
 
     def _append(self, partial: Path) -> None:
         """Appends to the partial file until it has its full size."""
