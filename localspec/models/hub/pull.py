@@ -482,9 +482,9 @@ def _planned(
 def check_disk(plan: PullPlan) -> None:
     """Raises DownloadError: it does not fit the disk."""
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
-        there = f"{decimal(plan.missing_bytes)} to load, {decimal(plan.free_bytes)} free in {plan.folder}"
+        missing, free = decimal(plan.missing_bytes), decimal(plan.free_bytes)
         hint = "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA."
-        raise DownloadError(f"There is no room: {there}.", hint)
+        raise DownloadError(f"There is no room: {missing} to load, {free} free in {plan.folder}.", hint)
 
 
 def install(
