@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,6 +76,13 @@ def test_a_client_that_leaves_stops_it(program: Program, local_hub: LocalHub) ->
             for line in response.iter_lines():
                 if json.loads(line).get("completed"):
                     break
+
+        def stands() -> bool:
+            before = local_hub.bytes_sent()
+            time.sleep(2.0)  # forty blocks
+            return local_hub.bytes_sent() == before
+
+        assert eventually(stands)
         local_hub.faults.seconds_per_block = 0.0
         assert len(client.get("/api/tags").json()["models"]) == len(client.get("/v1/models").json()["data"])
         assert PAIR[0].lower() not in client.get("/api/tags").text.lower()
