@@ -70,7 +70,7 @@ def test_errors_are_one_sentence(program: Program, local_hub: LocalHub) -> None:
 
 
 def test_a_client_that_leaves_stops_it(program: Program, local_hub: LocalHub) -> None:
-    local_hub.faults.seconds_per_block, local_hub.faults.block = 0.05, 16 << 10
+    local_hub.faults.seconds_per_block, local_hub.faults.block = 0.02, 16 << 10
     with served(program, "--allow-pull") as client:
         with client.stream("POST", "/api/pull", json={"model": PAIR[0]}) as response:
             for line in response.iter_lines():
@@ -79,7 +79,7 @@ def test_a_client_that_leaves_stops_it(program: Program, local_hub: LocalHub) ->
 
         def stands() -> bool:
             before = local_hub.bytes_sent()
-            time.sleep(2.0)  # forty blocks
+            time.sleep(2.0)  # a hundred blocks
             return local_hub.bytes_sent() == before
 
         assert eventually(stands)
