@@ -39,21 +39,27 @@ class AnswerWriter:
     is at most half a second's worth.
     """
 
-    def __init__(self, archive: ArchivedChats, message_id: int, piece: Callable[[int], bytes] | None) -> None:
+    def __init__(
+        self,
+        archive: ArchivedChats,
+        message_id: int,
+        piece: Callable[[int], bytes] | None,
+        ended: Callable[[AnswerWriter], None],
+    ) -> None:
         self.message_id = message_id
-        self._archive = archive
+        self._archive, self._ended = archive, ended
         self._recorder = Recorder(piece)
-        self._text = self._reasoning = ""
+        self._text, self._reasoning = list[str](), list[str]()
         self._lock = threading.Lock()  # of what is collected
         self._writing = threading.RLock()  # taken before it; of the order in which it is written
-        self.finished = False
+        self._finished = False
 
     def extend(self, text: str = "", *, reasoning: str = "", record: PassRecord | None = None) -> None:
         """Takes what one pass brought; after `finish` it does nothing."""
         with self._lock:
-            if not self.finished:
-                self._text += text
-                self._reasoning += reasoning
+            if not self._finished:
+                self._text += [text] * bool(text)
+                self._reasoning += [reasoning] * bool(reasoning)
                 if record is not None:
                     self._recorder.add(record)
 
@@ -63,15 +69,15 @@ class AnswerWriter:
         """
         with self._writing:
             with self._lock:
-                text, reasoning = self._text, self._reasoning
+                text, reasoning = [*self._text], [*self._reasoning]
                 passes, pieces = self._recorder.fresh()
-                done = self.finished
+                done = self._finished
             if done or not (text or reasoning or passes):
                 return
             part = encode(passes, pieces) if passes else None
-            self._archive.add_to_answer(self.message_id, text, reasoning, part)
+            self._archive.add_to_answer(self.message_id, "".join(text), "".join(reasoning), part)
             with self._lock:
-                self._text, self._reasoning = self._text[len(text) :], self._reasoning[len(reasoning) :]
+                del self._text[: len(text)], self._reasoning[: len(reasoning)]
                 self._recorder.forget(len(passes), pieces)
 
     def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
@@ -88,11 +94,12 @@ class AnswerWriter:
             raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
         storable(stats or {})  # raises before anything is written
         with self._writing:
-            if not self.finished:
+            if not self._finished:
                 self.flush()
                 self._archive.end_answer(self.message_id, state, stats or {}, note)
                 with self._lock:
-                    self.finished = True
+                    self._finished = True
+                self._ended(self)
         return self._archive.even_deleted(self.message_id)
 
 
@@ -109,7 +116,7 @@ class Flusher:
 
     def begin(self, message_id: int, piece: Callable[[int], bytes] | None) -> AnswerWriter:
         """A writer whose text is written twice a second from now on, until it has ended."""
-        writer = AnswerWriter(self._archive, message_id, piece)
+        writer = AnswerWriter(self._archive, message_id, piece, self._remove)
         with self._lock:
             self._writers.append(writer)
             if self._thread is None:
@@ -117,6 +124,10 @@ class Flusher:
                 self._thread.start()
         self._wake.set()
         return writer
+
+    def _remove(self, writer: AnswerWriter) -> None:
+        with self._lock:
+            self._writers = [other for other in self._writers if other is not writer]
 
     def close(self) -> None:
         """Ends what runs as stopped, and the thread."""
@@ -131,8 +142,7 @@ class Flusher:
     def _run(self) -> None:
         while not self._closing:
             self._wake.clear()
-            with self._lock:
-                writers = self._writers = [writer for writer in self._writers if not writer.finished]
+            writers = self._writers  # `_remove` makes a new list
             if not writers and not self._closing:
                 self._wake.wait()
                 continue

@@ -215,17 +215,17 @@ def default(store: Store | None = None, catalog: Catalog | None = None) -> Defau
         except LocalspecError as error:
             raise type(error)(f"{VARIABLE}: {error.message}", error.hint) from None
         return DefaultModel(named)
-    fault = hint = ""
+    fault, hint, target, draft = "", "", None, None
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # nothing was kept, or it is damaged
         kept = json.loads(paths.read_own(_file()))
         target, draft = kept["target"], kept.get("draft")
-        if isinstance(target, str) and isinstance(draft, str | None):
-            try:
-                _check(target, store, catalog)
-                return DefaultModel(target, draft)
-            except LocalspecError as error:
-                fault = f"The model you chose cannot answer: {error.message}"
-                hint = error.hint or "`localspec use NAME` chooses another."
+    if isinstance(target, str) and isinstance(draft, str | None):
+        try:
+            _check(target, store, catalog)
+            return DefaultModel(target, draft)
+        except LocalspecError as error:
+            fault = f"The model you chose cannot answer: {error.message}"
+            hint = error.hint or "`localspec use NAME` chooses another."
     targets = [entry for entry in store.entries() if entry.role == "target" and not entry.fault]
     found = DefaultModel(max(targets, key=lambda entry: entry.added).name if targets else None)
     return replace(found, fault=fault and f"{fault} {called(found)} answers. {hint}")
