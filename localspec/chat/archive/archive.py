@@ -39,25 +39,19 @@ class AnswerWriter:
     is at most half a second's worth.
     """
 
-    def __init__(
-        self,
-        archive: ArchivedChats,
-        message_id: int,
-        piece: Callable[[int], bytes] | None,
-        ended: Callable[[AnswerWriter], None],
-    ) -> None:
+    def __init__(self, archive: ArchivedChats, message_id: int, piece: Callable[[int], bytes] | None) -> None:
         self.message_id = message_id
-        self._archive, self._ended = archive, ended
+        self._archive = archive
         self._recorder = Recorder(piece)
         self._text, self._reasoning = list[str](), list[str]()
         self._lock = threading.Lock()  # of what is collected
         self._writing = threading.RLock()  # taken before it; of the order in which it is written
-        self._finished = False
+        self.finished = False
 
     def extend(self, text: str = "", *, reasoning: str = "", record: PassRecord | None = None) -> None:
         """Takes what one pass brought; after `finish` it does nothing."""
         with self._lock:
-            if not self._finished:
+            if not self.finished:
                 self._text += [text] * bool(text)
                 self._reasoning += [reasoning] * bool(reasoning)
                 if record is not None:
@@ -71,7 +65,7 @@ class AnswerWriter:
             with self._lock:
                 text, reasoning = [*self._text], [*self._reasoning]
                 passes, pieces = self._recorder.fresh()
-                done = self._finished
+                done = self.finished
             if done or not (text or reasoning or passes):
                 return
             part = encode(passes, pieces) if passes else None
@@ -94,12 +88,11 @@ class AnswerWriter:
             raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
         storable(stats or {})  # raises before anything is written
         with self._writing:
-            if not self._finished:
+            if not self.finished:
                 self.flush()
                 self._archive.end_answer(self.message_id, state, stats or {}, note)
                 with self._lock:
-                    self._finished = True
-                self._ended(self)
+                    self.finished = True
         return self._archive.even_deleted(self.message_id)
 
 
@@ -116,7 +109,7 @@ class Flusher:
 
     def begin(self, message_id: int, piece: Callable[[int], bytes] | None) -> AnswerWriter:
         """A writer whose text is written twice a second from now on, until it has ended."""
-        writer = AnswerWriter(self._archive, message_id, piece, self._remove)
+        writer = AnswerWriter(self._archive, message_id, piece)
         with self._lock:
             self._writers.append(writer)
             if self._thread is None:
@@ -125,13 +118,9 @@ class Flusher:
         self._wake.set()
         return writer
 
-    def _remove(self, writer: AnswerWriter) -> None:
-        with self._lock:
-            self._writers = [other for other in self._writers if other is not writer]
-
     def close(self) -> None:
         """Ends what runs as stopped, and the thread."""
-        for writer in self._writers:
+        for writer in self._running():
             with suppress(LocalspecError):  # it was erased, or the file is busy: the next start ends it
                 writer.finish("stopped", note="localspec was closed before the answer ended.")
         self._closing = True
@@ -139,10 +128,15 @@ class Flusher:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def _running(self) -> list[AnswerWriter]:
+        with self._lock:
+            self._writers = [writer for writer in self._writers if not writer.finished]
+            return [*self._writers]
+
     def _run(self) -> None:
         while not self._closing:
             self._wake.clear()
-            writers = self._writers  # `_remove` makes a new list
+            writers = self._running()
             if not writers and not self._closing:
                 self._wake.wait()
                 continue
