@@ -200,9 +200,12 @@ class EngineSettings:
     @property
     def longest_draft(self) -> int:
         """Most nodes a draft can have."""
-        for chosen in (self.max_draft_tokens, self.draft_cap, LONGEST_OF_SEVERAL if self.slots > 1 else None):
-            if chosen is not None:
-                return chosen
+        if self.max_draft_tokens is not None:
+            return self.max_draft_tokens
+        if self.draft_cap is not None:
+            return self.draft_cap
+        if self.slots > 1:
+            return LONGEST_OF_SEVERAL
         return LONGEST_DRAFT if self.branches == 1 else LONGEST_COSTLY
 
     @property

@@ -39,7 +39,8 @@ class Gguf:
     tensor: str = ""  # part of the name of a tensor that it holds; "" = none is needed
     nextn: bool = False  # whether it holds layers of multi-token prediction, and not the model they belong to
     called: str = ""  # regular expression that is found in the model's own name; "" = any name
-    word: str = ""  # regular expression of the word in a file's name, known before the header is read; "" = none
+    word: str = ""
+    """Regular expression of the word in a file's name that tells the method before the header is read; "" = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class Method:
     good_at: str = ""  # what texts it is good at; only of methods without a file
     source: str = ""  # who thought of it
     shown: str = ""  # what `localspec show` says of it for a target that has what it needs
-    kind: Literal["search", "model", "head"] = (
-        "head"  # search: no file, no cost; model: a whole one; head: of one target
-    )
+    kind: Literal["search", "model", "head"] = "head"
+    """search: it has no file, and its drafts cost next to nothing; model: a whole model drafts; head: a file that was
+    trained for one target."""
     gguf: Gguf | None = None  # how GGUF files of it are known; None = it has none, or every model could be one
     published: Published | None = None
     sentence: str = ""  # what a file of it is, with an article

@@ -207,7 +207,8 @@ class Options:
             UsageError: there is no such field, or a value that cannot be.
         """
         names = [one.name for one in fields(Options)]
-        for unknown in (name for name in changes if name not in names):
+        unknown = next((name for name in changes if name not in names), None)
+        if unknown is not None:
             raise UsageError(f"There is no option called {unknown!r}; there are: {', '.join(names)}.")
         return replace(self, **changes) if changes else self
 

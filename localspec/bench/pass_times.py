@@ -198,7 +198,8 @@ class PassReport:
 
 
 def measure_passes(path: Path, settings: PassSettings, progress: Progress | None = None) -> PassReport:
-    """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is."""
+    """Loads the model once per kernel and times every point; Ctrl-C after the first turn keeps what there is. Raises
+    ModelFileError, ModelError, PairError: the model cannot be used, or is a head or no language model."""
     settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()
     check_target(header)

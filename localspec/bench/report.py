@@ -64,7 +64,7 @@ class BenchCell:
         }
         has_stats = any("drafted" in answer.stats for answer in answers)
         speedup, tokens = self.speedup(side), sum(run.tokens for run in runs)
-        gaps, words = [gap for answer in answers for gap in answer.gaps], {answer.exact for answer in answers}
+        gaps = [gap for answer in answers for gap in answer.gaps]
         return {
             "contender": side,
             "runs": len(runs),
@@ -75,10 +75,15 @@ class BenchCell:
             "itl_p50_seconds": percentile(gaps, 0.50),
             "itl_p99_seconds": percentile(gaps, 0.99),
             **(counted if has_stats else dict.fromkeys(counted)),
-            "exact": None if None in words or not words else False not in words,  # by its own word
+            "exact": self.exact(side),
             "forks": self.forks(side),
             "compared": len(runs),
         }
+
+    def exact(self, side: str) -> bool | None:
+        """Whether all its texts were exact by its own word; None = it does not say."""
+        words = {answer.exact for heat in self.heats if side in heat.runs for answer in heat.runs[side].answers}
+        return None if None in words or not words else False not in words
 
     def speedup(self, side: str) -> Ratio | None:
         """Over plain decoding, on the same prompts in the same rounds."""
@@ -145,7 +150,7 @@ class Results:
         return sum(len(cell.heats) for cell, _ in self._exact())
 
     def _exact(self) -> list[tuple[BenchCell, str]]:
-        return [(cell, side) for cell in self.cells for side in cell.sides[1:] if cell.figures(side)["exact"]]
+        return [(cell, side) for cell in self.cells for side in cell.sides[1:] if cell.exact(side)]
 
     @property
     def interval(self) -> str:
@@ -232,7 +237,7 @@ def _speeds(results: Results) -> ReportTable:
         doubt = "-"  # half the width of the interval
         if found is not None and found.over:
             doubt = f"{found.half_width:.1%}" if found.half_width < 1.0 else "> 100%"
-        equal = "equal" if cell.figures(PRODUCT)["exact"] else "equal, inexact"
+        equal = "equal" if cell.exact(PRODUCT) else "equal, inexact"
         speeds = (f"{cell.figures(side)['tokens_per_second']:.1f}" for side in (BASELINE, PRODUCT))
         by_prompt = "-" if found is None else f"{found.smallest:.2f}-{found.largest:.2f}"
         verdict = f"{forks} of {len(cell.heats)} differ" if forks else equal

@@ -12,7 +12,6 @@ prompt) goes out in llama-server's words, unless the endpoint refuses them.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -154,13 +153,7 @@ class ServedSide:
         """
         self.name, self._requests = name or server.name, Requests(server)
         self._render, self._fresh = render, True
-        self._model = model or "default"  # where it keeps no list; many do not care about the name
-        with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
-            try:
-                self._model = model or str(self._requests.whole("GET", "models").json()["data"][0]["id"])
-            except Refused as error:
-                if error.status not in _MISSING:
-                    raise
+        self._model = model or self._first_model()
         self._path, self._extended = self._understood()
         prompt = "our rendered prompt" if self._path == "completions" else "messages, its own chat template"
         prompt += "" if self._extended else "; OpenAI's fields only, its own top-k and min-p"
@@ -170,6 +163,16 @@ class ServedSide:
             "prompt": prompt,
             "forgets": "asked to, each conversation" if self._extended else "not asked to",
         }
+
+    def _first_model(self) -> str:
+        try:
+            return str(self._requests.whole("GET", "models").json()["data"][0]["id"])
+        except Refused as error:
+            if error.status not in _MISSING:
+                raise
+        except (ValueError, KeyError, IndexError, TypeError):
+            pass
+        return "default"  # it keeps no list; many do not care about the name
 
     def begin(self, prompt: BenchPrompt) -> None:
         """The next prompt is to be read anew, as far as the endpoint can be told so."""

@@ -13,7 +13,7 @@ ASPECTS = ("threads", "kernels", "cache", "ngram", "length")
 
 
 def use(context_use: int, engine: Engine) -> list[Remark]:
-    """What the models in use leave on the table; see `speed.examine_use`."""
+    """What the models in use leave on the table; see `doctor.examine_use`."""
     from localspec.checks.doctor import examine_use
 
     return list(examine_use(engine, context_use))

@@ -2,8 +2,6 @@
 lines of `localspec doctor` and of the doctor screen, and a report for an issue.
 
 Why is it slow? Findings from the figures of answers and the models in use, in plain words with numbers.
-
-Nothing is timed here: what answers took is in their stats, what passes cost is learned from them.
 """
 
 from __future__ import annotations
@@ -183,16 +181,16 @@ def examine_machine_state(model_bytes: int = 0, root: Path = ROOT, load: float |
         value = f"{load:.1f} programs want to run on {count} CPUs (mean of the last minute, this one included)"
         crowded = load > _CROWDED_LOAD_PER_CPU * count
         yield Remark("load", value, "Other programs take the CPUs; end them, or use fewer threads." if crowded else "")
-    memory, advice, command = ram(root), "", ""
-    value = f"{memory.free_bytes / 2**30:.1f} of {memory.total_bytes / 2**30:.1f} GiB free"
+    now, advice, command = ram(root), "", ""
+    value = f"{now.free_bytes / 2**30:.1f} of {now.total_bytes / 2**30:.1f} GiB free"
     if model_bytes:
         value += f", the model's files have {model_bytes / 2**30:.2f} GiB"
-    if memory.total_bytes and model_bytes > memory.total_bytes:
+    if now.total_bytes and model_bytes > now.total_bytes:
         advice = (
             "The model is larger than memory, so weights are read from the disk again and again; take a smaller one."
         )
         command = "localspec search MODEL"
-    elif memory.free_bytes and memory.free_bytes < _TIGHT_BYTES:
+    elif now.free_bytes and now.free_bytes < _TIGHT_BYTES:
         advice = "Little memory is left; close programs or use a shorter context."
     yield Remark("memory", value, advice, command)
     if machine.on_battery(root):
@@ -393,6 +391,8 @@ def _versions(*packages: str) -> Iterator[tuple[str, str]]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield name, importlib.metadata.version(name)
 
+
+# Nothing is timed below: what answers took is in their stats, what passes cost is learned from them.
 
 _ENOUGH_DRAFTED = 40
 _ENOUGH_TOKENS = 40

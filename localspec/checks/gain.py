@@ -133,11 +133,11 @@ def measure(
     if not heats and refused is not None:
         raise refused
     runs = {side: [heat.runs[side] for heat in heats] for side in (*SIDES, _CHAINS)}
-    tokens = {side: sum(run.tokens for run in several) for side, several in runs.items()}
+    counts = {side: sum(run.tokens for run in several) for side, several in runs.items()}
     texts = [{tuple(answer.text for answer in heat.runs[side].answers) for side in SIDES} for heat in heats]
     return DraftGain(
-        tokens[_CHAINS] / max(1, sum(answer.stats["passes"] for run in runs[_CHAINS] for answer in run.answers)),
-        {side: tokens[side] / sum(run.wall_seconds for run in runs[side]) for side in SIDES},
+        counts[_CHAINS] / max(1, sum(answer.stats["passes"] for run in runs[_CHAINS] for answer in run.answers)),
+        {side: counts[side] / sum(run.wall_seconds for run in runs[side]) for side in SIDES},
         compare.gain(heats, "after", "before", lambda run: run.wall_seconds),
         sum(len(same) == 1 for same in texts),
         len(heats),

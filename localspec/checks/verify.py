@@ -141,7 +141,7 @@ def verify(
 
     Drafters search the plain answers to earlier prompts, and no other past answers. The engine is loaded with every
     drafter and draft length that `settings` uses; a `report` is filled in as results come, so that an interrupted run
-    has some.
+    has some. From `seed` each prompt and turn has a seed of its own.
     """
     if settings is None:
         heads = [head.name for head in engine.loaded.heads]

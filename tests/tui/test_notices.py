@@ -9,6 +9,7 @@ import pytest
 from textual.widgets import Input
 from textual.widgets._toast import Toast, ToastRack
 
+from localspec.errors import LocalspecError
 from localspec.runtime.kept.corpus import folder
 from localspec.tui.screens.commands import SlashCommands
 from localspec.tui.widgets.dialogs import say as note
@@ -107,3 +108,23 @@ async def test_notes_do_not_lie_over_what_is_asked(make_app: MakeApp) -> None:
         field = app.screen.query_one(Input)
         await until(pilot, lambda: app.screen.query_one(Toast).region.height > 1)
         assert not app.screen.query_one(Toast).region.overlaps(field.region)
+
+
+@pytest.mark.asyncio
+async def test_a_title_that_cannot_be_written_is_said(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise LocalspecError("The archive is in use.")
+
+    app = make_app("a")
+    async with app.run_test() as pilot:
+        await say(pilot, "Hello")
+        archive, commands = app.session.archive, SlashCommands(app.chat_screen)
+        with monkeypatch.context() as patch:
+            patch.setattr(archive, "rename", busy)
+            await commands.run("rename", "Held")
+            await until(pilot, lambda: any("in use" in one.message for one in app._notifications))
+        await commands.run("rename", "")
+        await until(pilot, lambda: app.screen.query(Input))
+        archive.delete_chat(front(app).chat_id)  # as another window may
+        await pilot.press("x", "enter")
+        await until(pilot, lambda: any("There is no chat" in one.message for one in app._notifications))

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.tui.screens.settings import check_engine
+from localspec.options import Options
+from localspec.settings import Setting
+from localspec.tui.screens.settings import _shown, check_engine
 from localspec.tui.talk.session import Preferences, checked
 
 RECORDED = Path(__file__).parents[1] / "data" / "saved-0.1" / "settings.json"
@@ -45,3 +47,9 @@ def test_a_setting_that_only_a_newer_version_knows_is_left_out(tmp_path: Path) -
     newer = recorded | {"hologram": True, "engine": recorded["engine"] | {"warp": 9}}
     (tmp_path / "settings.json").write_text(json.dumps(newer), encoding="utf-8")
     assert Preferences.load(tmp_path / "settings.json") == Preferences.load(RECORDED)
+
+
+def test_a_choice_of_number_one_is_no_switch() -> None:
+    choice, switch = Setting("n", str, True, ("1", "2"), None, Options), Setting("n", bool, True, (), None, Options)
+    assert [_shown(choice, value) for value in (1, None, ["a"])] == ["1", "default", "['a']"]
+    assert [_shown(switch, value) for value in (1, 0, None)] == ["on", "off", "default"]

@@ -43,7 +43,7 @@ class AnswerWriter:
         self.message_id = message_id
         self._archive = archive
         self._recorder = Recorder(piece)
-        self._text = self._reasoning = ""
+        self._text, self._reasoning = list[str](), list[str]()
         self._lock = threading.Lock()  # of what is collected
         self._writing = threading.RLock()  # taken before it; of the order in which it is written
         self.finished = False
@@ -52,8 +52,8 @@ class AnswerWriter:
         """Takes what one pass brought; after `finish` it does nothing."""
         with self._lock:
             if not self.finished:
-                self._text += text
-                self._reasoning += reasoning
+                self._text += [text] * bool(text)
+                self._reasoning += [reasoning] * bool(reasoning)
                 if record is not None:
                     self._recorder.add(record)
 
@@ -63,15 +63,15 @@ class AnswerWriter:
         """
         with self._writing:
             with self._lock:
-                text, reasoning = self._text, self._reasoning
+                text, reasoning = [*self._text], [*self._reasoning]
                 passes, pieces = self._recorder.fresh()
                 done = self.finished
             if done or not (text or reasoning or passes):
                 return
             part = encode(passes, pieces) if passes else None
-            self._archive.add_to_answer(self.message_id, text, reasoning, part)
+            self._archive.add_to_answer(self.message_id, "".join(text), "".join(reasoning), part)
             with self._lock:
-                self._text, self._reasoning = self._text[len(text) :], self._reasoning[len(reasoning) :]
+                del self._text[: len(text)], self._reasoning[: len(reasoning)]
                 self._recorder.forget(len(passes), pieces)
 
     def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
@@ -120,7 +120,7 @@ class Flusher:
 
     def close(self) -> None:
         """Ends what runs as stopped, and the thread."""
-        for writer in self._writers:
+        for writer in self._running():
             with suppress(LocalspecError):  # it was erased, or the file is busy: the next start ends it
                 writer.finish("stopped", note="localspec was closed before the answer ended.")
         self._closing = True
@@ -128,11 +128,15 @@ class Flusher:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def _running(self) -> list[AnswerWriter]:
+        with self._lock:
+            self._writers = [writer for writer in self._writers if not writer.finished]
+            return [*self._writers]
+
     def _run(self) -> None:
         while not self._closing:
             self._wake.clear()
-            with self._lock:
-                writers = self._writers = [writer for writer in self._writers if not writer.finished]
+            writers = self._running()
             if not writers and not self._closing:
                 self._wake.wait()
                 continue

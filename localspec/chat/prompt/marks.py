@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from localspec.chat.prompt.sealed import BREAK, Sealed
@@ -62,8 +62,8 @@ class Marks:
         if isinstance(value, list | tuple):
             return [self.sealed_in(one, by_model=by_model) for one in value]
         if isinstance(value, Mapping):
-            sealed = [self.sealed_in(pair, by_model=by_model) for pair in value.items()]
-            return dict(sealed)
+            seal = partial(self.sealed_in, by_model=by_model)
+            return {seal(key): seal(one) for key, one in value.items()}
         return value
 
 
@@ -90,10 +90,9 @@ class _Seal:
         body = shown.rstrip()
         if any(body[-length:] in self._begun for length in range(1, min(len(body), self._longest) + 1)):
             places.add(len(body))
-        bare = shown.strip()
-        may_go_on = bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest))
-        if may_go_on and bare not in self._named:  # it may be the rest of a mark that the template has begun
-            places.add(len(shown) - len(shown.lstrip()))
+        if self._rests and (bare := shown.strip()) not in self._named:
+            if bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest)):
+                places.add(len(shown) - len(shown.lstrip()))  # the rest of a mark that the template has begun, perhaps
         parts, at = [], 0
         for place in sorted(places):
             parts += [text[at:place].replace(BREAK, 2 * BREAK), BREAK]

@@ -138,11 +138,12 @@ class CallReader:
             start: where its opening bracket stands.
             sure: a name makes a call; if not, the text may be an answer in JSON until the arguments begin.
         """
-        span = JsonSpan(start)
+        span, headless = JsonSpan(start), False
         while True:
-            head = _HEAD.match(self.text, start, start + _LONGEST_HEAD)
+            head = None if headless else _HEAD.match(self.text, start, start + _LONGEST_HEAD)
             if head is not None and head[1] in self.tools:
                 break
+            headless = headless or head is not None or len(self.text) >= start + _LONGEST_HEAD
             end = span.end(self.text)
             if end is not None:
                 called = call_of(self.text[start:end])

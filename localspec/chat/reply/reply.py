@@ -299,7 +299,11 @@ def _lone_call(reader: CallReader, bare: bool) -> Reading:
     Raises:
         NoCall: it cannot become one.
     """
-    while (opening := (fence := _FENCED.match(reader.text)) or (_BARE.match(reader.text) if bare else None)) is None:
+    while True:
+        fence = _FENCED.match(reader.text)
+        opening = _BARE.match(reader.text) if fence is None and bare else fence
+        if opening is not None:
+            break
         if reader.final or not _BEGUN.fullmatch(reader.text):
             raise NoCall(0)
         yield

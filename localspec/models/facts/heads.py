@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -356,17 +356,21 @@ class Tensors:
         found = held.rows(start, stop)
         if held.kind == "BF16":
             return (found.astype(np.uint32) << 16).view(np.float32)
-        if held.kind == "F8_E4M3":  # finite, one NaN a sign
-            code = np.arange(256)
-            exponent, mantissa = code >> 3 & 15, code & 7
-            size = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
-            size[code & 127 == 127] = np.nan
-            found = np.where(code & 128, -size, size)[found]
-        floats: Float32Array = found.astype(np.float32)
+        floats: Float32Array = (_f8_values()[found] if held.kind == "F8_E4M3" else found).astype(np.float32)
         if scale in self._found:
             scales = self.array(scale).reshape(-1)
             floats *= (scales if len(scales) == 1 else scales[start:stop]).reshape(-1, *[1] * (floats.ndim - 1))
         return floats
+
+
+@cache
+def _f8_values() -> Float32Array:
+    """What the 256 codes of F8_E4M3 (finite, one NaN a sign) mean."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    size = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    size[code & 127 == 127] = np.nan
+    return np.where(code & 128, -size, size).astype(np.float32)
 
 
 def _safetensors(path: Path) -> dict[str, _Tensor]:

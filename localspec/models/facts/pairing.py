@@ -243,7 +243,8 @@ def check(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Ma
 
 
 def match(target: Header, draft: Header, *, cross_tokenizer: bool = False) -> Match:
-    """Compares two headers. Raises ModelFileError: a file has not as many types of tokens as tokens, or has changed."""
+    """Compares two headers. `cross_tokenizer`: whether the draft may have another tokenizer. Raises ModelFileError: a
+    file has not as many types of tokens as tokens, or has changed."""
     kind, base = draft_kind(draft), draft_kind(target)
 
     def no(why: str, fact: Difference, shared: SharedVocabulary | None = None) -> Match:
@@ -375,7 +376,8 @@ def rank(method: str, mixture: bool = False) -> int:
 
 
 def refusal(target: Sequence[Header], draft: Header, whole: bool = False) -> str:
-    """Why a file cannot be the drafter of a model, even a `whole` one, or only a head: a clause; "" = it can."""
+    """Why a file cannot be the drafter of a model: a clause; "" = it can. `whole`: it may be a whole model; else only
+    a head."""
     kind, model = draft_kind(draft), target[0]
     if not kind.drafts:
         return f"it is {kind.sentence}"

@@ -74,6 +74,8 @@ def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread:
         nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
             alone have none.
         spread: whose overrides move tensors.
+
+    Raises ModelFileError: layer numbers that no model has.
     """
     parts = [headers] if isinstance(headers, Header) else list(headers)
     header, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
@@ -131,15 +133,15 @@ def _per_layer(header: Header, key: str, index: int) -> int:
 
 def _layer(header: Header, index: int, parts: dict[str, Tensor], own_cache: bool, nextn: bool) -> LayerShape:
     used = any(name.startswith("nextn.") for name in parts) == nextn
-    heads = _per_layer(header, "attention.head_count", index)
+    queries = _per_layer(header, "attention.head_count", index)
     embedding = min(header.number("embedding_length"), _MIB)
-    head = _per_layer(header, "attention.key_length", index) or embedding // max(heads, 1)
+    head = _per_layer(header, "attention.key_length", index) or embedding // max(queries, 1)
     head_value = _per_layer(header, "attention.value_length", index) or head
-    kv_heads = _per_layer(header, "attention.head_count_kv", index) or heads
+    kv_heads = _per_layer(header, "attention.head_count_kv", index) or queries
     layer = LayerShape(
         weights=sum(tensor.size for tensor in parts.values()),
-        heads=heads,
-        query=_rows(parts.get("attn_q.weight")) or heads * head,
+        heads=queries,
+        query=_rows(parts.get("attn_q.weight")) or queries * head,
         feed_forward=_feed_forward(header, index, parts),
         state=_state(header, parts) if used else 0,
     )
@@ -198,8 +200,8 @@ _CELL_STEP = 256  # llama.cpp makes caches of whole multiples of this
 def default_context(
     target: ModelShape, draft: ModelShape | None = None, slots: int = 1, total_bytes: int = 0, element: float = 2.0
 ) -> int:
-    """Tokens a slot can hold, at most as many as the target was trained for. `total_bytes`: of all memory; 0 = unknown.
-    `element`: bytes of an element of the target's cache (the draft's have 2)."""
+    """Tokens a slot can hold, at most as many as the target was trained for. Each of the `slots` has a cache of its
+    own. `total_bytes`: of all memory; 0 = unknown. `element`: bytes of an element of the target's cache (the draft's have 2)."""
     token = slots * _token_bytes(target, draft, element)
     found = LONGEST_DEFAULT
     if token and total_bytes:

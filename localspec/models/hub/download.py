@@ -229,12 +229,14 @@ def fetch_all(
     stop = threading.Event() if stop is None else stop
     results: dict[int, Fetched] = {}
     failures: list[BaseException] = []
-    waiting = iter([*enumerate(transfers)])  # the workers share it
+    waiting, lock = [*enumerate(transfers)], threading.Lock()
 
     def work() -> None:
-        for index, transfer in waiting:
-            if stop.is_set():
-                return
+        while not stop.is_set():
+            with lock:
+                if not waiting:
+                    return
+                index, transfer = waiting.pop(0)
             try:
                 results[index] = _Fetch(transfer, hub, report, stop).run()
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread

@@ -261,7 +261,7 @@ class Hub:
         if isinstance(error, errors.HFValidationError):
             return DownloadError(f"{where!r} is not the name of a repository.")
         if isinstance(error, errors.HfHubHTTPError):
-            return self._status(error, where, file)
+            return self._explain_status(error, where, file)
         if isinstance(error, httpx.TimeoutException):
             seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
             return DownloadError(f"{where}: no answer within {seconds} s.", "Try again; what came so far is kept.")
@@ -272,35 +272,36 @@ class Hub:
         text = f"{where}: the connection failed: {reason(error)}."
         return DownloadError(text, "Try again; what came so far is kept.")
 
-    def _status(self, error: errors.HfHubHTTPError, where: str, file: str) -> DownloadError:
-        status, page, hint = error.response.status_code, f"{self.endpoint}/{where}", ""
-        said = f": {error.server_message.splitlines()[0]}" if error.server_message else ""
-        text = f"{where}: refused with status {status}{said}."
+    def _explain_status(self, error: errors.HfHubHTTPError, where: str, file: str) -> DownloadError:
+        status, page = error.response.status_code, f"{self.endpoint}/{where}"
         if status == 401 and "invalid" in str(error.response.headers.get("X-Error-Message", "")).lower():
             source = "in HF_TOKEN" if os.environ.get("HF_TOKEN") else "of `hf auth login`"
             text = f"{self.host} refuses the access token {source}: revoked, expired or mistyped."
             hint = f"Make a new one at {self.endpoint}/settings/tokens, or remove it for public models."
-        elif isinstance(error, errors.GatedRepoError) and self.token:
-            text = f"{where} is gated, and your account has no access to it."
-            hint = f"Accept its terms at {page} with the account of your token, then pull again."
-        elif isinstance(error, errors.GatedRepoError):
+            return DownloadError(text, hint)
+        if isinstance(error, errors.GatedRepoError):
             text = f"{where} is gated: it needs an account that accepted its terms."
             hint = f"Accept them at {page}, then set HF_TOKEN or run `hf auth login`."
-        elif isinstance(error, errors.RevisionNotFoundError):
-            text, hint = f"{where} has no such revision.", f"Branches and tags are listed at {page}/tree/main."
-        elif file and (isinstance(error, errors.RemoteEntryNotFoundError) or status in (404, 410)):
-            text, hint = f"{where} has no file {file!r} (any more).", f"See {page} or leave out the file name."
-        elif isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
-            private = "its token may lack access" if self.token else "a private one needs HF_TOKEN or `hf auth login`"
-            text, hint = f"{self.host} shows no repository {where!r}; {private}.", "Try: localspec search WORDS"
+            if self.token:
+                text = f"{where} is gated, and your account has no access to it."
+                hint = f"Accept its terms at {page} with the account of your token, then pull again."
+            return DownloadError(text, hint)
+        if isinstance(error, errors.RevisionNotFoundError):
+            return DownloadError(f"{where} has no such revision.", f"Branches and tags are listed at {page}/tree/main.")
+        if file and (isinstance(error, errors.RemoteEntryNotFoundError) or status in (404, 410)):
+            return DownloadError(f"{where} has no file {file!r} (any more).", f"See {page} or leave out the file name.")
+        if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
             if "://" in where:
-                text, hint = f"There is nothing at {where} (status {status}).", ""
-        elif status == 429:
-            text, hint = f"{self.host} refuses more requests for now (status 429).", "Wait some minutes."
-        elif status >= 500:
+                return DownloadError(f"There is nothing at {where} (status {status}).")
+            why = "its token may lack access" if self.token else "a private one needs HF_TOKEN or `hf auth login`"
+            return DownloadError(f"{self.host} shows no repository {where!r}; {why}.", "Try: localspec search WORDS")
+        if status == 429:
+            return DownloadError(f"{self.host} refuses more requests for now (status 429).", "Wait some minutes.")
+        if status >= 500:
             text = f"{where}: the server is in trouble (status {status})."
-            hint = "Try again later; what came so far is kept."
-        return DownloadError(text, hint)
+            return DownloadError(text, "Try again later; what came so far is kept.")
+        said = f": {error.server_message.splitlines()[0]}" if error.server_message else ""
+        return DownloadError(f"{where}: refused with status {status}{said}.")
 
 
 def passing(error: BaseException) -> bool:

@@ -338,9 +338,8 @@ def family_of(name: str) -> str:
 
 def parameters_of(name: str) -> float:
     """Parameters that a name states; 0 = none."""
-    for found in filter(None, map(_SIZE.fullmatch, _words(name))):
-        return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
-    return 0.0
+    found = next(filter(None, map(_SIZE.fullmatch, _words(name))), None)
+    return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
 
 
 def _words(name: str) -> list[str]:

@@ -28,21 +28,16 @@ Files = tuple[Path, Path | None]  # target, and the draft that goes with it
 
 def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
     """Files of target and draft for a pair's or model's name (None = the bundled pair), `user/repo[:quant]` once pulled
-    or a path. `store` and `catalog` are the user's and the shipped one with their own additions, here and below. Raises
-    ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's model."""
+    or a path. `store`, `catalog`: None = the user's, and the shipped one with the user's additions, here and below.
+    Raises ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's
+    model."""
     text = DEFAULT_PAIR if name is None else os.fspath(name)
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
     catalog.check_local(text)
     if (pair := catalog.pairs.get(text)) is not None:
-        found = list[Path]()
-        for name in (pair.target, pair.draft)[: 2 if pair.method in FROM_FILES else 1]:
-            listed = catalog.models[name]
-            entry = None if listed.bundled else store.find(name)
-            if not listed.bundled and entry is None:
-                raise ModelError(f"{name!r}, of the pair {text!r}, is not installed.", f"Try: localspec pull {text}")
-            found.append(listed.path if entry is None else _sound(entry))
-        return found[0], found[1] if found[1:] else None
+        target = _model(pair.target, text, store, catalog)
+        return target, _model(pair.draft, text, store, catalog) if pair.method in FROM_FILES else None
     if text in catalog.models and catalog.models[text].bundled:
         return catalog.models[text].path, None
     entry = store.find(text)  # before files: a name must not mean something else in another folder
@@ -63,6 +58,14 @@ def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalo
         raise ModelError(f"{text!r} is not installed.", f"Try: localspec pull {text}")
     hint = catalog.nearest(text, (entry.name for entry in store.entries()))
     raise ModelError(f"There is no model, pair or file called {text!r}.", hint)
+
+
+def _model(name: str, pair: str, store: Store, catalog: Catalog) -> Path:
+    if (listed := catalog.models[name]).bundled:
+        return listed.path
+    if (entry := store.find(name)) is None:
+        raise ModelError(f"{name!r}, of the pair {pair!r}, is not installed.", f"Try: localspec pull {pair}")
+    return _sound(entry)
 
 
 def entry_of(file: Path, store: Store) -> Entry | None:
@@ -215,17 +218,17 @@ def default(store: Store | None = None, catalog: Catalog | None = None) -> Defau
         except LocalspecError as error:
             raise type(error)(f"{VARIABLE}: {error.message}", error.hint) from None
         return DefaultModel(named)
-    fault = hint = ""
+    fault, hint, target, draft = "", "", None, None
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # nothing was kept, or it is damaged
         kept = json.loads(paths.read_own(_file()))
         target, draft = kept["target"], kept.get("draft")
-        if isinstance(target, str) and isinstance(draft, str | None):
-            try:
-                _check(target, store, catalog)
-                return DefaultModel(target, draft)
-            except LocalspecError as error:
-                fault = f"The model you chose cannot answer: {error.message}"
-                hint = error.hint or "`localspec use NAME` chooses another."
+    if isinstance(target, str) and isinstance(draft, str | None):
+        try:
+            _check(target, store, catalog)
+            return DefaultModel(target, draft)
+        except LocalspecError as error:
+            fault = f"The model you chose cannot answer: {error.message}"
+            hint = error.hint or "`localspec use NAME` chooses another."
     targets = [entry for entry in store.entries() if entry.role == "target" and not entry.fault]
     found = DefaultModel(max(targets, key=lambda entry: entry.added).name if targets else None)
     return replace(found, fault=fault and f"{fault} {called(found)} answers. {hint}")

@@ -144,8 +144,9 @@ class Store:
     def find(self, name: str) -> Entry | None:
         """An entry by its name, or by `user/repo[:quant]` where that is clear; else None."""
         found = self.entries()
-        for entry in (entry for entry in found if entry.name == name):
-            return entry
+        for entry in found:
+            if entry.name == name:
+                return entry
         repository, _, quant = name.partition(":")
         fits = [one for one in found if one.source == "hub" and one.origin.lower() == repository.lower()]
         if quant:
@@ -259,8 +260,9 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
         if path.is_symlink() and file.ownership == "link":
             path.unlink()
         return Removal(path, 0, "it was gone already")
-    for other in (other for other in others if any(used.path == path for used in other.files)):
-        return Removal(path, 0, f"{other.name} uses it too")
+    for other in others:
+        if any(used.path == path for used in other.files):
+            return Removal(path, 0, f"{other.name} uses it too")
     if file.ownership == "foreign":
         return Removal(path, 0, "it was there before localspec, so another program may use it")
     if file.ownership == "copy" or not path.is_symlink():
@@ -272,8 +274,9 @@ def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:
     if not is_blob:
         _remove_if_empty(path.parent)
         return Removal(path, 0, f"{real} is your own file; only the link to it is gone")
-    for other in (other for other in others if any(paths.real(used.path) == real for used in other.files)):
-        return Removal(path, 0, f"{other.name} uses the same bytes")
+    for other in others:
+        if any(paths.real(used.path) == real for used in other.files):
+            return Removal(path, 0, f"{other.name} uses the same bytes")
     for link in sorted((real.parent.parent / "snapshots").rglob("*")):
         if link.is_symlink() and paths.real(link) == real:
             return Removal(path, 0, f"another link in the cache points to its bytes: {link}")

@@ -25,7 +25,7 @@ from localspec.machine import Place, total_ram
 from localspec.models.facts.shape import HeadShape, ModelShape, default_context, own_heads, shape_of
 
 MIB = 1 << 20
-MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}  # left for Python and llama.cpp, and for other programs
+MARGINS = {"cpu": 512 * MIB, "gpu": 1024 * MIB}  # left for Python and llama.cpp; on a GPU for other programs
 UNIFIED_SHARE = 0.75  # of the CPU's memory, what a GPU without its own may take: as macOS has it from 64 GB on
 SMALLEST_CONTEXT = 4096  # `choose` does not go below this many tokens, unless the model was trained for fewer
 _LEAST_ROWS = 64
@@ -406,7 +406,8 @@ _MEMORY_DIVISOR = 32  # states may take this part of memory
 
 def rollback(shape: ModelShape, total_bytes: int, wanted: int | None = None) -> int:
     """Tokens that can be dropped: what is wanted, else 1 to 4; 0 if the target keeps no state, or llama.cpp no
-    snapshots of it. Of all the memory there is (0 = unknown), so that it is the same at every start."""
+    snapshots of it. `total_bytes` is all the memory there is (0 = unknown), so that the number is the same at every
+    start."""
     if shape.architecture not in ROLLS_BACK:
         return 0
     if wanted is not None:

@@ -82,10 +82,11 @@ class SlashCommands:
         screen, chat = self._screen, self._screen.front.chat
 
         async def give() -> None:
-            given: str | None = title or await screen.app.push_screen_wait(Line("Title of this chat", chat.title))
-            if given:
-                self._archive.rename(chat.id, given)
-                screen.show_titles()
+            with errors_said(screen):
+                given: str | None = title or await screen.app.push_screen_wait(Line("Title of this chat", chat.title))
+                if given:
+                    self._archive.rename(chat.id, given)
+                    screen.show_titles()
 
         screen.run_worker(give(), group="title")
 

@@ -121,7 +121,9 @@ class DoctorScreen(Page):
         return self.query_one("#findings", ItemList).items
 
     def _show(self, findings: list[Remark]) -> None:
-        self.query_one("#findings", ItemList).show(findings, content_of)
+        shown = self.query_one("#findings", ItemList)
+        shown.show(findings, content_of)
+        shown.highlighted = 0 if findings else None
         self.query_one("#verdict", Static).update(verdict(findings))
 
     def action_copy(self) -> None:

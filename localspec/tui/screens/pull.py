@@ -19,7 +19,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
@@ -100,8 +100,9 @@ class FindModelScreen(Dialog[str | None]):
         if found:
             self._found.focus()
 
-    def on_option_list_option_selected(self) -> None:
-        if (one := self._found.item) is not None:
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        if event.option_index < len(self._found.items):  # others may be shown meanwhile
+            one = self._found.items[event.option_index]
             self.dismiss(one.name if isinstance(one, PairEntry | ModelEntry) else one.repository)
 
 
@@ -463,8 +464,10 @@ class ImportScreen(Dialog[str | None]):
         self._found.show(kept, lambda one: Content(pictured(f"{one.name}  {amount(one.bytes)}  {one.program}")))
         self._found.display = bool(kept)
 
-    def on_option_list_option_selected(self) -> None:
-        if (one := self._found.item) is not None:
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_index < len(self._found.items):
+            one = self._found.items[event.option_index]
             self.query_one("#file", Input).value = str(one.path)
             self.query_one("#name", Input).value = one.name
             self.query_one("#draft", Tick).value = one.is_head

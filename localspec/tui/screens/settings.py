@@ -61,7 +61,6 @@ class Pick(Static, can_focus=True):
 
 
 _UNSET = "default"
-_WORDS = {None: _UNSET, True: "on", False: "off"}
 
 
 class Row(Static):
@@ -115,9 +114,13 @@ def _shown(setting: Setting, value: Any) -> bool | str:
     """A value as its field holds it."""
     if setting.kind is bool and not setting.optional:
         return bool(value)
-    if setting.kind is bool or setting.choices:
-        return _WORDS.get(value, str(value))
-    return setting.show(value)
+    if setting.kind is not bool and not setting.choices:
+        return setting.show(value)
+    if value is None:
+        return _UNSET
+    if setting.kind is bool:
+        return "on" if value else "off"
+    return str(value)
 
 
 def _read(setting: Setting, field: Any) -> Any:

@@ -249,10 +249,8 @@ def _clean(state: StateCore) -> None:
             part.content = plain_text(part.content)
 
 
-_RULES: dict[str, Any] = {
-    "html": False,
-    "maxNesting": _DEEPEST,
-}  # without HTML: tags are text, and are shown
+# HTML is off: its tags are text, and are shown.
+_RULES: dict[str, Any] = {"html": False, "maxNesting": _DEEPEST}
 _PARSER, _BLOCKS = MarkdownIt("gfm-like", _RULES), MarkdownIt("gfm-like", _RULES)  # GitHub's Markdown
 _PARSER.core.ruler.push("plain_text", _clean)
 _BLOCKS.core.ruler.enableOnly(["normalize", "block"])  # what stands in a paragraph is not looked at

@@ -77,7 +77,7 @@ class ChatTabs(TabbedContent):
     def __init__(self, session: Session) -> None:
         super().__init__(id="chats")
         self._session = session
-        self.panes: list[ChatPane] = []  # kept, not looked up: a query goes through every block of every message
+        self.panes: list[ChatPane] = []  # kept, not looked up: a query goes through every message. Others only read it.
         self.settled = False  # the tabs of last time are there; until then what is open is not written down
         self._claim: Claim | None = None  # on the file of open tabs; None = it is another window's, or there is none
 

@@ -460,10 +460,10 @@ class Queue(OptionList):
             return True
         return False
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """A click on a prompt takes it back into the input."""
-        event.stop()
-        self._take(event.option_index)
+    def action_select(self) -> None:
+        """Enter and a click take the prompt at once: an event would come when another may stand at its place."""
+        if self.highlighted is not None:
+            self._take(self.highlighted)
 
     def action_remove(self) -> None:
         if self.highlighted is not None:
