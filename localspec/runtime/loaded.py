@@ -13,7 +13,7 @@ from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import SharedVocabulary
-from localspec.models.memory.fit import integrated_gpus
+from localspec.models.memory.gpu import integrated_gpus
 from localspec.planning.costs import Knowledge
 from localspec.runtime import costs
 from localspec.runtime.costs import KnowledgeStore

@@ -6,7 +6,7 @@ import gc
 
 from localspec.errors import LocalspecError
 from localspec.machine import Place, available_bytes, ram
-from localspec.models.memory.fit import is_unified, used_gpus
+from localspec.models.memory.gpu import is_unified, used_gpus
 
 _LOW_MEMORY_BYTES = 192 * 2**20
 
@@ -50,5 +50,5 @@ def gpus(servers: str | None = None) -> list[Place]:
 
 
 def places(servers: str | None = None) -> list[Place]:
-    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.memory.fit`)."""
+    """The CPU's memory, and that of the GPUs that are used unless told otherwise (see `models.memory.gpu`)."""
     return [ram(), *used_gpus(gpus(servers))]

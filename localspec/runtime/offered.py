@@ -18,7 +18,7 @@ from localspec.methods import FROM_FILES
 from localspec.models.installed.adopt import hub_cache
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
-from localspec.models.memory.fit import used_gpus
+from localspec.models.memory.gpu import used_gpus
 from localspec.runtime.costs import Rates, read_seconds
 from localspec.runtime.memory import gpus
 
