@@ -25,9 +25,8 @@ from localspec.llama.library import devices
 from localspec.machine import Place, ram
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings, MemoryPlan
-from localspec.models.memory.gpu import integrated_gpus, is_software, used_gpus, why_unused
 from localspec.runtime import costs
-from localspec.runtime.memory import gpus
+from localspec.runtime.memory import gpus, integrated_gpus, is_software, used_gpus, why_unused
 
 _LOG = logging.getLogger("localspec")
 _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")
