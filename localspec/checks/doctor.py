@@ -34,7 +34,6 @@ from localspec.llama.model import Model
 from localspec.machine import ROOT, ram, taken, text_of
 from localspec.models.facts import facts
 from localspec.models.installed.catalog import Catalog
-from localspec.models.memory import fit
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
 from localspec.runtime import memory, placement
@@ -72,7 +71,7 @@ def examine_devices(
         room = f", {device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free"
         use = ""
         if device.name in places:
-            why = fit.why_unused(places[device.name], listed)
+            why = memory.why_unused(places[device.name], listed)
             use = f"; not used by default: {why}" if why else "; used by default"
         if ordinal_of(device.name) is not None:
             use += "; it lists logits, by a kernel that is tried out"
@@ -485,7 +484,7 @@ def examine_use(engine: Engine, context_use: int = 0) -> Iterator[Remark]:
         )
     if not loaded.context.most_nodes:
         yield Remark("who guesses", "none: this architecture's cache cannot be trimmed")
-    gpus = fit.used_gpus(memory.gpus())
+    gpus = memory.used_gpus(memory.gpus())
     if gpus and settings.gpu_layers == 0:
         found = f"{gpus[0].name} ({gpus[0].description}) is idle: the target is on the CPU"
         yield Remark("GPU", found, "Put the target's layers on it.", "--gpu-layers -1")

@@ -124,8 +124,9 @@ def vllm_settings(text: str) -> dict[str, Any]:
         path = settings.pop("draft", "")
         module, _, name = path.rpartition(".")
         if ":" not in path and not (module and name):
-            why = f"with {_VLLM_CUSTOM} it is package.module.Class."
-            raise UsageError(f"--speculative-config: model is {path!r}; {why}")
+            raise UsageError(
+                f"--speculative-config: model is {path!r}; with {_VLLM_CUSTOM} it is package.module.Class."
+            )
         settings["drafter"] = path if ":" in path else f"{module}:{name}"
     if settings.get("drafter") == "lookup" and settings.get("min_ngram", 0) > settings.get("max_ngram", 5):
         settings["max_ngram"] = settings["min_ngram"]
@@ -194,12 +195,10 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
 
 def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
     """Engine settings, with `--fit` those that fit memory."""
-
     return settings | fitted(settings) if options.fit else settings
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
-
     names = {field.name for field in fields(SamplingParams)} - {"logit_bias"}
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if "dry_sequence_breakers" in given:
@@ -246,7 +245,9 @@ def names_model(word: str) -> bool:
 
 
 def check_openable(word: str, commands: Iterable[str] = ()) -> None:
-    """Refuses what is no installed model or pair, server's model or GGUF file; the hint names what is like it."""
+    """Accepts an installed model or pair, a server's model of models.toml, or a GGUF file; nothing is fetched. For
+    another word the UsageError's hint names what is like it.
+    """
     from localspec.models.installed.catalog import Catalog
     from localspec.models.installed.installed import find, knows, usable
 

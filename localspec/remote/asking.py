@@ -279,8 +279,10 @@ class ServedAnswerer:
     def _find_model(self, sink: Sink) -> None:
         sink.post_message(Loading(f"Asking {self.base}", 0.0))
         try:
-            self.choose(self.model or self.models()[0], sink)
+            model = self.model or self.models()[0]
         except Cancelled:  # closed meanwhile
             return
         except LocalspecError as error:
             sink.post_message(LoadFailed(error))
+        else:
+            self.choose(model, sink)

@@ -111,6 +111,7 @@ class HostServer(Server):
     def __init__(
         self, url: str, headers: dict[str, str], fate: Callable[[], LocalspecError], outdate: Callable[[str], object]
     ) -> None:
+        """`fate`: what became of it, to which a connection broke; `outdate` hears why it answers nothing any more."""
         super().__init__(url, name="The process of the models")
         self.settings |= {"headers": headers, "timeout": None}
         self._fate, self._outdate = fate, outdate

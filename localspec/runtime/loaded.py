@@ -13,12 +13,11 @@ from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.settings import union
 from localspec.llama.model import Model
 from localspec.models.facts.pairing import SharedVocabulary
-from localspec.models.memory.fit import integrated_gpus
 from localspec.planning.costs import Knowledge
 from localspec.runtime import costs
 from localspec.runtime.costs import KnowledgeStore
 from localspec.runtime.kept.corpus import Corpus
-from localspec.runtime.memory import gpus
+from localspec.runtime.memory import gpus, integrated_gpus
 
 if TYPE_CHECKING:
     from localspec.chat.prompt.template import ChatTemplate

@@ -18,9 +18,8 @@ from localspec.methods import FROM_FILES
 from localspec.models.installed.adopt import hub_cache
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Store
-from localspec.models.memory.fit import used_gpus
 from localspec.runtime.costs import Rates, read_seconds
-from localspec.runtime.memory import gpus
+from localspec.runtime.memory import gpus, used_gpus
 
 OFFER_ORDER = (
     "qwen3.6-35b-a3b-mtp",

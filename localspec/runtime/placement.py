@@ -24,9 +24,9 @@ from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, of_file
 from localspec.llama.library import devices
 from localspec.machine import Place, ram
 from localspec.models.memory import fit
-from localspec.models.memory.fit import FitSettings, MemoryPlan, why_unused
+from localspec.models.memory.fit import FitSettings, MemoryPlan
 from localspec.runtime import costs
-from localspec.runtime.memory import gpus
+from localspec.runtime.memory import gpus, integrated_gpus, is_software, used_gpus, why_unused
 
 _LOG = logging.getLogger("localspec")
 _ASKED = (*PLANNED, "heads", "drafter", "cache", "draft_gpu_layers", "split_mode", "main_gpu")
@@ -49,7 +49,7 @@ def place(settings: EngineSettings) -> Placement:
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
     if free and (found := measured(settings)) is not None:
-        key, serves = _key(settings, [ram(), *fit.integrated_gpus(listed)]), bool(found.gpus)
+        key, serves = _key(settings, [ram(), *integrated_gpus(listed)]), bool(found.gpus)
         before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
         if serves != (bool(there) if before is None else before):
             _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
@@ -111,7 +111,7 @@ def measured(settings: EngineSettings) -> FasterDevice | None:
     Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
     a plain pass has as many rows on a GPU as any other (`ConstantWidth`), and counts as such.
     """
-    rivals = fit.integrated_gpus(gpus(settings.rpc))
+    rivals = integrated_gpus(gpus(settings.rpc))
     cpu = costs.read_passes(settings, 0, None, spread(settings)) if rivals else None
     if cpu is None:
         return None
@@ -126,7 +126,7 @@ def measured(settings: EngineSettings) -> FasterDevice | None:
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:
     """Whether such a setting may put layers on a GPU here."""
-    return bool(fit.used_gpus(gpus())) if gpu_layers == "auto" else gpu_layers != 0
+    return bool(used_gpus(gpus())) if gpu_layers == "auto" else gpu_layers != 0
 
 
 def alone(there: list[Place], split_mode: str, main_gpu: int) -> list[Place]:
@@ -192,8 +192,8 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
         known = {one.name: one for one in listed}
         parts = devices.read(device)
         return [replace(known[name], part=part) for name, part in parts.items() if name in known]
-    worth = fit.used_gpus(listed)
-    return worth or ([one for one in listed if not fit.is_software(one)] if asked else [])
+    worth = used_gpus(listed)
+    return worth or ([one for one in listed if not is_software(one)] if asked else [])
 
 
 def _text(there: Sequence[Place], parts: bool) -> str:

@@ -40,45 +40,44 @@ Cached = Annotated[Json | None, Field(description="Accepted and not needed: prom
 _UNSEEN = Field(description="Accepted from answers of other servers; the model does not see it.")
 
 
-class TextBlock(Body):
-    type: Literal["text"]
-    text: str
-    citations: Annotated[list[Any] | None, _UNSEEN] = None
+class Block(Body):
     cache_control: Cached = None
 
 
-class ToolUseBlock(Body):
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any] | None, _UNSEEN] = None
+
+
+class ToolUseBlock(Block):
     type: Literal["tool_use"]
     id: str
     name: str
     input: Json
     caller: Annotated[Json | None, _UNSEEN] = None
-    cache_control: Cached = None
 
 
-class ToolResultBlock(Body):
+class ToolResultBlock(Block):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[TextBlock], Field(max_length=MOST_ITEMS)] = ""
     is_error: bool | None = None
-    cache_control: Cached = None
 
     _only_text = field_validator("content", mode="before")(only_text)
 
 
-class ThinkingBlock(Body):
+class ThinkingBlock(Block):
     type: Literal["thinking"]
     thinking: str
     signature: str = about('Always "" here: nothing is signed.', default="")
-    cache_control: Cached = None
 
 
-class RedactedThinkingBlock(Body):
+class RedactedThinkingBlock(Block):
     """A thought of another server that cannot be read here."""
 
     type: Literal["redacted_thinking"]
     data: str
-    cache_control: Cached = None
 
 
 ContentBlock = Annotated[

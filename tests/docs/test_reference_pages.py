@@ -210,7 +210,7 @@ def _fields_of(name: str) -> set[str]:
 
 
 def _named(name: str) -> str:
-    """A model as the page calls it: `NamedChoice`, or `chat_fields.NamedChoice` where two modules have one."""
+    """A model as the page calls it: `NamedChoice`, or `fields.NamedChoice` where two modules have one."""
     return ".".join(name.split("__")[-2:])
 
 

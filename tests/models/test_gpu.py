@@ -8,8 +8,8 @@ import pytest
 
 from localspec.llama.library import lib
 from localspec.machine import Place
-from localspec.models.memory.fit import LEAST_RATE, MEMORY_RATES, is_unified, used_gpus, why_unused
 from localspec.runtime import memory
+from localspec.runtime.memory import LEAST_RATE, MEMORY_RATES, is_unified, used_gpus, why_unused
 
 GIB = 1 << 30
 

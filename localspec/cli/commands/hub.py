@@ -19,11 +19,11 @@ from localspec.cli.shared import places
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import read_parts
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.store import Entry, Store
 
 if TYPE_CHECKING:
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import PullPlan, Suggestion
+    from localspec.models.installed.store import Entry
 
 _SUGGESTIONS = 3
 
@@ -46,6 +46,7 @@ def run_pull(options: argparse.Namespace) -> int:
     from localspec.drafters.heads.loading import find, out_of_reach
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import check_disk, install, make_plan, wishes
+    from localspec.models.installed.store import Store
 
     if options.no_draft and options.draft:
         raise UsageError(f"--no-draft and --draft {options.draft} exclude each other.", "Give one of them.")

@@ -7,19 +7,26 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
 from localspec.chat.plain_text import plain_text
-from localspec.cli.commands.hub import result_lines
 from localspec.cli.output import not_used, print_plain, print_rows, transfer_progress
 from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import read_header
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
 from localspec.processes import users_of
+
+if TYPE_CHECKING:
+    from localspec.models.installed.store import Entry, Store
+
+
+def _store() -> Store:
+    from localspec.models.installed.store import Store
+
+    return Store()
 
 
 def add_options_use(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +67,7 @@ def add_options_list(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     if options.catalog:
         return _print_catalog(options.json)
-    entries = Store().entries()
+    entries = _store().entries()
     if options.names:
         from localspec.models.installed.installed import names
 
@@ -187,7 +194,7 @@ def run_rm(options: argparse.Namespace) -> int:
         return _partial(options)
     if not options.names:
         raise UsageError("There is nothing to remove.", "localspec list shows what is installed.")
-    store, removed = Store(), []
+    store, removed = _store(), []
     installed = {entry.name for entry in store.entries()}
     begun = [name for name in options.names if name not in installed and is_begun(name)]
     doomed = _models([name for name in options.names if name not in begun], store)
@@ -249,7 +256,7 @@ def _partial(options: argparse.Namespace) -> int:
 
     if options.names:
         raise UsageError("--partial takes no names.")
-    removed = remove_partials(Hub(offline=True), Store().files)
+    removed = remove_partials(Hub(offline=True), _store().files)
     if options.json:
         print(json.dumps([{"path": str(path), "bytes": size} for path, size in removed]))
     else:
@@ -271,6 +278,7 @@ def add_options_import(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(options: argparse.Namespace) -> int:
+    from localspec.cli.commands.hub import result_lines
     from localspec.models.installed.adopt import adopt
     from localspec.models.installed.installed import twin_sentence
 
@@ -280,7 +288,7 @@ def run_import(options: argparse.Namespace) -> int:
         return _find_kept(options.json)
     if options.file is None:
         raise UsageError("FILE is missing.", "`localspec import --find` lists what other programs keep.")
-    store = Store()
+    store = _store()
     with transfer_progress(0) as report:
         entry = adopt(
             options.file,
@@ -300,11 +308,9 @@ def run_import(options: argparse.Namespace) -> int:
 
 def _find_kept(as_json: bool) -> int:
     """Lists what other programs keep; exit code 1 if that is nothing."""
-    from rich.filesize import decimal
-
     from localspec.models.installed.adopt import find_kept
 
-    found = find_kept(Store())
+    found = find_kept(_store())
     if as_json:
         print(json.dumps([asdict(one) | {"path": str(one.path)} for one in found]))
     elif found:

@@ -17,7 +17,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.cli.output import print_rows
 from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
-from localspec.processes import servers
+from localspec.processes import running, servers
 
 
 def add_options_help(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,6 @@ def add_options_ps(parser: argparse.ArgumentParser) -> None:
 
 def run_ps(options: argparse.Namespace) -> int:
     from localspec.models.installed.store import Store
-    from localspec.processes import running
 
     found = running()
     if options.json:
@@ -129,16 +128,15 @@ def add_options_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stop(options: argparse.Namespace) -> int:
-
     found, word = servers(), options.server
     if not found:
         raise LocalspecError("No server of yours runs.", "`localspec serve` starts one.")
     meant = [one for one in found if word is None or word == one.at] or [one for one in found if word == one.name]
-    running = ", ".join(f"{one.name} at {one.at}" for one in meant or found)
+    listed = ", ".join(f"{one.name} at {one.at}" for one in meant or found)
     if not meant:
-        raise LocalspecError(f"No server of yours is at {word!r}, or has a model of that name.", f"Running: {running}.")
+        raise LocalspecError(f"No server of yours is at {word!r}, or has a model of that name.", f"Running: {listed}.")
     if len(meant) > 1:
-        raise UsageError(f"Several servers run: {running}.", "Say which one: localspec stop PORT")
+        raise UsageError(f"Several servers run: {listed}.", "Say which one: localspec stop PORT")
     (server,) = meant
     words = f"The server of {server.name} at {server.at} (process {server.pid})"
     try:

@@ -26,6 +26,7 @@ from localspec.server.http.settings import MIB, ServerSettings
 if TYPE_CHECKING:
     from localspec.runtime.pool import Pool
     from localspec.server.front import Processes
+
 KEY_VARIABLE = "LOCALSPEC_API_KEY"  # variable that holds the key of our endpoint, for `serve` and for those who ask it
 KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
 _LABEL = "localspec.serve"
@@ -86,15 +87,8 @@ def run(options: argparse.Namespace) -> int:
     given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
     settings = ServerSettings(**given)
     settings.check_certificate()
-    if (wish := options.print_unit) is not None:
-        if os.environ.get(KEY_VARIABLE):  # others can read a unit
-            raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
-        line = options.given
-        at = next((i for i, word in enumerate(line) if word == wish and line[i - 1].startswith("--print")), None)
-        words = line[: at - 1] + line[at + 1 :] if at else [word for word in line if not word.startswith("--print")]
-        known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")  # where things are kept
-        environment = {name: os.environ[name] for name in known if os.environ.get(name)}
-        print(unit(wish, words, environment, Path.cwd()), end="")
+    if options.print_unit is not None:
+        print(_unit(options), end="")
         return 0
     engine = fitting(options, {"prompt_cache_gb": default_budget() / 1e9} | engine_settings(options))
     target, draft = engine.pop("target", None), engine.pop("draft", None)
@@ -130,10 +124,27 @@ def _serve(
             count = f"{slots} slot{'s' if slots > 1 else ''}"
             print(f"localspec serves {pool.default} at {url} ({count}, {key}). Ctrl-C ends it.", flush=True)
             if options.slots is None and slots == 1:
-                why = "several slots would draft nothing here. --slots N serves more."
-                print(f"One request at a time: {why}", flush=True)
+                print(
+                    "One request at a time: several slots would draft nothing here. --slots N serves more.", flush=True
+                )
         with load_progress() as progress:
             listen.serve(pool, settings, listening, progress, processes)
+
+
+def _unit(options: argparse.Namespace) -> str:
+    """This command as a service, with the variables that say where localspec keeps things; never a key, as others can
+    read a unit.
+    """
+    if os.environ.get(KEY_VARIABLE):
+        raise UsageError(f"A unit holds no key, and {KEY_VARIABLE} is set.", "Unset it, and give --api-key-file.")
+    words, kind = list(options.given), options.print_unit
+    for place, word in enumerate(words):
+        if word.startswith("--print"):  # KIND stands in the same word, after =, or is the next
+            del words[place : place + (1 if "=" in word else 2)]
+            break
+    known = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE", "LOCALSPEC_MODEL")
+    environment = {name: os.environ[name] for name in known if os.environ.get(name)}
+    return unit(kind, words, environment, Path.cwd())
 
 
 def api_keys(path: str | None) -> tuple[str, ...]:

@@ -35,7 +35,6 @@ from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import ROLLS_BACK, Header, read_header, read_parts
 from localspec.methods import COPYING, ROWS, TABLE
-from localspec.models.facts.heads import draft_kind, nextn_layers
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -111,6 +110,7 @@ def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel 
 
 def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> int:
     """Prints the command, and on standard error what has to be put into it."""
+    from localspec.models.facts import heads
     from localspec.models.installed.installed import find
 
     pair = catalog.pairs.get(name)
@@ -123,12 +123,13 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
         except ModelError as error:
             if name not in catalog.models:
                 raise
-            why = "so that nothing tells what drafts for it."
-            raise UsageError(f"{name} is not installed, {why}", error.hint) from None
+            raise UsageError(
+                f"{name} is not installed, so that nothing tells what drafts for it.", error.hint
+            ) from None
         if draft_path is not None:
-            method, draft = draft_kind(read_header(draft_path)).method, _of_file(draft_path, draft_path.name)
+            method, draft = heads.draft_kind(read_header(draft_path)).method, _of_file(draft_path, draft_path.name)
             found = served_by(engine, method, _of_file(path, name), draft)
-        elif nextn_layers(read_header(path)):
+        elif heads.nextn_layers(read_header(path)):
             found = served_by(engine, "mtp", _of_file(path, name), None)
         else:
             raise UsageError(f"Nothing is known that drafts for {name}.", "Name a pair: localspec list --catalog")
@@ -382,9 +383,8 @@ def add_options_check(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from localspec.drafters.heads import loading as heads
-    from localspec.models.facts import pairing
-    from localspec.models.facts.heads import is_checkpoint
+    from localspec.drafters.heads import loading
+    from localspec.models.facts import heads, pairing
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
     from localspec.runtime.placement import serving
@@ -398,15 +398,15 @@ def run_check(options: argparse.Namespace) -> int:
     if draft is None:
         return _check_alone(options, target)
     parts, drafts, shared = read_parts(target), None, None
-    if is_checkpoint(draft):
+    if heads.is_checkpoint(draft):
         match, settings, there, why = _of_published(parts[0], draft), fit_settings(options), places(), ""
     else:
         drafts = read_parts(draft)
         match = pairing.match(parts[0], drafts[0], cross_tokenizer=options.cross_tokenizer)
         shared = match.shared if match.fits else pairing.match(parts[0], drafts[0], cross_tokenizer=True).shared
         settings, there, why = serving(fit_settings(options), target, draft, places())
-    if drafts is None or heads.is_head(draft):
-        settings, drafts = replace(settings, heads=heads.shapes(parts[0], [draft])), None
+    if drafts is None or loading.is_head(draft):
+        settings, drafts = replace(settings, heads=loading.shapes(parts[0], [draft])), None
     plan = (fit.choose if options.fit else fit.plan)(parts, drafts, settings, there)
     unused = not_used(match.method) if match.fits else ""
     if options.json:
@@ -423,12 +423,12 @@ def run_check(options: argparse.Namespace) -> int:
 
 def _of_published(target: Header, path: Path) -> Match:
     """Whether the own reader of the method of a head that is no GGUF file takes it for this target."""
-    from localspec.drafters.heads import loading as heads
+    from localspec.drafters.heads import loading
     from localspec.models.facts.pairing import Match
 
-    kind = heads.kind_of(path)
+    kind = loading.kind_of(path)
     try:
-        name = heads.find(path, target).name
+        name = loading.find(path, target).name
     except PairError as error:
         return Match(False, kind.method, str(error))
     return Match(True, name, f"{path.name} can draft for {target.path.name}, as {kind.sentence}.")

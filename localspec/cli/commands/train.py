@@ -23,8 +23,6 @@ from localspec.cli.shared import add_model_options, load_engine
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.gguf import read_header
 from localspec.machine import default_threads
-from localspec.models.facts.heads import draft_kind
-from localspec.models.installed.store import Store
 from localspec.paths import typed
 
 if TYPE_CHECKING:
@@ -74,6 +72,7 @@ def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
     from localspec.models.installed.adopt import keep
+    from localspec.models.installed.store import Store
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
@@ -110,6 +109,7 @@ def _course(options: argparse.Namespace) -> Course:
     from localspec.llama.exact import wide
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.adopt import check_name, size_of, work_folder
+    from localspec.models.installed.store import Store
     from localspec.runtime.costs import Rates, pass_seconds
     from localspec.runtime.memory import places
     from localspec.training import course
@@ -143,6 +143,7 @@ def _course(options: argparse.Namespace) -> Course:
 def _compared(name: str) -> tuple[Path, Path | None]:
     """A target, and what drafts for it where it is installed."""
     from localspec.models.installed.installed import entry_of, find
+    from localspec.models.installed.store import Store
 
     path, before = find(name)
     entry = entry_of(path, Store())
@@ -152,6 +153,7 @@ def _compared(name: str) -> tuple[Path, Path | None]:
 def _eval(options: argparse.Namespace) -> int:
     from localspec.checks import prompts
     from localspec.checks.gain import measure
+    from localspec.models.facts.heads import draft_kind
     from localspec.models.installed.installed import find_one
     from localspec.training.course import LAST_TOKENS
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -456,11 +455,11 @@ class Offsets:
 
 def text_log_probs(found: Sequence[TokenLogProb], model: Model, offsets: Offsets, special: bool) -> TextLogProbs:
     """The completion API's: parallel lists. `offsets` are taken on; `special`: control tokens are part of the text."""
-    tops = [_by_text(one, model) or None for one in found]
+    tops = [_by_text(one, model) for one in found]
     return {
         "tokens": [_text(one.token, model) for one in found],
         "token_logprobs": [one.log_prob for one in found],
-        "top_logprobs": tops if any(tops) else None,
+        "top_logprobs": list(tops) if any(tops) else None,
         "text_offset": [offsets.add(model.piece(one.token, special)) for one in found],
     }
 
@@ -468,10 +467,18 @@ def text_log_probs(found: Sequence[TokenLogProb], model: Model, offsets: Offsets
 def prompt_log_probs(first: int | None, found: Sequence[TokenLogProb], model: Model, text: str) -> TextLogProbs:
     """Those of an echoed prompt, `text`, in the same shape. `first`: its first token, which has no probability; None =
     that one is not part of what is echoed; `found`: of all others."""
-    if first is not None:
-        found = [TokenLogProb(first, nan, nan, ()), *found]  # which JSON tells as null
-    start = len(text) - len(model.detokenize([one.token for one in found], special=True))
-    return text_log_probs(found, model, Offsets(start), special=True)  # a token may add a space of its own
+    tokens = [*([] if first is None else [first]), *(one.token for one in found)]
+    offsets = Offsets(len(text) - len(model.detokenize(tokens, special=True)))  # a token may add a space of its own
+    if first is None:
+        return text_log_probs(found, model, offsets, special=True)
+    offsets.add(model.piece(first, special=True))
+    begun: TextLogProbs = {
+        "tokens": [_text(first, model)],
+        "token_logprobs": [None],
+        "top_logprobs": None,
+        "text_offset": [0],
+    }
+    return joined(begun, text_log_probs(found, model, offsets, special=True))
 
 
 def joined(one: TextLogProbs, other: TextLogProbs) -> TextLogProbs:

@@ -41,6 +41,7 @@ MOST_TOOLS = 1024  # tools of one request, and calls of one message
 MOST_BIASES = 4096  # biased tokens or texts of one request; each text is made into tokens
 MOST_WAYS = 1024  # texts of a choice
 MOST_TOP = 20  # likely tokens that are told at each position
+LONG_TOKEN = 64  # characters of a token at most, in texts that are cut: few tokens are longer
 MOST_PROMPTS = 2048  # prompts in one request, as for embeddings; fewer have places
 
 Json: TypeAlias = dict[str, Any]  # a JSON object, read or to be written

@@ -217,7 +217,8 @@ class Service:
         try:
             if self.ending:
                 raise ending()
-            if self.live[lease.name] + len(starts) > self.check_count(lease.engine, len(starts)):
+            self.check_count(lease.engine, len(starts))
+            if self.live[lease.name] + len(starts) > self._places(lease.engine):
                 self.counting.refused()
                 full = f"All slots of {lease.name} are busy and {self.settings.max_queue} more answers may not wait."
                 raise overloaded(full)
@@ -255,13 +256,14 @@ class Service:
         reading = {number: one.read for number, (model, one) in self._running.items() if model == name}
         return UnderWay(self.live[name], reading)
 
-    def check_count(self, engine: Engine, count: int) -> int:
-        """Places that an engine has for answers; refuses a request for more."""
-        places = engine.settings.slots + self.settings.max_queue
-        if count > places:
-            message = f"The request asks for {count} answers at once; this server takes {places}."
+    def _places(self, engine: Engine) -> int:
+        return engine.settings.slots + self.settings.max_queue
+
+    def check_count(self, engine: Engine, count: int) -> None:
+        """Refuses a request for more answers than there are places."""
+        if count > self._places(engine):
+            message = f"The request asks for {count} answers at once; this server takes {self._places(engine)}."
             raise ApiError(400, "invalid_request_error", message, param="n")
-        return places
 
     async def grammar(self, engine: Engine, grammar: Grammar) -> Constraint:
         """A grammar for an engine, compiled off the event loop; a large one after it was tried. ApiError: 503."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ROUTER = APIRouter(tags=["embeddings"], route_class=ModelRoute)
 MOST_INPUTS = 2048  # texts in one request
-LONG_TOKEN = 64  # characters of a token at most, in texts that are cut to the context: few tokens are longer
 
 
 class PromptText(Body):
@@ -100,9 +99,9 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
         found, count = await vectors(request, lease, tokens)
     finally:
         lease.release()
-    data = []
+    data, as_text = [], body.encoding_format == "base64"
     for index, vector in enumerate(found):
-        numbers, as_text = np.asarray(shortened(vector, body.dimensions), dtype="<f4"), body.encoding_format == "base64"
+        numbers = np.asarray(shortened(vector, body.dimensions), dtype="<f4")
         encoded = base64.b64encode(numbers.tobytes()).decode("ascii") if as_text else numbers.tolist()
         data.append(Embedding(index=index, embedding=encoded))
     usage = EmbeddingUsage(prompt_tokens=count, total_tokens=count)
@@ -135,14 +134,15 @@ def shortened(vector: Float32Array, dimensions: int | None) -> Float32Array:
 
 def several(given: Inputs) -> list[Plain]:
     """Each of what a field holds that may hold one, without its object."""
-    many = isinstance(given, list) and not any(isinstance(one, int) for one in given)
-    found: list[Plain] = []
-    for one in cast("list[Input]", given if many else [given]):
-        if isinstance(one, PromptText):
-            found.append(one.prompt_string)
-        else:
-            found.append("".join(part.text for part in one.content) if isinstance(one, Parts) else one)
-    return found
+    if isinstance(given, list) and not any(isinstance(one, int) for one in given):
+        return [_plain(cast("Input", one)) for one in given]
+    return [_plain(cast("Input", given))]
+
+
+def _plain(given: Input) -> Plain:
+    if isinstance(given, PromptText):
+        return given.prompt_string
+    return "".join(part.text for part in given.content) if isinstance(given, Parts) else given
 
 
 def joined(engine: Engine, parts: list[int | str], param: str, *, special: bool) -> list[int]:

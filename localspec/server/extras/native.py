@@ -28,6 +28,7 @@ from localspec.server.chat.answers import (
 )
 from localspec.server.chat.chat import STREAMED, Exchange
 from localspec.server.chat.fields import (
+    LONG_TOKEN,
     MOST_ITEMS,
     MOST_PROMPTS,
     MOST_TOP,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 ROUTER = APIRouter(tags=["llama-server"], route_class=ModelRoute)
 WITHOUT = APIRouter(tags=["llama-server"], route_class=JsonRoute)  # routes that need no model
-_LONG_TOKEN = 64  # characters of a token at most, in texts around a gap that are cut: few tokens are longer
 _ANSWER = 128  # tokens that a gap is thought to need where the request does not say
 _MISSING = object()
 
@@ -249,7 +249,7 @@ def gap(fields: Infill, engine: Engine) -> list[int]:
     before, after, middle = model.fill_in
     repository, file = model.fill_in_files
     room = max(16, engine.loaded.context.n_ctx - 2 * (fields.max_tokens or _ANSWER) - 8)
-    most = room * _LONG_TOKEN
+    most = room * LONG_TOKEN
 
     def spelled(text: str, *, end: bool = False) -> list[int]:
         """Tokens of a text's beginning, or of its end, of which there may be `room`."""
@@ -334,8 +334,7 @@ class _Reply:
         if self._fields.n_probs and found:
             scores = chat_log_probs(found, self._exchange.model)
             drawn = self._fields.post_sampling_probs
-            probs = [{**_prob(one), "top_probs": [_prob(other) for other in one["top_logprobs"]]} for one in scores]
-            piece["completion_probabilities"] = probs if drawn else scores
+            piece["completion_probabilities"] = [_drawn(one) for one in scores] if drawn else scores
         return piece
 
     def _last(self, text: str, tokens: Sequence[int]) -> Json:
@@ -365,14 +364,23 @@ class _Reply:
             "timings": timings(stats),
             "localspec": extra(self._exchange.engine, generation),
         }
-        picked = {}
-        for name in self._fields.response_fields or ():
-            value: Any = answer
-            for step in name.split("/"):
-                value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
-            if value is not _MISSING:
-                picked[name] = value
-        return picked if self._fields.response_fields else answer
+        return _picked(answer, self._fields.response_fields) if self._fields.response_fields else answer
+
+
+def _picked(answer: Json, names: list[str]) -> Json:
+    """What `response_fields` name of an answer, by these names."""
+    found = {}
+    for name in names:
+        value: Any = answer
+        for step in name.split("/"):
+            value = value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is not _MISSING:
+            found[name] = value
+    return found
+
+
+def _drawn(one: TokenLogProbs) -> TokenProbs:
+    return {**_prob(one), "top_probs": [_prob(other) for other in one["top_logprobs"]]}
 
 
 def _prob(one: TopLogProb) -> TopProb:

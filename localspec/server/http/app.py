@@ -96,10 +96,9 @@ class Guard:
             return
         allowed = self._settings.allowed_hosts
         name = host_name(headers.get("host", ""))
-        if "*" in allowed or name in allowed or name in self._own_names or name.endswith(".localhost"):
+        if "*" in allowed or name in allowed or name in self._own_names or _is_address(name):
             return
-        with contextlib.suppress(ValueError):  # of an address no name was looked up, so no name can have been rebound
-            ipaddress.ip_address(name)
+        if name.endswith(".localhost"):
             return
         what = f"The Host header says {name[:80]!r}, which is no name of this server. "
         what += "Start it with --allow-host NAME if it is one."
@@ -188,6 +187,15 @@ def host_name(host: str) -> str:
     if host.startswith("["):  # IPv6
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    """Whether a host is an address: no name was looked up, so no name can have been rebound."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class Decompression:

@@ -52,6 +52,8 @@ class _Speculation:
 
 
 class Metrics:
+    """Counters of a server. Thread-safe."""
+
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they say nothing here and double the page
         registry = self.registry = CollectorRegistry()
@@ -113,6 +115,7 @@ class Metrics:
         self._prompt_tokens.inc(self._followed[answer] - before)
 
     def answered(self, model: str, number: int, generation: Generation) -> None:
+        """An answer has ended, however it ended; `number`: its own."""
         self._add(model, number, generation.finish or FinishReason.ERROR, generation.stats, generation.read)
 
     def refused(self) -> None:

@@ -84,8 +84,9 @@ class ServerSettings:
             raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
             if origin not in ("*", LOCAL) and ("://" not in origin or origin.endswith("/")):
-                what = "must look like https://chat.example, without a path, or be localhost or *."
-                raise UsageError(f"The origin {origin!r} {what}")
+                raise UsageError(
+                    f"The origin {origin!r} must look like https://chat.example, without a path, or be localhost or *."
+                )
         if not is_loopback(self.host) and not self.api_keys:
             raise UsageError(
                 f"host is {self.host}, which other machines can reach, and there is no API key.",

@@ -88,6 +88,7 @@ async def whole(request: Request, answers: Closing, collect: Callable[[], Awaita
 
 @asynccontextmanager
 async def leaving(request: Request) -> AsyncIterator[asyncio.Future[None]]:
+    """Is done when the client has left."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":  # the body was read before

@@ -23,6 +23,7 @@ from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.server.chat.answers import TokenLogProbs, arguments_of, chat_log_probs
 from localspec.server.chat.chat import Exchange
 from localspec.server.chat.fields import (
+    LONG_TOKEN,
     MOST_ITEMS,
     MOST_STOPS,
     MOST_TOOLS,
@@ -39,7 +40,7 @@ from localspec.server.chat.fields import (
 )
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
-from localspec.server.extras.embeddings import LONG_TOKEN, MOST_INPUTS, joined, shortened, tokens_of, vectors
+from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
 from localspec.server.http.errors import invalid
 from localspec.server.http.reading import ModelRoute
 from localspec.server.http.streaming import EventStream, compact, json_response, told, whole

@@ -75,7 +75,6 @@ def begin(load: dict[str, Any]) -> tuple[Life, OwnSocket]:
     lib.log.echo = _write
     files = {name: load[name] for name in ("draft", "heads", "settings", "called")}
     pool = Pool(load["target"], **files, announced=False)
-    pool.files(pool.default)  # raises if there are none
     listening, life = OwnSocket(), Life(pool)
     life.load()
     return life, listening

@@ -1,7 +1,8 @@
 """The server of one model, in a process of its own with a life that is told, or on a thread of this one (`Here`).
 
 It answers the program that started it, which proves that with a secret; every other client finds an application alone,
-without these paths. An answer is asked for with {"id": its number, to cancel it by, "question": see `question_out`}.
+without these paths. An answer is asked for with {"id": its number, to cancel it by, "question": see `question_out`};
+`remote.answerer.Question` says what each of its fields means (drafter, raw, room, thought_out, ...).
 Where the question has a `room`, the first event says in `taken` how many tokens its prompt has.
 """
 
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
 _Result = TypeVar("_Result")
-PULSE_SECONDS = 1.0
+PULSE_SECONDS = 1.0  # between two signs of life
 _LONELY_SECONDS = 60.0
 """For the first listener to come. On Linux the system ends a process whose parent is gone before that."""
 _END_SECONDS = 20.0
@@ -111,7 +112,7 @@ class OwnAnswers:
     def __init__(self, lease: Callable[[], Lease]) -> None:
         """`lease`: gives the engine, which it loads unless it is there; called on threads."""
         self._lease = lease
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningAnswer] = {}
         self.routes: dict[tuple[str, str], Route] = {
             ("POST", "/v1/chat/completions"): self.answer,
             ("POST", "/localspec/count"): self.count,
@@ -122,7 +123,7 @@ class OwnAnswers:
 
     async def answer(self, request: Request) -> Response:
         body = await request.json()
-        running = self._running[body["id"]] = _Running(partial(self._running.pop, body["id"]))
+        running = self._running[body["id"]] = _RunningAnswer(partial(self._running.pop, body["id"]))
         try:
             await to_thread.run_sync(running.begin, self._lease, question_in(body["question"]))
         except BaseException:
@@ -171,7 +172,7 @@ class OwnAnswers:
         return await to_thread.run_sync(run)
 
 
-class _Running:
+class _RunningAnswer:
     """One answer, from when it is asked for to its end."""
 
     def __init__(self, over: Callable[[], object]) -> None:
@@ -266,8 +267,8 @@ def _event(data: Mapping[str, Any]) -> str:
 
 
 def serve(life: Life, listening: socket.socket, secret: str, public: ServerSettings | None = None) -> None:
-    """Serves until `life` ends, or a signal comes; then the models are closed. `public`: of the server that is in front
-    of it; None = there is none.
+    """Serves until `life` ends, or a signal comes; then the models are closed. `secret`: the starting program alone
+    knows it. `public`: of the server that is in front of it; None = there is none.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     _ModelServer(life, secret, public).run([listening])
@@ -464,6 +465,7 @@ class Here:
             raise Cancelled("Closed while loading.")
 
     def _serve(self, engine: Engine) -> None:
+        """Begins to. Raises UsageError if there can be no such socket."""
         answers, secret = OwnAnswers(lambda: Lease(None, "", engine)), secrets.token_urlsafe()
         headers = {HEADER: secret}
 
@@ -479,11 +481,11 @@ class Here:
         if _SOCKET_FILES:
             own = OwnSocket()
             listening, leave = own.socket, own.close
-            self._use = lambda: HostUse(own.path, headers, _closed)
+            use = partial(HostUse, own.path, headers, _closed)
         else:
             listening = socket.create_server(("127.0.0.1", 0))
             leave, url = listening.close, f"http://127.0.0.1:{listening.getsockname()[1]}"
-            self._use = lambda: HostUse(None, headers, _closed, url)
+            use = partial(HostUse, None, headers, _closed, url)
 
         def run() -> None:
             try:
@@ -491,7 +493,7 @@ class Here:
             finally:
                 leave()
 
-        self.engine = engine
+        self.engine, self._use = engine, use
         self._thread = threading.Thread(target=run, name="localspec-serve", daemon=True)
         self._thread.start()
 
