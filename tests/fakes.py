@@ -228,7 +228,7 @@ class FakeTarget:
 class FakeDraftContext:
     """A `DraftContext` over any function from tokens to logits; `passes` counts the rows it had to compute."""
 
-    CHUNK = 512
+    CHUNK, n_paths = 512, 1
 
     def __init__(self, logits: LogitsOf, n_ctx: int = 256) -> None:
         self.logits, self.n_ctx = logits, n_ctx

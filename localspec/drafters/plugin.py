@@ -134,7 +134,8 @@ class Custom:
         self._check_tree(tokens.tolist(), parents.tolist(), request.max_depth)
         confidence: Any = draft.confidence
         if confidence is not None:
-            if getattr(confidence, "dtype", None) != np.float32 or confidence.shape != tokens.shape:
+            sound = isinstance(confidence, np.ndarray) and confidence.dtype == np.float32
+            if not sound or confidence.shape != tokens.shape:
                 raise _Nonsense(f"the confidence of its guess is not float32[{len(tokens)}]")
             if not np.isfinite(confidence).all():
                 raise _Nonsense("the confidence of its guess is not a finite number")

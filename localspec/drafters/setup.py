@@ -27,7 +27,7 @@ class Indexed:
     epoch: int = 0
     length: int = 0
     """Tokens that the index holds of it."""
-    counted: int = 0
+    counted: int = 0  # tokens that the counts hold of it
 
 
 class Conversations:

@@ -17,7 +17,6 @@ import numpy as np
 
 from localspec.engine.constraint import Minimum, masked
 from localspec.engine.interfaces import (
-    ANY_PRICE,
     Draft,
     DraftRequest,
     History,
@@ -253,13 +252,13 @@ class Loop:
         end = perf_counter()
         self._reading.passes.append(review.plain_seconds or end - start)
         planned = drafted - asked + learned - passed
-        beside = self._beside.setdefault(len(slots), Beside())
         for slot in slots:
             stats = slot.stats
             stats.draft_seconds += drafted - start
             stats.verify_seconds += decoded - drafted
             stats.host_seconds += end - decoded
             if review.curve is not None:
+                beside = self._beside.setdefault(len(slots), Beside())
                 brought = len(slot.history) - lengths[slot.index]
                 slot.comparison.add(review, end - start - planned, end - start, beside, brought)
                 if slot.finish is not None or end >= slot.compared + COMPARED_EVERY:
@@ -277,8 +276,10 @@ class Loop:
                 nodes = min(nodes, left - 1)  # the pass brings the next token by itself
             if slot.request.max_draft_tokens is not None:
                 nodes = min(nodes, slot.request.max_draft_tokens)
-            rest = (slot.request, slot.noise(), ANY_PRICE, room, slot.constraint)
-            requests.append(DraftRequest(slot.index, slot.history, nodes, nodes, *rest))
+            asked, noise, rules = slot.request, slot.noise(), slot.constraint
+            requests.append(
+                DraftRequest(slot.index, slot.history, nodes, nodes, asked, noise, room=room, constraint=rules)
+            )
         return requests
 
     def _decode(

@@ -244,7 +244,7 @@ class Beside:
 class _Part:
     """The passes of an answer with one number of slots."""
 
-    curve: Curve
+    curve: Curve  # of the last of them
     passes: int = 0
     """Plain ones."""
     seconds: float = 0.0
@@ -276,11 +276,10 @@ class Comparison:
         self._parts: dict[Beside, _Part] = {}
 
     def add(self, review: Review, seconds: float, spent: float, beside: Beside, tokens: int) -> None:
-        """Takes in a reviewed pass that brought `tokens` and took `seconds` but for planning and drafting, `spent` with
-        these. `beside` is of as many slots as shared it, and learns from it."""
+        """Takes in a reviewed pass that has a curve, brought `tokens` and took `seconds` but for planning and
+        drafting, `spent` with these. `beside` is of as many slots as shared it, and learns from it."""
         curve = review.curve
-        if curve is None:
-            return
+        assert curve is not None
         part = self._parts.get(beside)
         if part is None:
             part = self._parts[beside] = _Part(curve)

@@ -317,7 +317,13 @@ def check_text_model(path: str | Path) -> Header:
     for key, most in (("block_count", _MOST_LAYERS), ("embedding_length", 1 << 20), ("context_length", 1 << 31)):
         if f"{architecture}.{key}" in header.metadata and not 1 <= header.number(key) <= most:
             raise ModelFileError(f"{path} is corrupt: {architecture}.{key} is {header.number(key)}.")
-    # What follows makes llama.cpp end the process instead of returning an error.
+    _check_what_aborts(header)
+    read_parts(header.path)
+    return header
+
+
+def _check_what_aborts(header: Header) -> None:
+    """Refuses values that make llama.cpp end the process instead of returning an error."""
     predicted = header.number("nextn_predict_layers")
     if predicted > header.n_layers:
         raise ModelFileError(f"{header.path} is corrupt: {predicted} of its {header.n_layers} layers predict ahead.")
@@ -338,8 +344,6 @@ def check_text_model(path: str | Path) -> Header:
         raise ModelFileError(f"{header.path} is corrupt: it uses {used} of {experts} experts.")
     if experts and not listed:
         raise ModelFileError(f"{header.path} is corrupt: it has {experts} experts but does not say how many are used.")
-    read_parts(header.path)
-    return header
 
 
 def file_sha256(path: Path) -> str:

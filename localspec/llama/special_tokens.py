@@ -157,16 +157,16 @@ class PromptTokenizer:
 
     def _pieces(self, text: str, edges: Sequence[int]) -> list[Tokens]:
         """Tokens of each piece of a text between two edges, none but the first with a space before it."""
-        found: list[Tokens] = []
-        for start, end in pairwise(edges):
-            for lead in _LEADS if self._has_lead and found else ():
-                alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text[start:end], special=False)
+        first, *rest = [text[start:end] for start, end in pairwise(edges)]
+        return [self._tokenize(first, special=False), *(self._continued(piece) for piece in rest)]
+
+    def _continued(self, text: str) -> Tokens:
+        if self._has_lead:
+            for lead in _LEADS:
+                alone, both = self._tokenize(lead, special=False), self._tokenize(lead + text, special=False)
                 if np.array_equal(both[: len(alone)], alone):
-                    found.append(both[len(alone) :])
-                    break
-            else:
-                found.append(self._tokenize(text[start:end], special=False))
-        return found
+                    return both[len(alone) :]
+        return self._tokenize(text, special=False)
 
 
 _LONGEST_TAIL = 20  # tokens after the first one that are looked at, as in llama.cpp

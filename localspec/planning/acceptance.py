@@ -163,13 +163,12 @@ class DraftPrice(Price):
     come are taken at their typical acceptance, and every further level costs the drafter `level_seconds`. All
     lengths are compared, not the next node alone: after a bad width a good one may follow."""
 
-    rate: float
+    rate: float  # tokens that a second must bring (`PlannedPass.rate`)
     pass_seconds: Sequence[float]
     """By nodes sent, 0 included; infinity where no pass of that width may run."""
-    level_seconds: float
-    probability: Callable[[float], float]
-    typical: Sequence[float]
-    """By depth - 1, the probability of acceptance before the confidence is known."""
+    level_seconds: float  # seconds that the drafter takes for one more level
+    probability: Callable[[float], float]  # from a node's confidence: that it is accepted if its parent is
+    typical: Sequence[float]  # by depth - 1, the probability of acceptance before the confidence is known
 
     def pays(self, path: Sequence[float], nodes: int) -> bool:
         prices, rate = self.pass_seconds, self.rate
@@ -204,7 +203,7 @@ class Candidate:
     """Whether its drafter costs next to nothing."""
     levels: int = 0
     """Levels of a promise; 0 = a drawn draft."""
-    breadth: float = 1.0
+    breadth: float = 1.0  # nodes a level of a promise
     optimism: float = 0.0
     """Standard errors added to the learned acceptance of a promise."""
 

@@ -64,6 +64,11 @@ class Budget:
         self._credit.debt -= repaid
         self.passes += saved - repaid
 
+    def pay(self, passes: float) -> None:
+        """Pays for a look out of what guesses have saved."""
+        self.passes -= passes
+        self.gained = max(0.0, self.gained - passes)
+
     def heard(self, said: Sequence[int], sent: int) -> None:
         """Compares the guess that was not sent with the tokens of a pass in which a draft of `sent` nodes was sent."""
         if sent:
@@ -98,7 +103,7 @@ class Served:
     history: History
     start: int
     """Number of tokens in the history before the first pass."""
-    trackers: list[Tracker]
+    trackers: list[Tracker]  # acceptance in this request, one tracker per drafter
     budget: Budget
     promising: bool = False
     """Whether the last pass brought more than one token, or guesses that were not sent are right: a copy goes on."""

@@ -217,22 +217,22 @@ class PassCosts:
         """Takes in a table, for passes of at most `widest` rows."""
         self._table = {length: dict(row) for length, row in sorted(table.items()) if row}
         self.known, self.widest = bool(self._table), widest
-        self._lengths = list(self._table) or [0]
-        self._rows = [np.zeros(widest + 1) for _ in self._lengths]
+        self._table_lengths = list(self._table) or [0]
+        self._table_rows = [np.zeros(widest + 1) for _ in self._table_lengths]
         """For each length, float64[1 + widest]: seconds by width. Index 0 repeats width 1, since no pass is empty."""
         known = sorted({width for row in self._table.values() for width in row})
         for width in range(1, widest + 1) if known else ():
             source = next((one for one in known if one >= width), known[-1])
             points = [(length, row[source]) for length, row in self._table.items() if source in row]
             at, seconds = zip(*points, strict=True)
-            for row, found in zip(self._rows, np.interp(self._lengths, at, seconds), strict=True):
+            for row, found in zip(self._table_rows, np.interp(self._table_lengths, at, seconds), strict=True):
                 row[width] = max(1.0, width / source) * found
-        for row in self._rows:
+        for row in self._table_rows:
             row[0] = row[1]
 
     def _place(self, length: int) -> tuple[int, float]:
         """Index of the table's length before this one, and the share of the way to the next; above 1 after the last."""
-        lengths = self._lengths
+        lengths = self._table_lengths
         low = min(bisect_right(lengths, length), len(lengths) - 1) - 1
         if low < 0:
             return 0, 0.0
@@ -241,8 +241,8 @@ class PassCosts:
     def _stated(self, width: int, length: int) -> float:
         """Seconds by the table."""
         low, share = self._place(length)
-        one = float(self._rows[low][width])
-        return one + share * (float(self._rows[low + 1][width]) - one) if share else one
+        one = float(self._table_rows[low][width])
+        return one + share * (float(self._table_rows[low + 1][width]) - one) if share else one
 
     @property
     def timed(self) -> Set[int]:
@@ -286,8 +286,8 @@ class PassCosts:
     def _over_plain(self, length: int) -> tuple[list[float], list[float]]:
         """`rows` divided by the seconds of a plain pass."""
         plain, places, covariance = self._plain, _places[: self.widest + 1], self._covariance
-        low, share = self._place(length)
-        table = self._rows[low] + share * (self._rows[low + 1] - self._rows[low]) if share else self._rows[low]
+        (low, share), known = self._place(length), self._table_rows
+        table = known[low] + share * (known[low + 1] - known[low]) if share else known[low]
         one, further = self._one(length), math.exp(self._beliefs[_rows]) * (table - table[1])
         whole = one + further
         seconds = np.maximum.accumulate(whole * np.exp(self._beliefs[places]))
@@ -496,7 +496,7 @@ class Knowledge:
     acceptance: defaultdict[str, Table] = field(default_factory=lambda: defaultdict(Table))
     """Acceptance of each drafter's guesses, by name."""
     pace: TokenPace = field(default_factory=TokenPace)
-    answer: float = FIRST_ANSWER_TOKENS
-    readings: float = READING_ALLOWANCE
+    answer: float = FIRST_ANSWER_TOKENS  # usual number of tokens of an answer
+    readings: float = READING_ALLOWANCE  # plain passes that are left of it
     kept_passes: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Costs of passes that an earlier run learned, for `PassCosts.recall`."""

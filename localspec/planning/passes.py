@@ -237,6 +237,15 @@ class CostlyDrafter:
         """Number of levels to pay for in a draft of `levels` levels: at most 1 if one pass guesses all."""
         return min(1.0, levels) if self.one_pass else levels
 
+    def rest(self, now: PlannedPass) -> None:
+        """Begins a pass: the drafter's statistics of the requests fade, and its cost is assumed if it is unknown."""
+        self.idle += 1
+        for tracker in self.trackers(now):
+            tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
+        if not self.costs.level(now.active):
+            level = ASSUMED_LEVEL_COST * now.plain
+            self.costs = DraftCosts({now.active: level}, ASSUMED_TOKEN_COST * level, estimated=True)
+
     def trackers(self, now: PlannedPass) -> list[Tracker]:
         """Acceptance of this drafter in each request that lets it guess."""
         return [now.served[place].trackers[self.index] for place in now.places(self.drafter.name)]
@@ -244,12 +253,6 @@ class CostlyDrafter:
     def offer(self, now: PlannedPass, answer: float) -> Promise | None:
         """The drafter's promise beside the drafts of the pass, where answers usually have `answer` tokens; None if
         it may not guess."""
-        self.idle += 1
-        for tracker in self.trackers(now):
-            tracker.fade(min(1.0, FORGOTTEN_SHARE / self.wait))
-        if not self.costs.level(now.active):
-            assumed = ASSUMED_LEVEL_COST * now.plain
-            self.costs = DraftCosts({now.active: assumed}, ASSUMED_TOKEN_COST * assumed, estimated=True)
         places = now.places(self.drafter.name)
         longest = min(self.longest, len(now.prices) - 1)
         if not places or longest < 1:
@@ -288,6 +291,14 @@ class CostlyDrafter:
                 self.hits = 0
                 for tracker in self.trackers(now):
                     tracker.fade(1.0)
+
+    def repay(self, slots: Sequence[int], saved: float) -> None:
+        """Pays off readings with `saved`, the plain passes that a pass with its guess saved."""
+        for slot in slots:
+            paid = min(max(0.0, saved), self.owed.get(slot, 0.0))
+            if paid:
+                self.owed[slot] -= paid
+                saved -= paid
 
     def close(self, slot: int) -> None:
         """Ends the request of a slot: a reading that was not earned back makes the next one harder."""

@@ -279,6 +279,7 @@ class AdaptivePlan:
         for one in self._costly:
             if one.drafter.name in self.dropped or not now.places(one.drafter.name):
                 continue
+            one.rest(now)
             offer = one.offer(now, self.knowledge.answer)
             if offer is None:
                 continue
@@ -433,37 +434,35 @@ class AdaptivePlan:
         if not (drafted or shared):
             every = sum(one.budget.gained for one in now.served)
             for one in now.served:
-                paid = host * now.active * one.budget.gained / every
-                one.budget.passes -= paid
-                one.budget.gained = max(0.0, one.budget.gained - paid)
+                one.budget.pay(host * now.active * one.budget.gained / every)
         spent = plain if now.plain_rows else seconds / now.plain
         if drafted:
             spent = min(spent, now.feared[max(nodes)] / now.plain + 1.0) + host
         if offer is not None:
-            took, asking = offer.seconds / now.plain, offer.asking
-            slots = [now.requests[place].slot for place in offer.places]
-            invested = min(asking.costs.reading(sum(offer.missing), len(slots)) / now.plain, took)
-            if invested * now.plain > now.room:  # a reading that is to be paid back
-                took -= invested
-                if not asking.known(now):
-                    self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
-                for slot in slots:
-                    asking.owed[slot] = asking.owed.get(slot, 0.0) + invested / len(slots)
-            spent += took
+            spent += self._asking_took(offer, now)
         self.knowledge.pace.book(plain, spent + (0.0 if drafted else host))
         if offer is not None:
-            left = plain - spent
-            for slot in slots:
-                paid = min(max(0.0, left), offer.asking.owed.get(slot, 0.0))
-                if paid:  # a reading is earned back
-                    offer.asking.owed[slot] -= paid
-                    left -= paid
+            offer.asking.repay([now.requests[place].slot for place in offer.places], plain - spent)
         for served, brought, sent in zip(now.served, tokens, nodes, strict=True):
             share = now.active * sent / drafted if drafted else 1.0  # who drafted nothing loses nothing by itself
             took = 1.0 + (spent - 1.0) * share
             served.budget.book(brought * (1.0 + stalls) if sent else brought, took)
             if now.trial:
                 served.tries = took < brought
+
+    def _asking_took(self, offer: Promise, now: PlannedPass) -> float:
+        """Plain passes that a costly drafter took, those of a reading that is to be paid back left out."""
+        took, one = offer.seconds / now.plain, offer.asking
+        reading = one.costs.reading(sum(offer.missing), len(offer.places))
+        invested = min(reading / now.plain, took)
+        if invested * now.plain <= now.room:
+            return took
+        if not one.known(now):
+            self.knowledge.readings = max(0.0, self.knowledge.readings - invested)
+        for place in offer.places:
+            slot = now.requests[place].slot
+            one.owed[slot] = one.owed.get(slot, 0.0) + invested / len(offer.places)
+        return took - invested
 
     def drop(self, name: str, reason: str) -> None:
         self._settle()

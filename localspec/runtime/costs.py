@@ -29,15 +29,16 @@ if TYPE_CHECKING:  # `list` reads rates without the library that loads models
     from localspec.llama.model import Model
 
 Kernels = Literal["wide", "llama", "gpu"]  # ours, llama.cpp's on the CPU, or a GPU that has all of the model
-_LAYER_SECONDS = 20e-6  # of a layer however small: nodes go from thread to thread. Bundled pair, 2 cores
-_LLAMA_ROWS = 6.0  # of a further row, in those of ours: 1 B in Q8_0, widths 1 to 8, AVX-512
+_LAYER_SECONDS = 20e-6  # that a layer takes however small: nodes go from thread to thread. Bundled pair, 2 cores
+_LLAMA_ROWS = 6.0
+"""How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
 _GPU_ROW = 0.05
 """Cost of each further row of a GPU's pass up to `GPU_WIDTH` rows, in passes of one row: 0.02 to 0.15 on cards of
 NVIDIA's (issue 49); in worlds of both (tests/planning) 0.05 loses least."""
 _GPU_STEP = 2.0
 """Factor on the cost of a GPU's pass of more than `GPU_WIDTH` rows, for which other kernels serve. In worlds whose
 factor is 1.8 to 5 at least 0.87 of the best fixed choice is reached with 2."""
-_REACHED_SHARE_OF_RATE = 0.65  # of int8 arithmetic in products: 1 B in Q8_0, widths 1 to 8, two AVX-512 cores
+_REACHED_SHARE_OF_RATE = 0.65  # of the most int8 arithmetic: by 1 B in Q8_0, widths 1 to 8, two AVX-512 cores
 _CACHE_BYTES = 2  # of an element of the cache; all formats but q8_0, which has half of it
 
 
@@ -46,7 +47,7 @@ class Rates:
     """What a machine can do, all its threads together."""
 
     memory: float = 20e9  # bytes read from memory a second. The default is that of two channels of DDR4
-    products: float = 0.6e12  # of weights a second; default: two cores with AVX-512 VNNI
+    products: float = 0.6e12  # weights multiplied and added a second; default: two cores with AVX-512 VNNI
 
     @classmethod
     def of(cls, limits: Limits) -> Rates:
@@ -140,7 +141,7 @@ def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spre
     return {**facts, "cache": settings.cache, "slots": settings.slots}
 
 
-_HALF_LIFE = 30 * 24 * 3600.0  # what was learned of passes is worth half: a month of updates and dust
+_HALF_LIFE = 30 * 24 * 3600.0  # seconds after which learned passes count as half as many: a month of updates and dust
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +149,19 @@ class KnowledgeStore:
     facts: FactStore
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
-    alone: KnowledgeStore | None = None  # of the target: its passes cost the same, and drafters of text are as right
+    alone: KnowledgeStore | None = None
+    """That of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text are
+    right as often."""
 
     def read(self) -> Knowledge:
         """What is there; of a pair that never ran, what is known of its target."""
         found = Knowledge() if self.alone is None else self.alone.read()
-
-        def read_acceptance(data: Any) -> None:
-            found.acceptance |= {str(name): Table.from_json(one) for name, one in data.items()}
-
-        def read_costs(data: Any) -> None:
-            fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
-            passes = kept_from_json(data["passes"]).items()
-            drafts = {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}
-            found.kept_passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in passes}
-            found.draft_costs = drafts
-
-        self.facts.read("acceptance", self.pair, read_acceptance)
-        self.facts.read("costs", self.machine, read_costs)
+        acceptance = self.facts.read("acceptance", self.pair, _tables)
+        costs = self.facts.read("costs", self.machine, _costs)
+        if acceptance is not None:
+            found.acceptance |= acceptance
+        if costs is not None:
+            found.kept_passes, found.draft_costs = costs
         return found
 
     def write(self, knowledge: Knowledge) -> None:
@@ -176,3 +172,13 @@ class KnowledgeStore:
             "time": time.time(),
         }
         self.facts.write("costs", self.machine, costs)
+
+
+def _tables(data: Any) -> dict[str, Table]:
+    return {str(name): Table.from_json(one) for name, one in data.items()}
+
+
+def _costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
+    fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
+    passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_from_json(data["passes"]).items()}
+    return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}

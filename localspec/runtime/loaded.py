@@ -18,6 +18,7 @@ from localspec.runtime import costs
 from localspec.runtime.costs import KnowledgeStore
 from localspec.runtime.kept.corpus import Corpus
 from localspec.runtime.memory import gpus, integrated_gpus
+from localspec.runtime.placement import number
 
 if TYPE_CHECKING:
     from localspec.chat.prompt.template import ChatTemplate
@@ -61,7 +62,7 @@ class ModelFacts:
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
         """Without `layers`."""
         settings, model = loaded.settings, loaded.model
-        given, all_layers = 0 if settings.gpu_layers == "auto" else settings.gpu_layers, model.header.n_layers + 1
+        given, all_layers = number(settings.gpu_layers), model.header.n_layers + 1
         return cls(
             target=str(settings.target),
             draft=None if settings.draft is None else str(settings.draft),

@@ -166,23 +166,25 @@ def _wanted_context(settings: EngineSettings, target: Header, heads: bool) -> tu
         max_rows=max(_FEWEST_ROWS, settings.slots * (1 + settings.longest_draft)),
         rollback=rollback(shape, total, settings.rollback),
     )
-    # What speaks against a second slot follows from files, settings and all the memory there is, not from what is free:
-    # a saved cache of a chat serves contexts of the same number of slots only. A context of two slots has to be as good
-    # for one conversation as one of one slot.
-    why = ""
     if not settings.second_slot or settings.slots > 1:
-        pass
-    elif settings.branches > 1:
-        why = "drafts are trees"
-    elif keeps_state(target):
-        why = "it could not draft, since some layers are recurrent"
-    elif heads:
-        why = "its heads would need a second cache, too"
-    elif number(settings.gpu_layers) or (_wished_kernels(settings) or choice.usual_kernels()) != "wide":
-        why = CHUNKS
-    elif not is_small(n_ctx, shape, draft, 2, total, element_bytes):
-        why = f"a second cache would take more than 1/{MEMORY_DIVISOR} of the memory with the first"
-    return wanted, why
+        return wanted, ""
+    small = is_small(n_ctx, shape, draft, 2, total, element_bytes)
+    return wanted, _objection(settings, target, heads, small)
+
+
+def _objection(settings: EngineSettings, target: Header, heads: bool, small: bool) -> str:
+    """What speaks against a second slot, in words; "" = nothing. A context of two slots has to be as good for one
+    conversation as one of one. The answer follows from files, settings and all the memory there is, not from what is
+    free: a saved cache of a chat serves contexts of the same number of slots only. `small`: a second cache is."""
+    if settings.branches > 1:
+        return "drafts are trees"
+    if keeps_state(target):
+        return "it could not draft, since some layers are recurrent"
+    if heads:
+        return "its heads would need a second cache, too"
+    if number(settings.gpu_layers) or (_wished_kernels(settings) or choice.usual_kernels()) != "wide":
+        return CHUNKS
+    return "" if small else f"a second cache would take more than 1/{MEMORY_DIVISOR} of the memory with the first"
 
 
 def _wished_kernels(settings: EngineSettings) -> Kernels | None:

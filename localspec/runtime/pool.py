@@ -127,9 +127,10 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        self.default = called or name or DEFAULT_PAIR
-        if not called and name and (os.sep in name or name.endswith(".gguf")):
-            self.default = paths.shown(Path(name).stem)
+        shown = DEFAULT_PAIR if name is None else name
+        if os.sep in shown or shown.endswith(".gguf"):
+            shown = paths.shown(Path(shown).stem)
+        self.default = called or shown
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})

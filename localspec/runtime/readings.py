@@ -40,12 +40,15 @@ class _TextReader:
         self._context: Context | None = None
         self._tap = NO_TAP
 
-    def _cache_for(self, tokens: Tokens, more: int = 0, tap: Tap = NO_TAP, hint: str = "") -> Context:
-        """An empty cache for a text and so many tokens more. Raises ContextOverflowError: it is too long."""
+    def _check_length(self, tokens: Tokens, hint: str = "") -> None:
+        """Raises ContextOverflowError: the text is too long."""
         if len(tokens) > self._longest:
             said = f"The text has {len(tokens)} tokens and the context holds {self._longest}."
             raise ContextOverflowError(said, hint)
-        context, wanted = self._context, len(tokens) + more
+
+    def _cache_for(self, wanted: int, tap: Tap = NO_TAP) -> Context:
+        """An empty cache that holds so many tokens."""
+        context = self._context
         if context is None or context.n_ctx < wanted or self._tap != tap:
             self.close()
             settings = replace(self._settings, n_ctx=-(-wanted // _CACHE_STEP) * _CACHE_STEP)
@@ -80,10 +83,11 @@ class Embedder(_TextReader):
         """See `Engine.embed`. Each step is a pass; all but the last yield None."""
         if not len(tokens):
             raise UsageError("There is nothing to embed.", "Give it at least one token of text.")
+        self._check_length(tokens, "Embed it in parts.")
         pooling = self._model.header.number("pooling_type")
         if pooling == _RANK:
             raise UsageError(f"{self._model.path.name} ranks texts; it does not embed them.")
-        context = self._cache_for(tokens, 1, Tap(final="all"), "Embed it in parts.")
+        context = self._cache_for(len(tokens) + 1, Tap(final="all"))
         assert context.outputs is not None
         total: Float64Array = np.zeros(self._width)
         for start, done in _passes(context, tokens):
@@ -123,8 +127,9 @@ class HiddenReader(_TextReader):
         """See `Engine.hidden_states`. Each step is a pass; all but the last yield None."""
         if not len(tokens):
             raise UsageError("There is nothing to read.", "Give it at least one token of text.")
+        self._check_length(tokens, "Read it in parts.")
         tap = Tap(check_layers(self._model, layers), "all")
-        context = self._cache_for(tokens, 1, tap, "Read it in parts.")
+        context = self._cache_for(len(tokens) + 1, tap)
         assert context.outputs is not None
         parts: dict[int, list[Float32Array]] = {what: [] for what in tap.everything}
         for start, done in _passes(context, tokens):
@@ -146,7 +151,8 @@ class Scorer(_TextReader):
 
     def score(self, tokens: Tokens, top: int) -> Iterator[list[TokenLogProb] | None]:
         """See `Engine.score`. Each step is a pass; all but the last yield None."""
-        context, found = self._cache_for(tokens), list[TokenLogProb]()
+        self._check_length(tokens)
+        context, found = self._cache_for(len(tokens)), list[TokenLogProb]()
         last, rows_a_pass = len(tokens) - 1, _ROWS_A_PASS if context.can_trim else 1
         for start in range(0, last, rows_a_pass):
             end = min(start + rows_a_pass, last)

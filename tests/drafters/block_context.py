@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from localspec.drafters.heads.blocks import (
     BlockContext,
+    BlockRows,
     IndependentRows,
     LatticeRows,
     MarkovRows,
@@ -96,7 +97,7 @@ class FakeBlocks(FakeDraftContext):
         return found
 
 
-def rows_of(blocks: FakeBlocks) -> IndependentRows:
+def rows_of(blocks: FakeBlocks) -> BlockRows:
     """As `drafters.dflash` reads such blocks."""
     if blocks.kind == "dflash":
         return IndependentRows(ROWS, Scaling())

@@ -168,6 +168,17 @@ def test_it_says_who_it_is_and_what_it_needs(name: str) -> None:
         assert getattr(drafter, "one_pass", False) == row.one_pass
 
 
+@pytest.mark.parametrize("closed", [row.name for row in TABLE if row.kind == "search"])
+def test_one_that_closes_leaves_the_others_right_that_search_the_same_conversations(closed: str) -> None:
+    setup, request = plug_ins.setup(VOCABULARY), ask([1, 2, 3, 4, 1, 2, 3, 4, 1, 2])
+    drafters: dict[str, Drafter] = {row.name: code_of(row.name)(setup) for row in TABLE if row.kind == "search"}
+    before = {name: drafter.draft([request])[0].tokens.tolist() for name, drafter in drafters.items()}
+    assert any(before.values())
+    drafters.pop(closed).close()
+    for name, drafter in drafters.items():
+        assert drafter.draft([request])[0].tokens.tolist() == before[name]
+
+
 @every
 def test_one_that_is_free_has_nothing_to_read_and_one_that_reads_says_how_much(name: str) -> None:
     drafter, history = MAKERS[name](), History([1, 2, 3, 1, 2])

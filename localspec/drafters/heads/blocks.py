@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -126,14 +127,16 @@ class DFlashContext(TrunkCache):
         for slot in ready:
             self._remove(slot, len(histories[slot]) - 1)
         found = self._passes.logits(len(ids)) if logits else self._passes.states(len(ids))
-        found = found.reshape(len(ready), rows, -1)[:, :, : self.n_vocab if logits else None]
+        found = found.reshape(len(ready), rows, -1)
+        if logits:
+            found = found[:, :, : self.n_vocab]
         return {slot: DraftBlock(histories[slot].copy(), found[index]) for index, slot in enumerate(ready)}
 
 
 class BlockContext(OnePassContext):
     """Blocks of a `DFlashContext`, read level by level."""
 
-    def __init__(self, context: DFlashContext, rows: IndependentRows, n_paths: int) -> None:
+    def __init__(self, context: DFlashContext, rows: BlockRows, n_paths: int) -> None:
         """`context` is closed with this; `rows` reads its blocks."""
         super().__init__(context, n_paths)
         self._rows = rows
@@ -170,23 +173,32 @@ class Scaling:
         return logits
 
 
-class IndependentRows:
-    """Turns a block into logits, level by level. DFlash: row 1 + level says what the token is, and does not depend on
-    the tokens before it."""
+class BlockRows(ABC):
+    """Turns a block into logits, level by level."""
 
-    def __init__(self, rows: int, scaling: Scaling, levels: int | None = None) -> None:
-        """Of a block with so many `rows`, which guesses as many tokens but one, or `levels`."""
-        self.levels = rows - 1 if levels is None else levels
-        self._scaling = scaling
+    def __init__(self, levels: int) -> None:
+        self.levels = levels  # number of tokens that a block guesses
 
+    @abstractmethod
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be. `previous` is
         the token before the level: the last one of the history at level 0, and a guess after that."""
+
+
+class IndependentRows(BlockRows):
+    """DFlash: row 1 + level says what the token is, whatever the tokens before it turn out to be."""
+
+    def __init__(self, rows: int, scaling: Scaling) -> None:
+        """Of a block with so many `rows`."""
+        super().__init__(rows - 1)
+        self._scaling = scaling
+
+    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         said: Float32Array = block.rows[1 + level]
         return self._scaling.of(said)
 
 
-class MarkovRows(IndependentRows):
+class MarkovRows(BlockRows):
     """DSpark: a row is the sum of what the context says and a bias for the token before.
 
     llama.cpp adds the bias of the tokens that each row likes best. For another token before it the one bias is taken
@@ -206,8 +218,8 @@ class MarkovRows(IndependentRows):
         `after` `markov_w2`, whose rows are of the tokens `ids`; None = of all. `scaling` is that of logits before
         the bias."""
         self._first = 0 if from_anchor else 1
-        super().__init__(rows, scaling, rows - self._first)
-        self._before, self._after = before, after
+        super().__init__(rows - self._first)
+        self._before, self._after, self._scaling = before, after, scaling
         self._places = None
         if ids is not None:
             self._places = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
@@ -228,11 +240,11 @@ class MarkovRows(IndependentRows):
         return row
 
 
-class LatticeRows(IndependentRows):
+class LatticeRows(BlockRows):
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        super().__init__(rows, Scaling())
+        super().__init__(rows - 1)
         self._count, self._n_vocab = candidates, n_vocab
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
@@ -278,7 +290,7 @@ def load_dflash(path: Path, target: Header) -> Head:
     # llama.cpp applies them for DFlash2 only
     scaling = Scaling(header.real("logit_scale") or 1.0, header.real("final_logit_softcapping"))
 
-    def rows(n_vocab: int) -> IndependentRows:
+    def rows(n_vocab: int) -> BlockRows:
         if kind == "dflash":
             return IndependentRows(shape.rows, scaling)
         if kind == "dflash2":

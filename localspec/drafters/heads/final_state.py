@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -44,8 +43,9 @@ class FinalGuesses:
     """Results of a head after one final state of the target."""
 
     state: Float32Array
-    known: dict[Any, Any] = field(default_factory=dict)
-    """{what a guess is after, as the head's method counts: what it computed there}."""
+    rows: dict[int, LogitRows] = field(default_factory=dict)  # of Medusa: {head: its row}
+    steps: dict[bytes, tuple[Float32Array, LogitRows]] = field(default_factory=dict)
+    """Of MLP speculators: {bytes of a path: state and row after it}."""
 
 
 class FinalState:
@@ -179,11 +179,11 @@ class MedusaContext(FinalState):
             places.append(None if found is None or head >= len(self._weights) else (found[0], head))
         for head in sorted({place[1] for place in places if place is not None}):
             after = {id(place[0]): place[0] for place in places if place is not None and place[1] == head}
-            if wanted := [one for one in after.values() if head not in one.known]:
+            if wanted := [one for one in after.values() if head not in one.rows]:
                 rows = self._weights[head].scores(np.stack([one.state for one in wanted]), self._threads)
                 for one, scores in zip(wanted, rows, strict=True):
-                    one.known[head] = self._row(scores)
-        return [self._row(None) if place is None else place[0].known[place[1]] for place in places]
+                    one.rows[head] = self._row(scores)
+        return [self._row(None) if place is None else place[0].rows[place[1]] for place in places]
 
 
 _EPSILON = np.float32(1e-6)
@@ -307,13 +307,13 @@ class MlpContext(FinalState):
             state = _unit(state) * np.float32(math.sqrt(0.5))
         for number, step in enumerate(self._steps[: len(path)]):
             key = path[: number + 1].tobytes()
-            if key not in guesses.known:
+            if key not in guesses.steps:
                 mixed = kernels.matvec(step.proj, state[None], self._threads)[0]
                 mixed = mixed + self._token_weight * step.emb.rows(np.array([int(path[number])]))[0]
                 after = _gelu(_unit(mixed) * step.scale + step.shift)
-                guesses.known[key] = after, self._row(kernels.matvec(step.head, after[None], self._threads)[0])
-            state, row = guesses.known[key]
-        return row  # type: ignore[no-any-return]
+                guesses.steps[key] = after, self._row(kernels.matvec(step.head, after[None], self._threads)[0])
+            state, row = guesses.steps[key]
+        return row
 
 
 def _unit(x: Float32Array) -> Float32Array:

@@ -129,9 +129,9 @@ def check_keys(header: Header, key: object, value: object, turned: object) -> No
     """Numbers over which llama.cpp ends the process: those of a key, of a value, and of a key that rotary positions
     turn."""
     name = header.path.name
-    if key != value or not key:
+    if key != value or not isinstance(key, int) or key < 1:
         raise ModelFileError(f"{name} is corrupt: keys have {key} numbers, and values {value}.")
-    if not isinstance(key, int) or not isinstance(turned, int) or not 0 < turned <= key or turned % 2:
+    if not isinstance(turned, int) or not 0 < turned <= key or turned % 2:
         raise ModelFileError(f"{name} is corrupt: it turns {turned} of {key} numbers of a key.")
 
 

@@ -143,7 +143,7 @@ def own_cache(model: Model, target: Context, room: int, rows: int, paths: int = 
 
 MOST_PASS_ROWS = 64
 """Most rows of a pass: a head computes logits for every row, even if they are not wanted."""
-_CHUNK_TOKENS = 512
+_CHUNK_TOKENS = 512  # most tokens that one `prefill_chunk` reads
 Path: TypeAlias = tuple[int, ...]
 """Tokens guessed after the trunk."""
 
@@ -168,10 +168,10 @@ class Trunk:
     """int32[stop + ahead], what the cells were computed from; empty if there are no cells."""
     start: int = 0
     """The first cell's position; above 0 if the target's states began there."""
-    stop: int = 0
+    stop: int = 0  # the position after the last cell
     guesses: dict[Path, HeadGuess] = field(default_factory=dict)
     """{path: guess after it}; () stands for the last cell of the trunk."""
-    sequences: int = 1
+    sequences: int = 1  # how many the trunk and the guesses use
 
 
 class TrunkCache(ABC):

@@ -111,16 +111,16 @@ def attach(head: Head, target: Context, settings: EngineSettings) -> Drafter | N
     """The drafter of a head; None if it cannot be made and came with the target's own file, unasked. Raises
     LocalspecError: a head that was asked for cannot be loaded."""
     try:
-        return head.attach(target, settings.branches)
-    except MemoryError:
-        fault = f"There is no memory for {head.path.name}, which drafts as {head.name}."
-        failed: LocalspecError = ModelError(fault, "A shorter context needs less memory.")
+        try:
+            return head.attach(target, settings.branches)
+        except MemoryError:
+            fault = f"There is no memory for {head.path.name}, which drafts as {head.name}."
+            raise ModelError(fault, "A shorter context needs less memory.") from None
     except LocalspecError as error:
-        failed = error
-    if is_asked_for(head, settings):
-        raise failed
-    _LOG.warning("%s Answers go on without %s.", failed, head.name)
-    return None
+        if is_asked_for(head, settings):
+            raise
+        _LOG.warning("%s Answers go on without %s.", error, head.name)
+        return None
 
 
 def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int]) -> dict[str, str]:

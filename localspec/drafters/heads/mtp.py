@@ -113,7 +113,7 @@ class MtpContext:
         if not runs(architecture, self.heads):
             raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
         self.settings = replace(target.settings, max_leaves=1, grid_prefill=False, rollback=0)
-        self.n_ctx, self.n_vocab = target.n_ctx, model.n_vocab
+        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, model.n_vocab, 1
         self._grid = most_rows(self.settings)
         params = context_parameters(model, self.settings, target.threads, NO_TAP)
         params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
@@ -373,7 +373,7 @@ class AssistantContext:
         (`Tap(nextn=True)`)."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
-        self.n_ctx, self.n_vocab = target.n_ctx, min(model.n_vocab, target.n_vocab)
+        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, min(model.n_vocab, target.n_vocab), 1
         self._target, self._tapped = target, Tapped(target.states, (NEXTN,))
         api, n_slots = lib.api(), target.settings.n_slots
         params = context_parameters(model, target.settings, target.threads, NO_TAP)

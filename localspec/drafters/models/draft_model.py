@@ -35,11 +35,11 @@ from localspec.types import Feed, Float32Array, LogitRows, Purpose, SparseProbs,
 
 
 class DraftContext(Protocol):
-    """The draft model's cache, as far as it is asked (`llama.context.Context` with `grid_prefill=False`). Where trees
-    grow it has `n_paths`, too, the most paths of a slot that go different ways: then several feeds of one slot may
-    begin with the same history."""
+    """The draft model's cache, as far as it is asked (`llama.context.Context` with `grid_prefill=False`)."""
 
     n_ctx: int
+    n_paths: int
+    """Most paths of a slot that go different ways; above 1, several feeds of one may begin with the same history."""
     n_vocab: int
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
@@ -120,7 +120,7 @@ class DraftModel:
         check_branches(branches)
         self.name, self.branches = name, branches
         self._context: DraftContext | None = context
-        self._n_paths, self._n_ctx = getattr(context, "n_paths", 1), context.n_ctx
+        self._n_paths, self._n_ctx = context.n_paths, context.n_ctx
         self._end_tokens, self._release = end_tokens, release
 
     def missing(self, slot: int, history: History) -> int:

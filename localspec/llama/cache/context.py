@@ -50,6 +50,7 @@ class Context:
         self.n_ctx = settings.n_ctx  # tokens a slot can hold
         self.grid = settings.grid
         self.n_vocab = model.n_vocab
+        self.n_paths = 1  # that a draft may go, if this is a draft model's
         self.exact_widths: frozenset[int] | None = None  # rows a pass with the bits of one row; None = unknown
         self.any_cut = False  # whether the cache does not depend on how a prompt is cut into passes
         self.watch: StepWatch | None = None  # ends `exact_widths` when a pass has too few steps
@@ -102,7 +103,7 @@ class Context:
         is done. Prompt tokens go in chunks on a fixed grid from position 0, alone in their pass; the generated ones
         after them in passes of an exact width, so that their bits are those of decoding. `cancel` is polled before and
         inside the pass: the cache keeps the chunks that are done. `most`: prompt tokens of the pass, wherever the grid
-        is. Raises Cancelled."""
+        is; None = to the next line of the grid. Raises Cancelled."""
         self._check(slot, tokens)
         start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
         if start == total:
@@ -110,10 +111,12 @@ class Context:
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
         prompt_end, grid = min(prompt_length - 1, total), self.grid
-        if start >= prompt_end or (most is None and not self.settings.grid_prefill):
-            end = min(total, start + (grid if self.exact_widths is None else max(self.exact_widths | {1})))
+        if start < prompt_end and most is not None:
+            end = min(start + min(most, grid), prompt_end)
+        elif start < prompt_end and self.settings.grid_prefill:
+            end = min((start // grid + 1) * grid, prompt_end)
         else:
-            end = min((start // grid + 1) * grid if most is None else start + min(most, grid), prompt_end)
+            end = min(start + (grid if self.exact_widths is None else max(self.exact_widths | {1})), total)
         with abortable(self.handle.pointer, cancel):
             count = self._batch.add_history(slot, tokens[start:end], start, 0)
             if self.outputs is not None:
@@ -170,8 +173,8 @@ class Context:
         self._launched = parts
 
     def collect(self) -> list[LogitRows]:
-        """Waits for the pass that `launch` began: `LogitRows` of each feed, the last history token, then each node in
-        draft order. They point to where llama.cpp left them and are valid until the next call of this context."""
+        """Waits for the pass that `launch` began; `LogitRows` of each feed: of the last history token, then of nodes in
+        draft order, as many as are wanted. They point to where llama.cpp left them, until the next call of this."""
         parts, self._launched = self._launched, []
         for part in parts:  # first: the cells are there even if their rows cannot be read
             feed, tree, nodes = part.feed, part.tree, part.feed.draft_tokens
@@ -188,7 +191,7 @@ class Context:
         for part in parts:
             pointers = self._offsets[part.first_output : part.first_output + part.wanted] + first
             if part.tree is not None:
-                pointers[1:][part.tree.order] = pointers[1:].copy()
+                pointers[1:][part.tree.order] = pointers[1:].copy()  # from the batch's order
             if tap is not None and tap.gpu is not None:
                 found.append(DeviceRows(pointers, self.n_vocab, tap.fetch, tap.gpu, self))
             else:

@@ -259,7 +259,9 @@ class StepWatch:
         _LOG.warning(
             "A pass of %d rows ran %d of %d products and attentions on localspec's kernels. "
             "Answers from now on are marked exact: no. Please report it.",
-            *(rows, ran, self._expected),
+            rows,
+            ran,
+            self._expected,
         )
         return True
 

@@ -21,6 +21,7 @@ from localspec.llama.library import lib
 from localspec.types import Feed, Tokens
 
 Reuse: TypeAlias = Literal["all", "chunks"]
+MAX_IDS = 64  # most slots or leaves (`ContextSettings` keeps to it)
 
 
 def common_prefix(left: Tokens, right: Tokens) -> int:
@@ -176,7 +177,7 @@ class Batch:
     """One pass's rows, in arrays that llama.cpp reads. Fill it from row 0 on, then hand over `of(rows)`."""
 
     def __init__(self, capacity: int, positions: int, n_vocab: int, max_leaves: int) -> None:
-        """At most `capacity` rows; positions are below `positions`, sequence ids below 64."""
+        """At most `capacity` rows; positions are below `positions`, sequence ids below `MAX_IDS`."""
         self.token = np.zeros(capacity, dtype=np.int32)
         self.position = np.zeros(capacity, dtype=np.int32)
         self.id_count = np.ones(capacity, dtype=np.int32)
@@ -184,7 +185,7 @@ class Batch:
         self.output = np.zeros(capacity, dtype=np.int8)
         self._n_vocab, self._max_leaves = n_vocab, max_leaves
         self._positions = np.arange(positions, dtype=np.int32)
-        self._ids = np.arange(64, dtype=np.int32)  # of slots or leaves; `ContextSettings` allows no more
+        self._ids = np.arange(MAX_IDS, dtype=np.int32)  # of slots or leaves
         self._first_id = int(self._ids.ctypes.data)
         self._struct: Any = lib.api().llama_batch(n_tokens=0)
         for name, array in (

@@ -148,9 +148,9 @@ class Contention:
             if self.taken < self._spare:
                 self.taken = min(self._spare, self.taken + max(1, round(share)))
             elif self._parked is None and (library := _openmp()) is not None:
-                self._parked = threading.Event()
-                parked = (library, self._parked)
-                threading.Thread(target=_park, args=parked, name="localspec-parked", daemon=True).start()
+                parked = threading.Event()
+                threading.Thread(target=_park, args=(library, parked), name="localspec-parked", daemon=True).start()
+                self._parked = parked
         elif self.taken or self._parked is not None:
             if self._calm >= self._patience:
                 self._take_back()

@@ -258,7 +258,7 @@ class Handle:
         self._api, self._open = lib.api(), model.contexts
         self.wide_rows = rows if model.kernels == "wide" else 0  # see `wide.set_switch`
         self._threads = self._used = int(params.n_threads)  # threads that a pass should have, and those of the last one
-        self.logits_tap = logits_tap  # reads logits in place; None = llama.cpp copies them
+        self.logits_tap = logits_tap  # reads logits in place; None = llama.cpp copies them. Closed with this
         self.pointer: int | None = None  # the address of the llama_context; None once it is freed
         mark, earlier = lib.log.mark(), wide.newest_context()
         with wide.switched(self.wide_rows):

@@ -231,7 +231,8 @@ class Log:
 
 
 log = Log()
-_captures: list[Callable[[], object]] = []  # has llama.cpp fill `log`: one, once it is loaded
+_captures: list[Callable[[], object]] = []
+"""Has llama.cpp fill `log`: one entry, once it is loaded. It holds the callback that C code points to."""
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import numpy as np
 
 from localspec.errors import UsageError
 from localspec.gguf import Header
-from localspec.llama.library.batch import Reuse
+from localspec.llama.library.batch import MAX_IDS, Reuse
 
 GPU_WIDTH = 8  # rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)
 
@@ -47,8 +47,8 @@ class ContextSettings:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("n_ctx", 8, 1 << 24),
-            ("n_slots", 1, 64),
-            ("max_leaves", 1, 64),
+            ("n_slots", 1, MAX_IDS),
+            ("max_leaves", 1, MAX_IDS),
             ("grid", 16, 1 << 16),
             ("threads", 0, 512),
             ("max_rows", 1, 4096),

@@ -325,8 +325,7 @@ class ChatCaches(_Caches):
         here = context.reusable(slot, prompt, len(prompt))
 
         def wanted(tokens: Tokens, prompt_length: int) -> bool:
-            more = usable(context, tokens, prompt_length, prompt) > here
-            return self._files.fits(context, len(tokens)) and more
+            return self._files.fits(context, len(tokens)) and usable(context, tokens, prompt_length, prompt) > here
 
         self._wait()
         saved = self._files.read(chat, self._key, wanted)
@@ -416,8 +415,9 @@ class PromptCaches(_Caches):
         if spared < LEAST_TOKENS:
             return
         self._files.used(name)
-        for other in range(context.settings.n_slots) if context.copies else ():  # their caches can be given to this one
-            here = max(here, 0 if other == slot else context.reusable(other, prompt, len(prompt)))
+        if context.copies:  # what another slot holds can be given to this one
+            others = [other for other in range(context.settings.n_slots) if other != slot]
+            here = max([here, *(context.reusable(other, prompt, len(prompt)) for other in others)])
         if spared - here < LEAST_GAIN:
             return
         self._wait()
@@ -454,14 +454,16 @@ class PromptCaches(_Caches):
         self._known = {name: kept for name, kept in self._known.items() if name in names or name == coming}
         others = 0
         for name in [name for name in names if name not in self._known]:
-            with suppress(OSError):
+            try:
                 found = front(self._files.path(name))
-                if found is None:
-                    self._damaged(name)
-                    continue
-                own = found.name == self._key
-                self._known[name] = (found.tokens, found.prompt_length) if own else None
-                others += not own and name.startswith(self._model)
+            except OSError:
+                continue
+            if found is None:
+                self._damaged(name)
+                continue
+            own = found.name == self._key
+            self._known[name] = (found.tokens, found.prompt_length) if own else None
+            others += not own and name.startswith(self._model)
         if others:
             what = "1 kept prompt" if others == 1 else f"{others} kept prompts"
             file = self._context.model.path.name
