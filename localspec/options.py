@@ -201,11 +201,7 @@ class Options:
             raise UsageError("A stop string is empty.", "Remove it.")
 
     def having(self: _Self, changes: dict[str, Any]) -> _Self:
-        """The same with other values, by the names of fields.
-
-        Raises:
-            UsageError: there is no such field, or a value that cannot be.
-        """
+        """The same with other values by fields' names. Raises UsageError: no such field, or a value that cannot be."""
         names = [one.name for one in fields(Options)]
         unknown = next((name for name in changes if name not in names), None)
         if unknown is not None:

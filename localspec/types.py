@@ -135,6 +135,5 @@ class Feed:
     tokens: Tokens  # int32[n], the whole history; at least one token
     prompt_length: int  # leading tokens that are prompt, prefilled in chunks on a fixed grid; others come one by one
     draft_tokens: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k], draft nodes, parents before children
-    draft_parents: Tokens = field(
-        default_factory=lambda: NO_TOKENS
-    )  # int32[k], of each its parent's index; -1 = the history's end
+    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)
+    """int32[k], index of each node's parent; -1 is the last history token."""

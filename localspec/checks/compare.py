@@ -87,8 +87,8 @@ class TimedAnswer:
 
 
 def ask(engine: Engine, turn: AskedTurn) -> TimedAnswer:
-    """One answer of an engine, whose caches stay as they are; cancelled if the caller is interrupted. Raises UsageError,
-    ContextOverflowError: the chat template refuses the messages, or they are too long."""
+    """One answer of an engine, whose caches stay as they are; cancelled if the caller is interrupted. Raises
+    UsageError, ContextOverflowError: the chat template refuses the messages, or they are too long."""
     prompt = prompt_tokens(engine, turn.messages) if turn.messages else engine.tokenize(turn.text)
     start, text, answer = perf_counter(), list[str](), TimedAnswer("", 0, 0.0)
     generation = engine.generate(prompt, turn.options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 from textual.widgets import Input
@@ -111,16 +112,12 @@ async def test_notes_do_not_lie_over_what_is_asked(make_app: MakeApp) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_title_that_cannot_be_written_is_said(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(*_: object) -> None:
-        raise LocalspecError("The archive is in use.")
-
+async def test_a_title_that_cannot_be_written_is_said(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test() as pilot:
         await say(pilot, "Hello")
         archive, commands = app.session.archive, SlashCommands(app.chat_screen)
-        with monkeypatch.context() as patch:
-            patch.setattr(archive, "rename", busy)
+        with patch.object(archive, "rename", side_effect=LocalspecError("The archive is in use.")):
             await commands.run("rename", "Held")
             await until(pilot, lambda: any("in use" in one.message for one in app._notifications))
         await commands.run("rename", "")

@@ -75,15 +75,9 @@ class AnswerWriter:
                 self._recorder.forget(len(passes), pieces)
 
     def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
-        """Writes the rest and how it ended; a second call changes nothing.
-
-        Args:
-            stats: of `RequestStats.as_dict`.
-            note: what went wrong, in a sentence.
-
-        Raises:
-            UsageError: another state than done, stopped or error; or the message was erased meanwhile.
-        """
+        """Writes the rest and how it ended; a second call changes nothing. `stats`: of `RequestStats.as_dict`. `note`:
+        what went wrong, in a sentence. Raises UsageError: another state than done, stopped or error; or the message was
+        erased meanwhile."""
         if state not in ("done", "stopped", "error"):
             raise UsageError(f"The state of an answer is {state!r}; it must be done, stopped or error.")
         storable(stats or {})  # raises before anything is written

@@ -90,15 +90,19 @@ class _Seal:
         body = shown.rstrip()
         if any(body[-length:] in self._begun for length in range(1, min(len(body), self._longest) + 1)):
             places.add(len(body))
-        if self._rests and (bare := shown.strip()) not in self._named:
-            if bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest)):
-                places.add(len(shown) - len(shown.lstrip()))  # the rest of a mark that the template has begun, perhaps
+        if self._rests and self._goes_on(shown.strip()):
+            places.add(len(shown) - len(shown.lstrip()))
         parts, at = [], 0
         for place in sorted(places):
             parts += [text[at:place].replace(BREAK, 2 * BREAK), BREAK]
             at = place
         parts.append(text[at:].replace(BREAK, 2 * BREAK))
         return "".join(parts)
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether the text may be the rest of a mark that the template has begun."""
+        known = text in self._rests_begun or any(text[:end] in self._rests for end in range(1, self._longest))
+        return known and text not in self._named
 
 
 @lru_cache(maxsize=4)

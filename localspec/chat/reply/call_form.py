@@ -132,12 +132,9 @@ class CallReader:
             yield
 
     def object(self, start: int, sure: bool = True) -> Reading:
-        """`{"name": ..., "arguments": {...}}`. Where the name comes first, arguments come as they are written.
-
-        Args:
-            start: where its opening bracket stands.
-            sure: a name makes a call; if not, the text may be an answer in JSON until the arguments begin.
-        """
+        """`{"name": ..., "arguments": {...}}`, its opening bracket at `start`. Where the name comes first, arguments
+        come as they are written. `sure`: a name makes a call; if not, the text may be an answer in JSON until the
+        arguments begin."""
         span, headless = JsonSpan(start), False
         while True:
             head = None if headless else _HEAD.match(self.text, start, start + _LONGEST_HEAD)

@@ -291,14 +291,8 @@ _KEYS = frozenset({*NAME_KEYS, *ARGUMENT_KEYS, "type", "id"})
 
 
 def _lone_call(reader: CallReader, bare: bool) -> Reading:
-    """Steps that read an answer from its beginning.
-
-    Args:
-        bare: an object without a fence counts, too.
-
-    Raises:
-        NoCall: it cannot become one.
-    """
+    """Steps that read an answer from its beginning. `bare`: an object without a fence counts, too. Raises NoCall: it
+    cannot become one."""
     while True:
         fence = _FENCED.match(reader.text)
         opening = _BARE.match(reader.text) if fence is None and bare else fence

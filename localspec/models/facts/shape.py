@@ -68,15 +68,9 @@ class ModelShape:
 
 
 def shape_of(headers: Header | Sequence[Header], *, nextn: bool = False, spread: Spread = BY_LAYER) -> ModelShape:
-    """Sizes of a model from its header, or from the headers of all parts of a split one (first part first).
-
-    Args:
-        nextn: as the context of its multi-token prediction has it, in which those layers alone have a cache; else they
-            alone have none.
-        spread: whose overrides move tensors.
-
-    Raises ModelFileError: layer numbers that no model has.
-    """
+    """Sizes of a model from its header, or from the headers of all parts of a split one (first part first). `nextn`: as
+    the context of its multi-token prediction has it, in which those layers alone have a cache; else they alone have
+    none. The overrides of `spread` move tensors. Raises ModelFileError: layer numbers that no model has."""
     parts = [headers] if isinstance(headers, Header) else list(headers)
     header, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
     layers: list[dict[str, Tensor]] = []
@@ -201,7 +195,8 @@ def default_context(
     target: ModelShape, draft: ModelShape | None = None, slots: int = 1, total_bytes: int = 0, element: float = 2.0
 ) -> int:
     """Tokens a slot can hold, at most as many as the target was trained for. Each of the `slots` has a cache of its
-    own. `total_bytes`: of all memory; 0 = unknown. `element`: bytes of an element of the target's cache (the draft's have 2)."""
+    own. `total_bytes`: of all memory; 0 = unknown. `element`: bytes of an element of the target's cache (the draft's
+    have 2)."""
     token = slots * _token_bytes(target, draft, element)
     found = LONGEST_DEFAULT
     if token and total_bytes:
