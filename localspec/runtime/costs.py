@@ -30,8 +30,7 @@ if TYPE_CHECKING:  # `list` reads rates without the library that loads models
 
 Kernels = Literal["wide", "llama", "gpu"]  # ours, llama.cpp's on the CPU, or a GPU that has all of the model
 _LAYER_SECONDS = 20e-6  # that a layer takes however small: nodes go from thread to thread. Bundled pair, 2 cores
-_LLAMA_ROWS = 6.0
-"""How many times as long a further row takes on llama.cpp's kernels as on ours: 1 B in Q8_0, widths 1 to 8, AVX-512."""
+_LLAMA_ROWS = 6.0  # seconds of a further row, in those on our kernels: 1 B in Q8_0, widths 1 to 8, AVX-512
 _GPU_ROW = 0.05
 """Cost of each further row of a GPU's pass up to `GPU_WIDTH` rows, in passes of one row: 0.02 to 0.15 on cards of
 NVIDIA's (issue 49); in worlds of both (tests/planning) 0.05 loses least."""
@@ -149,18 +148,13 @@ class KnowledgeStore:
     facts: FactStore
     pair: dict[str, Any]  # what acceptance depends on
     machine: dict[str, Any]  # what costs depend on
-    alone: KnowledgeStore | None = None
-    """That of the target without draft model and heads, a beginning: its passes cost the same, and drafters of text are
-    right as often."""
+    alone: KnowledgeStore | None = None  # the target's: its passes cost the same, drafters of text are right as often
 
     def read(self) -> Knowledge:
         """What is there; of a pair that never ran, what is known of its target."""
         found = Knowledge() if self.alone is None else self.alone.read()
-        acceptance = self.facts.read("acceptance", self.pair, _tables)
-        costs = self.facts.read("costs", self.machine, _costs)
-        if acceptance is not None:
-            found.acceptance |= acceptance
-        if costs is not None:
+        found.acceptance |= self.facts.read("acceptance", self.pair, _tables) or {}
+        if (costs := self.facts.read("costs", self.machine, _costs)) is not None:
             found.kept_passes, found.draft_costs = costs
         return found
 

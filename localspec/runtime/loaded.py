@@ -93,6 +93,8 @@ class ModelFacts:
 
 
 _STAY = {"gpu_fault", "corpus", "unusable", "single", "left"}  # fields that do not depend on the device
+"""What moves: settings, model, context, exactness, draft_model, draft_context, shared, configuration, knowledge, store,
+self_check, cache_key, heads."""
 _MOST_SHOWN = 8  # widest pass whose cost is shown
 
 

@@ -127,10 +127,9 @@ class Pool:
         self._own = Files(target, *apart(own_draft, [installed.find_one(head) for head in heads]))
         fields = {name: value for name, value in (settings or {}).items() if name != "tuned"}
         check_drafter(EngineSettings(self._own.target, self._own.draft, self._own.heads, **fields))  # before a wait
-        shown = DEFAULT_PAIR if name is None else name
-        if os.sep in shown or shown.endswith(".gguf"):
-            shown = paths.shown(Path(shown).stem)
-        self.default = called or shown
+        self.default = called or (DEFAULT_PAIR if name is None else name)
+        if not called and name is not None and (os.sep in name or name.endswith(".gguf")):
+            self.default = paths.shown(Path(name).stem)
         self.started = time()
         self.idle_unload = idle_unload
         self._settings = dict(settings or {})

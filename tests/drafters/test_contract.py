@@ -175,8 +175,7 @@ def test_one_that_closes_leaves_the_others_right_that_search_the_same_conversati
     before = {name: drafter.draft([request])[0].tokens.tolist() for name, drafter in drafters.items()}
     assert any(before.values())
     drafters.pop(closed).close()
-    for name, drafter in drafters.items():
-        assert drafter.draft([request])[0].tokens.tolist() == before[name]
+    assert all(one.draft([request])[0].tokens.tolist() == before[name] for name, one in drafters.items())
 
 
 @every

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from localspec.grammar.grammar import Grammar
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.runtime.engine import Engine
-from localspec.runtime.loaded import _STAY, Loaded
 from localspec.runtime.loading import load_models
 from localspec.types import SamplingParams
 from tests.fake_gpus import CARD, Gpu, list_gpus
@@ -195,11 +193,3 @@ def test_the_command_line_tells_what_was_said_and_ends_with_5(
     assert whole.startswith(said.rstrip("\n"))
     assert 0 < len(said.strip()) < len(whole.strip())
     assert "failed: llama.cpp could not evaluate a pass: the computation failed." in error
-
-
-def test_every_field_of_what_is_loaded_stays_or_depends_on_the_device() -> None:
-    moved = {
-        "settings", "model", "context", "exactness", "draft_model", "draft_context", "shared", "configuration",
-        "knowledge", "store", "self_check", "cache_key", "heads",
-    }  # fmt: skip
-    assert {one.name for one in fields(Loaded)} == moved | _STAY

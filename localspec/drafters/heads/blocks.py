@@ -176,8 +176,7 @@ class Scaling:
 class BlockRows(ABC):
     """Turns a block into logits, level by level."""
 
-    def __init__(self, levels: int) -> None:
-        self.levels = levels  # number of tokens that a block guesses
+    levels: int  # number of tokens that a block guesses
 
     @abstractmethod
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
@@ -189,9 +188,7 @@ class IndependentRows(BlockRows):
     """DFlash: row 1 + level says what the token is, whatever the tokens before it turn out to be."""
 
     def __init__(self, rows: int, scaling: Scaling) -> None:
-        """Of a block with so many `rows`."""
-        super().__init__(rows - 1)
-        self._scaling = scaling
+        self.levels, self._scaling = rows - 1, scaling
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         said: Float32Array = block.rows[1 + level]
@@ -218,8 +215,8 @@ class MarkovRows(BlockRows):
         `after` `markov_w2`, whose rows are of the tokens `ids`; None = of all. `scaling` is that of logits before
         the bias."""
         self._first = 0 if from_anchor else 1
-        super().__init__(rows - self._first)
-        self._before, self._after, self._scaling = before, after, scaling
+        self.levels, self._scaling = rows - self._first, scaling
+        self._before, self._after = before, after
         self._places = None
         if ids is not None:
             self._places = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
@@ -244,8 +241,7 @@ class LatticeRows(BlockRows):
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        super().__init__(rows - 1)
-        self._count, self._n_vocab = candidates, n_vocab
+        self.levels, self._count, self._n_vocab = rows - 1, candidates, n_vocab
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         count, said = self._count, block.rows[1 + level]

@@ -49,8 +49,7 @@ class Context:
         self.model = model
         self.n_ctx = settings.n_ctx  # tokens a slot can hold
         self.grid = settings.grid
-        self.n_vocab = model.n_vocab
-        self.n_paths = 1  # that a draft may go, if this is a draft model's
+        self.n_vocab, self.n_paths = model.n_vocab, 1  # a draft model's guesses go one way
         self.exact_widths: frozenset[int] | None = None  # rows a pass with the bits of one row; None = unknown
         self.any_cut = False  # whether the cache does not depend on how a prompt is cut into passes
         self.watch: StepWatch | None = None  # ends `exact_widths` when a pass has too few steps

@@ -231,8 +231,7 @@ class Log:
 
 
 log = Log()
-_captures: list[Callable[[], object]] = []
-"""Has llama.cpp fill `log`: one entry, once it is loaded. It holds the callback that C code points to."""
+_captures: list[Callable[[], object]] = []  # has llama.cpp fill `log`: one, which holds the callback C code points to
 
 
 @functools.cache
