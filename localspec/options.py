@@ -135,11 +135,8 @@ _Self = TypeVar("_Self", bound="Options")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How one answer is drawn, limited and drafted. What is left out has its default.
-
-    Raises:
-        UsageError: a value that cannot be; says which.
-    """
+    """How one answer is drawn, limited and drafted. What is left out has its default. Raises UsageError: a value that
+    cannot be; says which."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     """How tokens are drawn."""

@@ -14,10 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES, MOST_FUNCTION_LINES = 600, 60
-CEILING_LINES, CEILING_MODULES = 55_871, 231
+CEILING_LINES, CEILING_MODULES = 55_890, 231
 """Lines and modules of localspec/. A commit that makes the tree smaller lowers them to what is there; one that raises
 them says why here: what hands out the life of a process is apart from it, so that its models load before
-a server is imported."""
+a server is imported; loops that only return at the first hit are conditions again, and docs say what had been lost."""
 
 
 def sources() -> list[Path]:

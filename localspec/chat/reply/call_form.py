@@ -56,11 +56,8 @@ class NoCall(Exception):
     """The text is no tool call."""
 
     def __init__(self, at: int, cut: bool = False) -> None:
-        """
-        Args:
-            at: where it stops to look like one; what comes before need not be looked at again.
-            cut: it might have become one, had the text gone on.
-        """
+        """`at`: where it stops to look like one; what comes before need not be looked at again. `cut`: it might have
+        become one, had the text gone on."""
         super().__init__(at)
         self.at, self.cut = at, cut
 
@@ -79,11 +76,8 @@ class CallReader:
         self._steps = steps(self)
 
     def read(self, text: str, final: bool) -> tuple[list[CallPart], int | None]:
-        """What is new of the calls, and the index after the last of them; None = more text is needed.
-
-        Raises:
-            NoCall: it cannot become one, and no part of one has been told.
-        """
+        """What is new of the calls, and the index after the last of them; None = more text is needed. Raises NoCall: it
+        cannot become one, and no part of one has been told."""
         self.text, self.final, self.parts = text, final, []
         try:
             next(self._steps)
