@@ -1,4 +1,4 @@
-"""Runs with one drafter more, added as a contributor adds one: a file in `drafters/search/`, and a row of the table.
+"""Runs with one drafter more, added as a contributor adds one: a file in `drafters/`, and a row of the table.
 
 python -m tests.drafters.added FILE ROW            prints as JSON where the drafter is seen
 python -m tests.drafters.added FILE ROW TEST...    runs these tests with it
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import localspec.drafters.search
+import localspec.drafters
 
 _TABLE = Path(localspec.__file__).parent / "methods.py"
 
@@ -36,7 +36,7 @@ def add(file: Path, row: str) -> None:
     module = module_from_spec(spec)
     sys.modules["localspec.methods"] = module
     exec(compile(f"{before}{row}\n{mark}{after}", str(_TABLE), "exec"), module.__dict__)
-    localspec.drafters.search.__path__.append(str(file.parent))
+    localspec.drafters.__path__.append(str(file.parent))
 
 
 def seen(name: str) -> dict[str, Any]:

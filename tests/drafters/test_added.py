@@ -14,7 +14,7 @@ ROW = """
         "repeat",
         "repeating",
         "what followed a token the last time",
-        "search.repeat:Repeat",
+        "repeat:Repeat",
         "guesses what followed the last token the last time",
         DrafterLook("w", "#010203", "black"),
         "text",
