@@ -311,6 +311,7 @@ class _ModelServer(_Server):
         self._life, self._public = life, public
         self._service: Service | None = None
         self._made = asyncio.Event()
+        self._stopped = False  # perhaps before the application is made
         routes: dict[tuple[str, str], Route] = {
             ("GET", "/localspec/life"): self._listen,
             ("POST", "/localspec/end"): self._stop_all,
@@ -368,6 +369,8 @@ class _ModelServer(_Server):
 
         app = await to_thread.run_sync(make)
         self._service = app.state.service
+        if self._stopped:
+            self._service.stop()
         self._made.set()
         return app
 
@@ -400,6 +403,7 @@ class _ModelServer(_Server):
 
     async def _stop_answers(self, request: Request) -> Response:
         """Nothing more is answered, and what runs ends with an error."""
+        self._stopped = True
         if self._service is not None:
             self._service.stop()
         return Response(status_code=202)
