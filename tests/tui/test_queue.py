@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +189,18 @@ async def test_a_queue_is_kept_while_it_waits(make_app: MakeApp, archive: Archiv
         await until(pilot, lambda: archive.chat(front(app).chat_id).unsent == "B\n\nC")
         await pilot.press("escape")
         hold.set()
+
+
+async def test_unsent_text_waits_for_another_program(make_app: MakeApp, archive: Archive) -> None:
+    assert archive.file is not None
+    archive._connection.execute("PRAGMA busy_timeout = 10")
+    app = make_app("one.")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await write(pilot, "A")
+        await answered(pilot)
+        with closing(sqlite3.connect(archive.file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            front(app).composer.put("not sent yet")
+            await asyncio.sleep(1.5)  # it is to be saved after 0.7 s
+        await until(pilot, lambda: archive.chat(front(app).chat_id).unsent == "not sent yet")
+        assert app.return_code is None

@@ -38,7 +38,7 @@ from localspec.methods import COPYING, ROWS, TABLE
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
-    from localspec.models.facts.facts import FileFacts
+    from localspec.models.facts.facts import FileDescription
     from localspec.models.facts.pairing import Match
     from localspec.models.memory.fit import MemoryPlan
 
@@ -218,7 +218,7 @@ def run_show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _exactness(facts: FileFacts) -> tuple[dict[str, Any] | None, str]:
+def _exactness(facts: FileDescription) -> tuple[dict[str, Any] | None, str]:
     """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
     from localspec.llama.exact import choice
     from localspec.models.facts.facts import LANGUAGE_MODEL
@@ -312,7 +312,7 @@ def _print(rows: list[tuple[str, str]]) -> None:
         print(f"{name:{width}}  {plain_text(value)}")  # it quotes files
 
 
-def _rows(facts: FileFacts, template_fault: str) -> list[tuple[str, str]]:
+def _rows(facts: FileDescription, template_fault: str) -> list[tuple[str, str]]:
     types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
     parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
     trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"

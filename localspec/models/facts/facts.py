@@ -16,7 +16,7 @@ from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import FitSettings, plan
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-LANGUAGE_MODEL = "a language model"  # `FileFacts.kind` of what can be a target
+LANGUAGE_MODEL = "a language model"  # `FileDescription.kind` of what can be a target
 _LAYER_INPUTS = frozenset((
     "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
     "minimax-m2", "deepseek4",
@@ -44,7 +44,7 @@ class MethodFit:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileDescription:
     """A model file, explained."""
 
     name: str
@@ -73,7 +73,7 @@ class FileFacts:
     memory_guessed: bool
 
 
-def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> FileFacts:
+def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> FileDescription:
     """From the headers of a model's files; the context of the settings adds a length to the table of memory."""
     header, shape = parts[0], shape_of(parts)
     whole, found = any(part.tensors for part in parts), draft_kind(header)
@@ -91,7 +91,7 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
     for length in sorted(lengths) if whole else ():
         made = plan(parts, None, replace(settings, context=length), places)
         needs.append(Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
-    return FileFacts(
+    return FileDescription(
         name=header.name,
         file=str(header.path),
         bytes=sum(part.file_bytes for part in parts),

@@ -302,7 +302,10 @@ class ChatPane(TabPane):
         if self._unsaved is not None and self.editing is None and monotonic() - self._unsaved >= _SAVE_SECONDS:
             self._unsaved = None
             prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
-            self.session.archive.set_unsent(self.chat_id, joined(prompts, self.composer.whole))
+            try:
+                self.session.archive.set_unsent(self.chat_id, joined(prompts, self.composer.whole))
+            except LocalspecError:  # another program has the file just now: later once more
+                self._unsaved = monotonic()
 
     @work(group="ask")
     async def ask(self, go_on: bool = False, again: int | None = None, thought_out: bool = False) -> None:
