@@ -196,7 +196,8 @@ async def test_unsent_text_waits_for_another_program(make_app: MakeApp, archive:
     archive._connection.execute("PRAGMA busy_timeout = 10")
     app = make_app("one.")
     async with app.run_test(size=(80, 24)) as pilot:
-        await write(pilot, "A")
+        front(app).composer.put("A")
+        await pilot.press("enter")
         await answered(pilot)
         with closing(sqlite3.connect(archive.file, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
