@@ -356,8 +356,8 @@ _UNREAD = frozenset({
 
 
 def only_text(parts: Any, kind: str = "text") -> Any:
-    """Parts of a tool's result, not validated, with a text of `kind` in place of each that cannot be read: whoever
-    sends it does so in every request that follows, and would get no answer any more."""
+    """Parts of a tool's result, not validated, with a text of `kind` in place of each that cannot be read: a client
+    sends it again in every request that follows, and would get no answer any more."""
     if not isinstance(parts, list):
         return parts
     unread = [isinstance(one, dict) and isinstance(one.get("type"), str) and one["type"] in _UNREAD for one in parts]
