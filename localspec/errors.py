@@ -24,8 +24,7 @@ import re
 class LocalspecError(Exception):
     """Something a person can read and act on.
 
-    `message` is one sentence with the offending value; `hint` is one sentence or command that helps, or "".
-    """
+    `message` is one sentence with the offending value; `hint` is one sentence or command that helps, or ""."""
 
     exit_code = 1
 

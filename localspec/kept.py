@@ -160,8 +160,7 @@ def _path(folder: Path, kind: str, key: Any) -> Path:
 
 def _took_over(folder: Path, earlier: Iterable[Path]) -> bool:
     """Brings what version 0.2 took minutes to find, widths of `strict` and what `tune` found, once; False = the disk is
-    full or read-only. Its other facts are measured again.
-    """
+    full or read-only. Its other facts are measured again."""
     for path in [path for one in earlier for path in one.glob("*.json")]:
         try:
             data = json.loads(path.read_bytes())

@@ -26,8 +26,7 @@ def typed(text: str) -> Path:
     """The path of what was typed, as a shell takes it: `~` and `~user` are expanded, for users that there are. What can
     be no path is one that is not there.
 
-    Ask `os.path` whether it is there: a `Path` raises if its name is too long, or a folder above may not be entered.
-    """
+    Ask `os.path` whether it is there: a `Path` raises if its name is too long, or a folder above may not be entered."""
     return Path(os.path.expanduser(text.replace("\0", "\ufffd")))  # Path.expanduser raises without such a user
 
 
@@ -79,8 +78,7 @@ def write_whole(path: Path, text: str) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A hidden file beside `path`, which takes its place when the block ends without an error. One process at a time
-    may write it: so what a killed one left is overwritten by the next, and never more than one such file lies there.
-    """
+    may write it: so what a killed one left is overwritten by the next, and never more than one such file lies there."""
     beside = path.with_name(f".{path.name}.part")
     try:
         yield beside

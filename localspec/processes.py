@@ -20,8 +20,7 @@ class Claim:
     """The lock of this process on a file.
 
     The lock, not a process id, says whether a process lives: ids are used again, and the system lets go of a lock
-    however a process ends. filelock may empty or remove the file, so nothing is kept in it.
-    """
+    however a process ends. filelock may empty or remove the file, so nothing is kept in it."""
 
     def __init__(self, path: Path) -> None:
         from filelock import FileLock  # not needed before a model or an answer

@@ -41,8 +41,7 @@ class Noise:
 
     Philox4x32-10 (Salmon et al. 2011) with key = `seed` (low word first) and counter =
     (token id, absolute position, purpose | round << 2, stream). A number is a function of these alone, so any
-    entry can be computed alone and in any order.
-    """
+    entry can be computed alone and in any order."""
 
     seed: int  # 0 to 2^64 - 1
     stream: int = 0  # index of the choice when one request asks for several (`n` > 1)
@@ -89,8 +88,7 @@ class ModelSampling(SamplingParams):
 class LogitRows:
     """Rows of logits where the model left them: pointers, not copies.
 
-    Valid until the next pass of the context that made them. `rows[i]` is a float32[n_vocab] view.
-    """
+    Valid until the next pass of the context that made them. `rows[i]` is a float32[n_vocab] view."""
 
     __slots__ = ("_keep", "_pointers", "n_vocab")
 

@@ -74,8 +74,7 @@ def write(
     Every prompt is answered once before one is answered again, with another temperature and seed. `engine` has `SLOTS`
     slots. `progress` is called after each answer with (tokens of answers, seconds) and may raise to stop, and `kept`
     with the seconds so far when a piece is on disk. A full disk is a LocalspecError, as is a target that cannot answer
-    any of the prompts.
-    """
+    any of the prompts."""
     began, tokens, last = perf_counter(), 0, perf_counter() + seconds
     number, empty = 1 + max((int(path.stem[-5:]) for path in pieces(folder)), default=-1), 0
     while perf_counter() < last:

@@ -100,8 +100,7 @@ def plan(
 ) -> TrainingPlan:
     """What training a draft model of so many layers takes; `pass_seconds` are of a plain pass of the target.
 
-    The CPU is the first of `places`; the memory of the GPUs after it is not planned.
-    """
+    The CPU is the first of `places`; the memory of the GPUs after it is not planned."""
 
     def seconds(prompts: int, tokens: int) -> float:
         return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds

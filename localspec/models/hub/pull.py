@@ -216,15 +216,10 @@ def suggest(
     installed: dict[str, Path],
     called: str = "",
 ) -> list[Suggestion]:
-    """Drafts for a target, installed ones first, then by size.
-
-    Args:
-        target: its header, or those of all its files; None = not on this machine, so that only the catalogue can tell.
-        names: of the target in the catalogue, of its files, or `user/repo[:quant]`. Its other quantisations have the
-            same drafts; where there are none, models of the same family tell.
-        installed: models on this machine by name; a file may also be given by its path.
-        called: what the user types for the target; "" = its path.
-    """
+    """Drafts for a `target`, installed ones first, then by size; None = it is not on this machine, so that only the
+    catalogue can tell. `names`: of it in the catalogue, of its files, or `user/repo[:quant]`. Its other quantisations
+    have the same drafts; where there are none, models of the same family tell. `installed`: by name, a file also by its
+    path. `called`: what the user types for the target; "" = its path."""
     known, parts = set(names), [target] if isinstance(target, Header) else list(target or ())
     called = quote(called or (str(parts[0].path) if parts else "TARGET"))
     found: dict[str, Suggestion] = {}
@@ -406,17 +401,10 @@ def make_plan(
     catalog: Catalog | None = None,
     reach: Reach = lambda target, head: "",
 ) -> PullPlan:
-    """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
-
-    Where no quantisation was named and the usual one does not fit memory, the largest that does is chosen.
-
-    Args:
-        wanted: the target, and its draft if there is one.
-        context: tokens to plan memory for; None = as many as it has by default here.
-        places: devices to plan for; none = the CPU's memory.
-        catalog: where a drafter is looked for, too, if only a target is wanted; None = none is looked for at all.
-        reach: says which heads cannot be run; those are not taken.
-    """
+    """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored. Where no quantisation was
+    named and the usual one does not fit memory, the largest that does is chosen. `context`: tokens to plan memory for;
+    None = as many as it has by default here. `places`: none = the CPU's memory. `catalog`: where a drafter is looked
+    for, too, if only a target is wanted; None = none is looked for at all."""
     planned = partial(_planned, hub, context, places or [ram()], cross_tokenizer)
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
     if not plan.memory.fits:
@@ -493,14 +481,8 @@ def install(
     stop: threading.Event | None = None,
     load_head: Callable[[Path, Header], object] | None = None,
 ) -> list[Entry]:
-    """Fetches what is missing, checks everything, and lists it: all parts or none.
-
-    The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
-
-    Args:
-        stop: ends it when set.
-        load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
-    """
+    """Fetches what is missing, checks everything, and lists it: all parts or none. The target remembers its draft, but
+    no head that was found unasked and that `load_head` (None = not tried) cannot read for it: a LocalspecError."""
     check_disk(plan)
     transfers = [transfer for part in plan.parts for transfer in part.transfers]
     ours = store.claim([transfer.link(hub) for transfer in transfers])

@@ -132,15 +132,8 @@ def adopt(
     progress: Progress | None = None,
 ) -> Entry:
     """Installs a file of this machine, any part of a split one: a link to it, or a checked copy. An imported file that
-    was changed or moved since is taken in anew by its name.
-
-    Args:
-        name: what it will be called; "" = the file's name without .gguf.
-        role: "target" or "draft".
-
-    Raises:
-        ModelError: it cannot generate text.
-    """
+    was changed or moved since is taken in anew by its name. `name`: "" = the file's without .gguf. `role`: "target" or
+    "draft". Raises ModelError: it cannot generate text."""
     parts = present_parts(file)
     header = read_header(parts[0])
     for part in parts[1:]:

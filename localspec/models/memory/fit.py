@@ -86,8 +86,7 @@ class MemoryPlan:
 
     def missing(self, place: Place) -> int:
         """Bytes a device lacks, its margin included; 0 where what is free is unknown. What is put on GPUs without
-        memory of their own is missing on the CPU.
-        """
+        memory of their own is missing on the CPU."""
         needed = self.needed(place.name)
         if place.kind == "cpu":
             needed += sum(self.needed(other.name) for other in self.places if other.unified)
@@ -133,8 +132,7 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
 
     The target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else
     not at all. Devices count with all their memory, not with what is free, so the same files have the same layers at
-    every start.
-    """
+    every start."""
     main, small, settings = _read(target, draft, settings)
     found = _decided(main, small, settings, places)
     assert found.gpu_layers != "auto"
@@ -181,8 +179,7 @@ def choose(
 
     With a GPU everything goes there if it can; a shorter context and other formats of keys and values (`cache_types`,
     in order) are tried before layers are left on the CPU. A `settings.context` is kept; without one it is halved from
-    what the target was trained for.
-    """
+    what the target was trained for."""
     main, small, settings = _read(target, draft, settings)
     gpus = any(place.kind == "gpu" for place in places)
     layers = -1 if gpus else 0
