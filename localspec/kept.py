@@ -48,8 +48,6 @@ changes is a new kind."""
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """Files that localspec keeps."""
-
     files: str  # pattern below one of the folders data, cache and config
     what: str
     format: str
@@ -130,7 +128,6 @@ class FactStore:
         return ""
 
     def remove(self, kind: str, key: Any) -> bool:
-        """Whether there was one."""
         with suppress(OSError):
             if self._folder is not None:
                 _path(self._folder, kind, key).unlink()

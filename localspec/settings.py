@@ -46,8 +46,6 @@ def declared(default: Any, sentence: str = "", least: float = -math.inf, most: f
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a dataclass that people can set."""
-
     name: str
     kind: type  # bool, int, float, str or tuple (of texts)
     optional: bool  # None is a value, too: an empty input
@@ -59,7 +57,6 @@ class Setting:
 
     @property
     def doc(self) -> str:
-        """What it is: one sentence, or a few."""
         return self.declared.sentence or _docs(self.owner).get(self.name, "")
 
     @property
@@ -89,7 +86,6 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """Its range in words."""
         one = self.declared
         if one.least > -MOST and one.most != MOST and one.most < math.inf:
             return f"between {_number(one.least)} and {_number(one.most)}"
@@ -140,7 +136,8 @@ class Setting:
 
 def check(settings: Any) -> None:
     """Raises UsageError: a number is outside the range that its field declares; NaN is in none. For `__post_init__`."""
-    for row in numbers_of(type(settings)):
+    owner: type = type(settings)
+    for row in numbers_of(owner):
         value = getattr(settings, row.name)
         if isinstance(value, int | float):
             row.check_range(value)

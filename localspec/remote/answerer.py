@@ -25,8 +25,7 @@ from localspec.errors import LocalspecError
 from localspec.settings import settings_of
 from localspec.types import SamplingParams
 
-POSTS_PER_SECOND = 15
-"""Parts of an answer that are drawn in a second: text that comes in steps of 67 ms still seems to flow."""
+POSTS_PER_SECOND = 15  # parts of an answer that are drawn in one: text in steps of 67 ms still seems to flow
 _BANNED = -100.0  # the bias that bans a token, as OpenAI says; JSON has no infinity
 
 
@@ -41,8 +40,7 @@ class Sink(Protocol):
 class Facts:
     """What a screen may know about the model that answers."""
 
-    name: str
-    """What people call it, stored with each message: the name in its file, the file's, or the endpoint's model."""
+    name: str  # stored with each message: the name in its file, the file's, or the endpoint's model
     context: int | None = None  # tokens a chat can hold; None = unknown (endpoints)
     draft: str | None = None  # name of the draft model; None = there is none, or it is unknown
     configuration: str = ""  # what the target's passes run on, in one line; "" = unknown
@@ -136,8 +134,7 @@ class ModelReport:
     parts: Sequence[Mapping[str, str]]  # the same, of their files, exactness and passes
     files: tuple[Path, ...]  # of the target and the draft model
     wide: bool  # localspec's kernels may be used
-    last_log: tuple[str, ...] = ()
-    """What the process wrote that had these models before, and died; nothing if there was none."""
+    last_log: tuple[str, ...] = ()  # what the process wrote that had these models before, and died
 
 
 class Answer(Protocol):
@@ -153,8 +150,7 @@ class Answerer(Protocol):
 
     name: str  # what to call it before `Facts` are there
     facts: Facts | None  # None until it is ready
-    checks_room: bool
-    """It refuses a question that leaves less than its `room`; faces count tokens before they ask where it does not."""
+    checks_room: bool  # it refuses a question that leaves less than its `room`; else faces count tokens first
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
@@ -192,15 +188,11 @@ class Loading(Told):
 
 @dataclass(eq=False, repr=False)
 class ModelReady(Told):
-    """The model can be asked."""
-
     facts: Facts
 
 
 @dataclass(eq=False, repr=False)
 class LoadFailed(Told):
-    """The model cannot be used."""
-
     error: LocalspecError
 
 
@@ -236,8 +228,6 @@ class AnswerPart(Told):
 
 @dataclass(eq=False, repr=False)
 class AnswerEnded(Told):
-    """The answer is over; nothing more comes for it."""
-
     answer: Answer
     finish: FinishReason
     stats: RequestStats
@@ -264,7 +254,6 @@ def question_out(question: Question) -> dict[str, Any]:
 
 
 def question_in(told: Mapping[str, Any]) -> Question:
-    """The question of `question_out` again."""
     sampling = told["sampling"] | {"dry_sequence_breakers": tuple(told["sampling"]["dry_sequence_breakers"])}
     biases = ((token, -math.inf if bias is None else bias) for token, bias in sampling["logit_bias"])
     more = {
@@ -283,14 +272,11 @@ _plain = attrgetter(*_PLAIN)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What some passes brought."""
-
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
     records: tuple[PassRecord, ...]
     finish: FinishReason | None  # set by the last pass of an answer
-    progress: tuple[int, int] | None
-    """(tokens of the prompt that are cached, those to be cached before the first pass); None = as it was."""
+    progress: tuple[int, int] | None  # tokens of the prompt that are cached, and to be; None = as it was
 
 
 class Teller:
@@ -360,7 +346,6 @@ def figures_out(stats: RequestStats) -> Sequence[Any]:
 
 
 def figures_in(stats: RequestStats, figures: Sequence[Any]) -> None:
-    """Brings an answer's figures up to date with those of `figures_out`."""
     plain, positions, histogram, accepted, drafted, undrafted = figures
     for name, value in zip(_PLAIN, plain, strict=True):
         setattr(stats, name, value)

@@ -45,16 +45,12 @@ Report = Callable[[str, int, int, str], None]  # (file, done, in all, "loading",
 
 
 class Fetched(NamedTuple):
-    """A complete, checked file."""
-
     path: Path
     sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A file to fetch, and where it goes."""
-
     file: RemoteFile
     repository: str = ""  # "" = not from the hub
     commit: str = ""
@@ -295,8 +291,6 @@ class _PartialFile(io.BufferedWriter):
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """One file on its way."""
-
     transfer: Transfer
     hub: Hub
     report: Report
@@ -382,7 +376,6 @@ class _Fetch:
         )
 
     def _append(self, partial: Path) -> None:
-        """Appends to the partial file until it has its full size."""
         transfer, file, failures = self.transfer, self.transfer.file, 0
         while True:
             with _PartialFile(partial, self) as out:

@@ -39,8 +39,10 @@ from localspec.models.memory.fit import FitSettings, MemoryPlan
 
 Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
 """Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
-_BEST_BITS, _FEWEST_BITS = 8, 4
-"""Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
+_BEST_BITS, _FEWEST_BITS = (
+    8,
+    4,
+)  # of a weight: heads below the first guess worse, those below the second are not taken unasked
 _MOST_BASES = 4  # models that a header may say it was made from, of which notice is taken
 _MOST_READ = 6  # drafters of one repository whose headers are read: each may take some MB
 
@@ -64,8 +66,6 @@ class DrafterFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A drafter before its header is read."""
-
     name: str
     method: str
     bytes: int
@@ -197,8 +197,6 @@ _MOST_NEIGHBOURS = 200
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Something that can draft for a target."""
-
     draft: str  # name in the catalogue or of an installed model, or a file; the target's own if it drafts itself
     method: str
     installed: bool
@@ -332,7 +330,6 @@ def family_of(name: str) -> str:
 
 
 def parameters_of(name: str) -> float:
-    """Parameters that a name states; 0 = none."""
     found = next(filter(None, map(_SIZE.fullmatch, _words(name))), None)
     return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
 
@@ -347,8 +344,6 @@ SPARE_DISK = 256 << 20  # bytes of the disk that a pull leaves free
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """What a pull would do."""
-
     parts: tuple[PullPart, ...]  # the target, and the draft that goes with it
     match: Match | None  # None = there is no pair to check
     memory: MemoryPlan  # whether it will fit memory once loaded
@@ -466,7 +461,6 @@ def _planned(
 
 
 def check_disk(plan: PullPlan) -> None:
-    """Raises DownloadError: it does not fit the disk."""
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
         missing, free = decimal(plan.missing_bytes), decimal(plan.free_bytes)
         hint = "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA."

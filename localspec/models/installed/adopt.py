@@ -29,8 +29,6 @@ _OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"  # the layer of an Ollama
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A model that another program keeps."""
-
     path: Path  # the file, or the first part of a split one
     name: str  # what it would be called here
     program: str  # who keeps it, in words
@@ -214,7 +212,6 @@ def size_of(name: str) -> int:
 
 
 def is_begun(name: str) -> bool:
-    """Whether training it left something."""
     folder = work_folder(name)  # an imported model may be called ".."
     return folder.is_dir() and paths.real(folder).parent == paths.real(work_folder("x")).parent
 
