@@ -95,10 +95,8 @@ def write(
                 kept(perf_counter() - began)
         number, empty = number + 1, 0 if found else empty + PIECE
         if empty >= len(prompts):
-            raise LocalspecError(
-                f"None of {len(prompts)} prompts could be answered: each fills {CONTEXT} tokens by itself, "
-                "or the target's chat template refuses it."
-            )
+            why = f"each fills {CONTEXT} tokens by itself, or the target's chat template refuses it"
+            raise LocalspecError(f"None of {len(prompts)} prompts could be answered: {why}.")
 
 
 def _answered(

@@ -283,14 +283,11 @@ class Course:
         state = State.read(self._file) or wanted
         for name, words in (("target", "another target"), ("prompts", "other texts"), ("layers", "other --layers")):
             if getattr(state, name) != getattr(wanted, name):
-                raise UsageError(
-                    f"{self.name} is being trained with {words}.", "Give another --out, or --fresh to begin anew."
-                )
+                text = f"{self.name} is being trained with {words}."
+                raise UsageError(text, "Give another --out, or --fresh to begin anew.")
         if self.plan.minutes < state.minutes:
-            raise UsageError(
-                f"--minutes is {self.plan.minutes:g}; {self.name} was begun with {state.minutes:g}.",
-                "Give as many or more, which go on with it, or --fresh to begin anew.",
-            )
+            text = f"--minutes is {self.plan.minutes:g}; {self.name} was begun with {state.minutes:g}."
+            raise UsageError(text, "Give as many or more, which go on with it, or --fresh to begin anew.")
         state.minutes = self.plan.minutes
         state.write(self._file)
         with _writing(self.folder / PROMPTS) as file:
