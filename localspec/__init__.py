@@ -11,22 +11,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from localspec.chat.turn import Message as Message
-    from localspec.config import EngineSettings as EngineSettings
-    from localspec.engine.interfaces import Draft as Draft
-    from localspec.engine.interfaces import Drafter as Drafter
-    from localspec.engine.slot import Event as Event
-    from localspec.engine.slot import FinishReason as FinishReason
-    from localspec.engine.stats import RequestStats as RequestStats
-    from localspec.errors import LocalspecError as LocalspecError
-    from localspec.grammar.grammar import Grammar as Grammar
-    from localspec.options import Options as Options
-    from localspec.options import Rule as Rule
-    from localspec.options import SamplingParams as SamplingParams
-    from localspec.runtime.engine import Engine as Engine
-    from localspec.runtime.generation import Generation as Generation
+    from localspec.chat.turn import Message
+    from localspec.config import EngineSettings
+    from localspec.engine.interfaces import Draft, Drafter
+    from localspec.engine.slot import Event, FinishReason
+    from localspec.engine.stats import RequestStats
+    from localspec.errors import LocalspecError
+    from localspec.grammar.grammar import Grammar
+    from localspec.options import Options, Rule, SamplingParams
+    from localspec.runtime.engine import Engine
+    from localspec.runtime.generation import Generation
 
 __version__ = "0.2.0"
+
+__all__ = [
+    "Draft",
+    "Drafter",
+    "Engine",
+    "EngineSettings",
+    "Event",
+    "FinishReason",
+    "Generation",
+    "Grammar",
+    "LocalspecError",
+    "Message",
+    "Options",
+    "RequestStats",
+    "Rule",
+    "SamplingParams",
+    "__version__",
+]
 
 _HOME = {
     "Draft": "localspec.engine.interfaces",
@@ -44,7 +58,6 @@ _HOME = {
     "Rule": "localspec.options",
     "SamplingParams": "localspec.options",
 }
-__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
