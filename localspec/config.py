@@ -199,7 +199,6 @@ class EngineSettings:
 
     @property
     def longest_draft(self) -> int:
-        """Most nodes a draft can have."""
         if self.max_draft_tokens is not None:
             return self.max_draft_tokens
         if self.draft_cap is not None:

@@ -22,10 +22,8 @@ import re
 
 
 class LocalspecError(Exception):
-    """Something a person can read and act on.
-
-    `message` is one sentence with the offending value; `hint` is one sentence or command that helps, or "".
-    """
+    """Something a person can read and act on. `message` is one sentence with the offending value; `hint` is one
+    sentence or command that helps, or ""."""
 
     exit_code = 1
 
@@ -114,7 +112,6 @@ def told(error: BaseException) -> dict[str, str]:
 
 
 def heard(kind: str, message: str, hint: str) -> LocalspecError:
-    """The error that another process has told."""
     found: type[LocalspecError] = globals()[kind]
     return found(message, hint)
 

@@ -48,8 +48,6 @@ changes is a new kind."""
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """Files that localspec keeps."""
-
     files: str  # pattern below one of the folders data, cache and config
     what: str
     format: str
@@ -130,7 +128,6 @@ class FactStore:
         return ""
 
     def remove(self, kind: str, key: Any) -> bool:
-        """Whether there was one."""
         with suppress(OSError):
             if self._folder is not None:
                 _path(self._folder, kind, key).unlink()
@@ -160,8 +157,7 @@ def _path(folder: Path, kind: str, key: Any) -> Path:
 
 def _took_over(folder: Path, earlier: Iterable[Path]) -> bool:
     """Brings what version 0.2 took minutes to find, widths of `strict` and what `tune` found, once; False = the disk is
-    full or read-only. Its other facts are measured again.
-    """
+    full or read-only. Its other facts are measured again."""
     for path in [path for one in earlier for path in one.glob("*.json")]:
         try:
             data = json.loads(path.read_bytes())

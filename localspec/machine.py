@@ -99,12 +99,9 @@ def holder(file: Path, process: int, root: Path = ROOT) -> int:
 
 def give_back(files: Iterable[Path], root: Path = ROOT) -> int:
     """Tells the system that no page of these files is needed now where this process has mapped them; bytes of address
-    space that were named.
-
-    llama.cpp maps a model's file and copies what our kernels, its own repacked ones or a GPU compute with. The copied
-    pages stay in the process's memory until it ends: 0.8 GB of a model of 1.1. Given back, they are still in the
-    system's file cache, and one that is read all the same comes back in microseconds.
-    """
+    space that were named. llama.cpp maps a model's file and copies what our kernels, its own repacked ones or a GPU
+    compute with. The copied pages stay in the process's memory until it ends: 0.8 GB of a model of 1.1. Given back,
+    they are still in the system's file cache, and one that is read all the same comes back in microseconds."""
     wanted = {os.fsencode(os.path.realpath(file)).replace(b"\n", rb"\012") for file in files}
     total = 0
     for addresses, rights, name in _mapped(root):

@@ -39,8 +39,7 @@ class Gguf:
     tensor: str = ""  # part of the name of a tensor that it holds; "" = none is needed
     nextn: bool = False  # whether it holds layers of multi-token prediction, and not the model they belong to
     called: str = ""  # regular expression that is found in the model's own name; "" = any name
-    word: str = ""
-    """Regular expression of the word in a file's name that tells the method before the header is read; "" = none."""
+    word: str = ""  # regular expression of the word in a file's name that tells it beforehand; "" = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,6 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to draft."""
-
     name: str  # what a user asks for it by; the drafter's name everywhere
     title: str  # what people call it
     line: str  # one line for `--help`

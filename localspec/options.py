@@ -25,8 +25,7 @@ class SamplingParams:
     """How a token is drawn from a logits row. Order and defaults are llama.cpp's.
 
     Order: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature.
-    At temperature 0 only bias, penalties and DRY count.
-    """
+    At temperature 0 only bias, penalties and DRY count."""
 
     temperature: float = declared(
         0.8, "0 picks the most likely token, of equals the first.", 0, 100, flags=("--temp",), openai=True

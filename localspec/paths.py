@@ -24,10 +24,8 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 def typed(text: str) -> Path:
     """The path of what was typed, as a shell takes it: `~` and `~user` are expanded, for users that there are. What can
-    be no path is one that is not there.
-
-    Ask `os.path` whether it is there: a `Path` raises if its name is too long, or a folder above may not be entered.
-    """
+    be no path is one that is not there. Ask `os.path` whether it is there: a `Path` raises if its name is too long, or
+    a folder above may not be entered."""
     return Path(os.path.expanduser(text.replace("\0", "\ufffd")))  # Path.expanduser raises without such a user
 
 
@@ -65,23 +63,16 @@ def new_mode() -> int:
 def write_whole(path: Path, text: str) -> None:
     """Writes a small file, whole or not at all: what was there stays until all of the new text is on disk. Raises
     OSError: it cannot be written; nothing of the attempt is left."""
-    beside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, f"{os.getpid()}-{threading.get_ident()}") as beside:
         beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink()
-        raise
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, ending: str = "part") -> Iterator[Path]:
     """A hidden file beside `path`, which takes its place when the block ends without an error. One process at a time
-    may write it: so what a killed one left is overwritten by the next, and never more than one such file lies there.
-    """
-    beside = path.with_name(f".{path.name}.part")
+    may write one `ending`: it overwrites what a killed one left."""
+    beside = path.with_name(f".{path.name}.{ending}")
     try:
         yield beside
         beside.replace(path)

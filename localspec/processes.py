@@ -17,11 +17,9 @@ from localspec.machine import holder, taken
 
 
 class Claim:
-    """The lock of this process on a file.
-
-    The lock, not a process id, says whether a process lives: ids are used again, and the system lets go of a lock
-    however a process ends. filelock may empty or remove the file, so nothing is kept in it.
-    """
+    """The lock of this process on a file. The lock, not a process id, says whether a process lives: ids are used again,
+    and the system lets go of a lock however a process ends. filelock may empty or remove the file, so nothing is kept
+    in it."""
 
     def __init__(self, path: Path) -> None:
         from filelock import FileLock  # not needed before a model or an answer
@@ -31,7 +29,6 @@ class Claim:
         self._lock.acquire()
 
     def release(self) -> None:
-        """Lets go and removes the file."""
         self._lock.release()
         with suppress(OSError):
             self._path.unlink()
@@ -51,8 +48,6 @@ def is_held(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A running localspec."""
-
     pid: int
     command: str
     target: str  # path of the file that is open; "" = this is a server's own file, whether it has models open or not
@@ -73,7 +68,6 @@ class Process:
 
 
 def folder() -> Path:
-    """Where the run files are."""
     return paths.data_dir() / "run"
 
 
@@ -119,7 +113,6 @@ def servers() -> list[Process]:
 
 
 def users_of(files: set[Path]) -> list[Process]:
-    """Running processes that have one of these files open."""
     real, found = {paths.real(file) for file in files}, running()
     return [one for one in found if {paths.real(name) for name in (one.target, one.draft) if name} & real]
 

@@ -46,8 +46,6 @@ def declared(default: Any, sentence: str = "", least: float = -math.inf, most: f
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a dataclass that people can set."""
-
     name: str
     kind: type  # bool, int, float, str or tuple (of texts)
     optional: bool  # None is a value, too: an empty input
@@ -59,7 +57,6 @@ class Setting:
 
     @property
     def doc(self) -> str:
-        """What it is: one sentence, or a few."""
         return self.declared.sentence or _docs(self.owner).get(self.name, "")
 
     @property
@@ -89,8 +86,11 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """Its range in words."""
-        return _allowed(self.declared)
+        one = self.declared
+        if one.least > -MOST and one.most != MOST and one.most < math.inf:
+            return f"between {_number(one.least)} and {_number(one.most)}"
+        special = [f"{_number(value)} ({words})" for value, words in sorted(one.special.items())]
+        return " or ".join((", ".join(special or [_number(one.least)]), "more"))
 
     def check(self, value: Any) -> None:
         """Raises UsageError: the value is of another kind, or out of the range that is declared."""
@@ -98,6 +98,9 @@ class Setting:
             return
         if self.kind is int and type(value) is not int:
             raise UsageError(f"{self.name} is {value!r}; it must be a whole number.")
+        self.check_range(value)
+
+    def check_range(self, value: float) -> None:
         if not self.declared.least <= value <= self.declared.most:
             raise UsageError(f"{self.name} is {value}; it must be {self.allowed}.")
 
@@ -134,22 +137,10 @@ class Setting:
 def check(settings: Any) -> None:
     """Raises UsageError: a number is outside the range that its field declares; NaN is in none. For `__post_init__`."""
     owner: type = type(settings)
-    for name, one in _declared(owner):
-        value = getattr(settings, name)
-        if isinstance(value, int | float) and not one.least <= value <= one.most:
-            raise UsageError(f"{name} is {value}; it must be {_allowed(one)}.")
-
-
-@lru_cache(maxsize=32)
-def _declared(owner: type) -> tuple[tuple[str, Declared], ...]:
-    return tuple((one.name, one.metadata[_KEY]) for one in fields(owner) if _KEY in one.metadata)
-
-
-def _allowed(one: Declared) -> str:
-    if one.least > -MOST and one.most != MOST and one.most < math.inf:
-        return f"between {_number(one.least)} and {_number(one.most)}"
-    special = [f"{_number(value)} ({words})" for value, words in sorted(one.special.items())]
-    return " or ".join((", ".join(special or [_number(one.least)]), "more"))
+    for row in numbers_of(owner):
+        value = getattr(settings, row.name)
+        if isinstance(value, int | float):
+            row.check_range(value)
 
 
 def _number(value: float) -> str:
@@ -171,6 +162,7 @@ def settings_of(owner: type) -> tuple[Setting, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=32)
 def numbers_of(owner: type) -> tuple[Setting, ...]:
     """Those of `settings_of` that are numbers with a range."""
     return tuple(row for row in settings_of(owner) if row.kind in (int, float) and row.declared != Declared())

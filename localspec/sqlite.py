@@ -74,7 +74,6 @@ def free_name(path: Path, what: str) -> Path:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a damaged file and its logs."""
     aside = free_name(path, "damaged")
     os.replace(path, aside)
     for suffix in ("-wal", "-shm", "-journal"):

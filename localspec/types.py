@@ -37,12 +37,9 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Names a stream of counter-based random numbers; holds no state.
-
-    Philox4x32-10 (Salmon et al. 2011) with key = `seed` (low word first) and counter =
-    (token id, absolute position, purpose | round << 2, stream). A number is a function of these alone, so any
-    entry can be computed alone and in any order.
-    """
+    """Names a stream of counter-based random numbers; holds no state. Philox4x32-10 (Salmon et al. 2011) with key =
+    `seed` (low word first) and counter = (token id, absolute position, purpose | round << 2, stream). A number is a
+    function of these alone, so any entry can be computed alone and in any order."""
 
     seed: int  # 0 to 2^64 - 1
     stream: int = 0  # index of the choice when one request asks for several (`n` > 1)
@@ -81,16 +78,12 @@ NO_BREAKERS = Breakers(NO_TOKENS, np.zeros(1, dtype=np.int32), NO_TOKENS)
 
 @dataclass(frozen=True, slots=True)
 class ModelSampling(SamplingParams):
-    """The settings for one model."""
-
     breakers: Breakers = NO_BREAKERS  # what `dry_sequence_breakers` are in its tokens
 
 
 class LogitRows:
-    """Rows of logits where the model left them: pointers, not copies.
-
-    Valid until the next pass of the context that made them. `rows[i]` is a float32[n_vocab] view.
-    """
+    """Rows of logits where the model left them: pointers, not copies. Valid until the next pass of the context that
+    made them. `rows[i]` is a float32[n_vocab] view."""
 
     __slots__ = ("_keep", "_pointers", "n_vocab")
 
@@ -135,5 +128,4 @@ class Feed:
     tokens: Tokens  # int32[n], the whole history; at least one token
     prompt_length: int  # leading tokens that are prompt, prefilled in chunks on a fixed grid; others come one by one
     draft_tokens: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k], draft nodes, parents before children
-    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)
-    """int32[k], index of each node's parent; -1 is the last history token."""
+    draft_parents: Tokens = field(default_factory=lambda: NO_TOKENS)  # int32[k], an index; -1 = the last of `tokens`

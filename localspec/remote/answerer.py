@@ -25,10 +25,8 @@ from localspec.errors import LocalspecError
 from localspec.settings import settings_of
 from localspec.types import SamplingParams
 
-POSTS_PER_SECOND = 15
-"""Parts of an answer that are drawn in a second: text that comes in steps of 67 ms still seems to flow."""
-_BANNED = -100.0
-"""The bias that bans a token, as OpenAI says; JSON has no infinity."""
+POSTS_PER_SECOND = 15  # parts of an answer that are drawn in one: text in steps of 67 ms still seems to flow
+_BANNED = -100.0  # the bias that bans a token, as OpenAI says; JSON has no infinity
 
 
 class Sink(Protocol):
@@ -42,30 +40,18 @@ class Sink(Protocol):
 class Facts:
     """What a screen may know about the model that answers."""
 
-    name: str
-    """What people call it, stored with each message: the name in its file, the file's, or the endpoint's model."""
-    context: int | None = None
-    """Tokens a chat can hold; None = unknown (endpoints)."""
-    draft: str | None = None
-    """Name of the draft model; None = there is none, or it is unknown."""
-    configuration: str = ""
-    """What the target's passes run on, in one line; "" = unknown."""
-    can_think: bool = False
-    """The chat template has a switch for thinking."""
-    completes: bool = False
-    """It has no chat template: it only goes on with a text."""
-    channels: bool = False
-    """It writes gpt-oss's headers."""
-    bundled: bool = False
-    """It is the tiny pair that comes with localspec."""
-    remote: bool = False
-    """Answers come from another process: no origins, no pass records."""
-    key: str = ""
-    """What loads it again: a name or a whole path; "" = unknown, or a server's."""
-    target: Path | None = None
-    """Its file; None = a server's."""
-    layers: tuple[str, ...] = ()
-    """What of it runs where, in words; nothing on a machine without a GPU."""
+    name: str  # stored with each message: the name in its file, the file's, or the endpoint's model
+    context: int | None = None  # tokens a chat can hold; None = unknown (endpoints)
+    draft: str | None = None  # name of the draft model; None = there is none, or it is unknown
+    configuration: str = ""  # what the target's passes run on, in one line; "" = unknown
+    can_think: bool = False  # the chat template has a switch for thinking
+    completes: bool = False  # it has no chat template: it only goes on with a text
+    channels: bool = False  # it writes gpt-oss's headers
+    bundled: bool = False  # it is the tiny pair that comes with localspec
+    remote: bool = False  # answers come from another process: no origins, no pass records
+    key: str = ""  # what loads it again: a name or a whole path; "" = unknown, or a server's
+    target: Path | None = None  # its file; None = a server's
+    layers: tuple[str, ...] = ()  # what of it runs where, in words; nothing on a machine without a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +115,7 @@ class Question:
 
 def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: bool = False) -> dict[str, Any]:
     """Sampling settings as fields of a request; `more`: those beyond OpenAI's, too; `changed`: only those that are not
-    at localspec's own default.
-    """
+    at localspec's own default."""
     fields: dict[str, Any] = {}
     for row in settings_of(SamplingParams):
         value = getattr(sampling, row.name)
@@ -145,21 +130,15 @@ def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: boo
 class ModelReport:
     """What the doctor is told of the models in use."""
 
-    use: Sequence[Mapping[str, str]]
-    """Fields of a `Finding` each, of the models in use."""
-    parts: Sequence[Mapping[str, str]]
-    """The same, of their files, exactness and passes."""
-    files: tuple[Path, ...]
-    """Of the target and the draft model."""
-    wide: bool
-    """localspec's kernels may be used."""
-    last_log: tuple[str, ...] = ()
-    """What the process wrote that had these models before, and died; nothing if there was none."""
+    use: Sequence[Mapping[str, str]]  # fields of a `Finding` each, of the models in use
+    parts: Sequence[Mapping[str, str]]  # the same, of their files, exactness and passes
+    files: tuple[Path, ...]  # of the target and the draft model
+    wide: bool  # localspec's kernels may be used
+    last_log: tuple[str, ...] = ()  # what the process wrote that had these models before, and died
 
 
 class Answer(Protocol):
-    seed: int | None
-    """None = unknown (endpoints that were not told one)."""
+    seed: int | None  # None = unknown (endpoints that were not told one)
 
     def cancel(self) -> None:
         """Asks for the end; never blocks. What still comes may be ignored. A second call does nothing."""
@@ -167,23 +146,18 @@ class Answer(Protocol):
 
 class Answerer(Protocol):
     """A model, loaded or on its way. `count`, `forget_chat`, `look` and `close` may take as long as a pass: call them
-    from a thread. They raise a LocalspecError where they fail.
-    """
+    from a thread. They raise a LocalspecError where they fail."""
 
-    name: str
-    """What to call it before `Facts` are there."""
-    facts: Facts | None
-    """None until it is ready."""
-    checks_room: bool
-    """It refuses a question that leaves less than its `room`; faces count tokens before they ask where it does not."""
+    name: str  # what to call it before `Facts` are there
+    facts: Facts | None  # None until it is ready
+    checks_room: bool  # it refuses a question that leaves less than its `room`; else faces count tokens first
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""
 
     def answer(self, question: Question, sink: Sink) -> Answer:
         """Returns at once; posts `Taken` where that is wanted, `Prefilled`s and `AnswerPart`s, then one `AnswerEnded`,
-        which has the error if the question is wrong.
-        """
+        which has the error if the question is wrong."""
 
     def count(self, question: Question) -> int | None:
         """Tokens of the prompt; None = unknown."""
@@ -214,15 +188,11 @@ class Loading(Told):
 
 @dataclass(eq=False, repr=False)
 class ModelReady(Told):
-    """The model can be asked."""
-
     facts: Facts
 
 
 @dataclass(eq=False, repr=False)
 class LoadFailed(Told):
-    """The model cannot be used."""
-
     error: LocalspecError
 
 
@@ -231,8 +201,7 @@ class Taken(Told):
     """The question fits, and is going to be answered."""
 
     answer: Answer
-    tokens: int
-    """Of the prompt."""
+    tokens: int  # of the prompt
 
 
 @dataclass(eq=False, repr=False)
@@ -241,8 +210,7 @@ class Prefilled(Told):
 
     answer: Answer
     done: int
-    total: int | None
-    """Tokens of the prompt; None = unknown (endpoints): the first token is waited for."""
+    total: int | None  # tokens of the prompt; None = unknown (endpoints): the first token is waited for
 
 
 @dataclass(eq=False, repr=False)
@@ -250,28 +218,20 @@ class AnswerPart(Told):
     """What some passes brought."""
 
     answer: Answer
-    text: str
-    """New text of the answer, whole characters; may be later than the tokens."""
+    text: str  # new text of the answer, whole characters; may be later than the tokens
     tokens: tuple[int, ...] = ()
-    origins: tuple[Origin, ...] = ()
-    """Of each token; empty from endpoints, as the tokens."""
-    records: tuple[PassRecord, ...] = ()
-    """One for each pass, in order; empty from endpoints."""
-    stats: RequestStats = field(default_factory=RequestStats)
-    """Live figures so far; one object for the whole answer."""
-    thinking: str = ""
-    """New text of the model's thinking, which is no part of the answer."""
+    origins: tuple[Origin, ...] = ()  # of each token; empty from endpoints, as the tokens
+    records: tuple[PassRecord, ...] = ()  # one for each pass, in order; empty from endpoints
+    stats: RequestStats = field(default_factory=RequestStats)  # live figures so far; one object for the whole answer
+    thinking: str = ""  # new text of the model's thinking, which is no part of the answer
 
 
 @dataclass(eq=False, repr=False)
 class AnswerEnded(Told):
-    """The answer is over; nothing more comes for it."""
-
     answer: Answer
     finish: FinishReason
     stats: RequestStats
-    error: LocalspecError | None = None
-    """Set when `finish` is ERROR."""
+    error: LocalspecError | None = None  # set when `finish` is ERROR
 
     @property
     def state(self) -> tuple[Literal["done", "stopped", "error"], str]:
@@ -294,7 +254,6 @@ def question_out(question: Question) -> dict[str, Any]:
 
 
 def question_in(told: Mapping[str, Any]) -> Question:
-    """The question of `question_out` again."""
     sampling = told["sampling"] | {"dry_sequence_breakers": tuple(told["sampling"]["dry_sequence_breakers"])}
     biases = ((token, -math.inf if bias is None else bias) for token, bias in sampling["logit_bias"])
     more = {
@@ -313,22 +272,17 @@ _plain = attrgetter(*_PLAIN)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What some passes brought."""
-
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
     records: tuple[PassRecord, ...]
-    finish: FinishReason | None
-    """Set by the last pass of an answer."""
-    progress: tuple[int, int] | None
-    """(tokens of the prompt that are cached, those to be cached before the first pass); None = as it was."""
+    finish: FinishReason | None  # set by the last pass of an answer
+    progress: tuple[int, int] | None  # tokens of the prompt that are cached, and to be; None = as it was
 
 
 class Teller:
     """Puts the steps of one answer into JSON, which goes beside its text to another localspec of the same version:
     tokens with their origins, passes, the bytes of each token at its first use, and the figures so far, of which the
-    gaps come one by one.
-    """
+    gaps come one by one."""
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:
         self._recorder = Recorder(piece)
@@ -362,10 +316,8 @@ class Teller:
 
 class Hearer:
     def __init__(self) -> None:
-        self.stats = RequestStats()
-        """Figures so far; one object for the whole answer."""
-        self.pieces: dict[int, bytes] = {}
-        """Bytes of the tokens so far, guesses included."""
+        self.stats = RequestStats()  # figures so far; one object for the whole answer
+        self.pieces: dict[int, bytes] = {}  # bytes of the tokens so far, guesses included
 
     def take(self, told: Mapping[str, Any]) -> Steps:
         figures_in(self.stats, told["figures"])
@@ -394,7 +346,6 @@ def figures_out(stats: RequestStats) -> Sequence[Any]:
 
 
 def figures_in(stats: RequestStats, figures: Sequence[Any]) -> None:
-    """Brings an answer's figures up to date with those of `figures_out`."""
     plain, positions, histogram, accepted, drafted, undrafted = figures
     for name, value in zip(_PLAIN, plain, strict=True):
         setattr(stats, name, value)

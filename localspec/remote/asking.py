@@ -41,18 +41,13 @@ _ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 class Requests:
     """Requests to one server, from any thread. Each has a connection of its own: a server may close an idle one just as
-    it is used again.
-    """
+    it is used again."""
 
     def __init__(
         self, server: Server, path: Path | None = None, met: Callable[[socket.socket], object] = lambda _: None
     ) -> None:
-        """
-        Args:
-            server: where it is, and how its failures are said.
-            path: of its socket, where that is a file.
-            met: looks at a connection before anything is sent, and raises if that shall not be.
-        """
+        """`path`: of its socket, where that is a file. `met` looks at a connection before anything is sent, and raises
+        if that shall not be."""
         self.server, self._met = server, met
         settings, limits = dict(server.settings), httpx.Limits(max_keepalive_connections=0)
         if path is not None:
@@ -69,11 +64,7 @@ class Requests:
                 call.cut()
 
     def models(self) -> list[str]:
-        """Names of its models, in its order; at least one.
-
-        Raises:
-            LocalspecError: it is away, refuses, or lists no models.
-        """
+        """Names of its models, in its order. Raises LocalspecError: it is away, refuses, or lists no models."""
         reply = self.whole("GET", "models", seconds=_LIST_SECONDS)
         try:
             names = [str(card["id"]) for card in reply.json()["data"]]
@@ -87,8 +78,7 @@ class Requests:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float | None = None
     ) -> httpx.Response:
         """A successful answer that comes at once; `path` is below the server's base, or with a / below its host,
-        `seconds` are those of silence.
-        """
+        `seconds` are those of silence."""
         with self._calling(Call()) as settings:
             if seconds is not None:
                 settings["timeout"] = seconds
@@ -98,10 +88,7 @@ class Requests:
 
     def pieces(self, path: str, body: Mapping[str, Any], call: Call | None = None) -> Generator[Piece]:
         """The pieces of a streamed answer, to its end; closing the iterator closes the connection: servers stop then.
-
-        Raises:
-            Cancelled: `call` was cut.
-        """
+        Raises Cancelled: `call` was cut."""
         call, whole, url = call or Call(), False, f"{self.server.base}/{path}"
         with self._calling(call) as settings, self._client.stream("POST", url, json=body, **settings) as reply:
             self.server.check(reply, b"" if reply.is_success else reply.read())
@@ -138,8 +125,7 @@ class Call:
 
     def __init__(self) -> None:
         self.is_cut = False
-        self.begun = False
-        """Something of the answer has come."""
+        self.begun = False  # something of the answer has come
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -177,12 +163,9 @@ class Reply:
     """One answer: chunks become text and thinking, and figures are kept."""
 
     def __init__(self, requests: Requests, question: Question, model: str) -> None:
-        self.seed = question.seed
-        """What the server was told to draw with; None = nothing."""
-        self.stats = RequestStats()
-        """What is known of it: tokens of prompt and answer, times."""
-        self.finish = FinishReason.STOP
-        """Why it ended, as the server says."""
+        self.seed = question.seed  # what the server was told to draw with; None = nothing
+        self.stats = RequestStats()  # what is known of it: tokens of prompt and answer, times
+        self.finish = FinishReason.STOP  # why it ended, as the server says
         self._requests, self._body, self._call = requests, question.body(model), Call()
         self._parser = ReplyParser(thought=None if question.prefix else MARKS, thinking=bool(question.reasoning))
         self._began, self._first = perf_counter(), 0.0
@@ -225,15 +208,12 @@ class ServedAnswerer:
         """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists."""
         server = Server(endpoint, key)
         self._requests = Requests(server)
-        self.base = server.base
-        """The address, with /v1 at its end."""
+        self.base = server.base  # the address, with /v1 at its end
         self.name = model or server.name
         self.facts: Facts | None = None
         self.piece: Callable[[int], bytes] | None = None
-        self.model = model
-        """As the endpoint calls it; None = it has not been asked yet."""
-        self.models = self._requests.models
-        """Lists the endpoint's models: waits for the network."""
+        self.model = model  # as the endpoint calls it; None = it has not been asked yet
+        self.models = self._requests.models  # lists the endpoint's models: waits for the network
 
     def start(self, sink: Sink) -> None:
         threading.Thread(target=self._find_model, args=(sink,), name="localspec-load", daemon=True).start()

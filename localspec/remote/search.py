@@ -25,28 +25,22 @@ PORTS: dict[int, str] = {
 }
 """{port: the program whose default it is}."""
 _HOSTS = ("127.0.0.1", "[::1]")
-SECONDS = 0.3
-"""For each request: a server of this machine that lists its models needs milliseconds."""
-_MOST_BYTES = 2**20
-"""Of each answer: a list of models takes some 200 bytes a model."""
-_MOST_NAMES, _LONGEST_NAME = 1000, 300
-"""Models of a server and letters of a name; what is beyond is left out."""
-_ODD = (ValueError, KeyError, TypeError, RecursionError)
-"""What an answer that is no list of models leads to."""
+SECONDS = 0.3  # for each request: a server of this machine that lists its models needs milliseconds
+_MOST_BYTES = 2**20  # of each answer: a list of models takes some 200 bytes a model
+_MOST_NAMES, _LONGEST_NAME = 1000, 300  # models of a server and letters of a name; what is beyond is left out
+_ODD = (ValueError, KeyError, TypeError, RecursionError)  # what an answer that is no list of models leads to
 
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
     address: str
-    usual: str
-    """Whose default port it is; another program may use it."""
+    usual: str  # whose default port it is; another program may use it
     models: tuple[str, ...]
 
 
 async def servers(ports: Mapping[int, str] | None = None, leave_out: Collection[int] = ()) -> list[FoundServer]:
     """Those that list models at `/v1/models`, or as Ollama does at `/api/tags`, by port; all are asked at once.
-    `ports` are {port: whose it usually is}; None = `PORTS`. Those to `leave_out` are not asked.
-    """
+    `ports` are {port: whose it usually is}; None = `PORTS`. Those to `leave_out` are not asked."""
     asked = [(port, usual) for port, usual in (PORTS if ports is None else ports).items() if port not in leave_out]
     transport = httpx.AsyncHTTPTransport(trust_env=False)
     try:

@@ -18,8 +18,7 @@ from localspec.models.hub.names import is_server
 from localspec.models.installed.catalog import EndpointEntry
 
 _CONNECT_SECONDS = 30.0
-_LONGEST_SILENCE_SECONDS = 600.0
-"""Seconds; a long prompt on a slow machine takes minutes before the first token."""
+_LONGEST_SILENCE_SECONDS = 600.0  # seconds; a long prompt on a slow machine takes minutes before the first token
 _NO_KEY = (401, 403)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _Kind = TypeVar("_Kind")
@@ -49,22 +48,14 @@ class Server:
         key_hint: str = "Set OPENAI_API_KEY, or give --api-key-file.",
         hint: str = "",
     ) -> None:
-        """
-        Args:
-            address: with or without /v1 at its end; `option` gave it, which the error says.
-            key: sent as a bearer token; None = none.
-            name: in sentences; "" = the address.
-            silence: seconds without a sign of life after which it is given up, reading a long prompt included.
-            key_hint, hint: what to do about a server that wants a key, or another one; about any other failure.
-
-        Raises:
-            UsageError: the address is none, the key cannot be sent, or a proxy of the environment cannot be used.
-        """
+        """`address`: with or without /v1 at its end; `option` gave it, which the error says. `name`: in sentences; "" =
+        the address. `silence`: seconds without a sign of life after which it is given up. `key_hint` is for a server
+        that wants a key, or another one, `hint` for any other failure. Raises UsageError: the address is none, the key
+        cannot be sent, or a proxy of the environment cannot be used."""
         if key and not (key.isascii() and key.isprintable()):
             raise UsageError("The API key has characters that cannot be sent.", "Check OPENAI_API_KEY or its file.")
         self.base = base_of(address, option)
-        self.name = self.base.partition("://")[2].removesuffix("/v1")
-        """Host and port, and the path if there is one."""
+        self.name = self.base.partition("://")[2].removesuffix("/v1")  # host and port, and the path if there is one
         self.settings: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "timeout": httpx.Timeout(silence, connect=_CONNECT_SECONDS),
@@ -89,8 +80,7 @@ class Server:
 
     def failure(self, error: Exception | None, begun: bool = False) -> LocalspecError:
         """One of `ODD` in a sentence; None = the stream of an answer ended before the answer did. `begun`: something
-        of an answer has come.
-        """
+        of an answer has come."""
         words = "" if error is None else reason(error)
         if error is None:
             text = "ended its answer in the middle."
@@ -135,11 +125,7 @@ class HostServer(Server):
 
 def base_of(address: str, option: str = "--endpoint", example: str = "http://127.0.0.1:8000/v1") -> str:
     """An endpoint's address, with /v1 at its end. It comes with or without that, or with what stands below it for
-    answers; the error names the option that gave it, and an example.
-
-    Raises:
-        UsageError: it is none.
-    """
+    answers. Raises UsageError: it is none; names the option that gave it, and an example."""
     if not is_server(address.strip()):
         raise UsageError(f"{option} is {address!r}; it must look like {example}.")
     base = address.strip().rstrip("/")
@@ -168,20 +154,15 @@ class Piece:
     """What one event of a streamed answer brought; a field it says nothing about is empty."""
 
     text: str = ""
-    thinking: str = ""
-    """What a server that reads the model's marks for thinking itself takes for such."""
-    finish: str = ""
-    """Why the answer ended."""
+    thinking: str = ""  # what a server that reads the model's marks for thinking itself takes for such
+    finish: str = ""  # why the answer ended
     tokens: int = 0
     prompt_tokens: int = 0
-    drafted: int | None = None
-    """By llama-server's timings; None = it says nothing."""
+    drafted: int | None = None  # by llama-server's timings; None = it says nothing
     accepted: int | None = None
-    done: bool = False
-    """The answer is whole."""
+    done: bool = False  # the answer is whole
     error: str = ""
-    own: dict[str, Any] = field(default_factory=dict)
-    """What our own engine tells the program itself: see `Teller`."""
+    own: dict[str, Any] = field(default_factory=dict)  # what our own engine tells the program itself: see `Teller`
 
     def then(self, later: Piece) -> Piece:
         """Both, without text; the later one counts where it says something."""
@@ -195,11 +176,7 @@ END = Piece(done=True)
 
 
 def piece_of(line: str) -> Piece | None:
-    """What a line brings; None = it is a comment, a ping or another line without data.
-
-    Raises:
-        ValueError: it is not OpenAI's format.
-    """
+    """What a line brings; None = it has no data, such as a comment. Raises ValueError: it is not OpenAI's format."""
     kind, _, content = line.partition(":")
     content = content.strip()
     if kind == "error":  # llama-server's way of breaking an answer off
@@ -253,11 +230,7 @@ def words_of(content: str) -> str:
 
 def key_for(entry: EndpointEntry) -> str | None:
     """The key of a server that the catalogue names: from the environment or the keyring, never from a file. None = the
-    entry names none, and none is sent.
-
-    Raises:
-        UsageError: the key is not where the entry says, or there is no keyring.
-    """
+    entry names none, and none is sent. Raises UsageError: it is not where the entry says, or there is no keyring."""
     service, name = entry.keyring, entry.name
     if not service:
         if not entry.key_env:

@@ -27,8 +27,7 @@ from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.types import SamplingParams, Tokens
 
-TOP = 32
-"""Tokens whose probabilities are kept at each place; they hold 97 % and more of all probability at temperature 1."""
+TOP = 32  # tokens whose probabilities are kept at each place: 97 % and more of all probability at temperature 1
 PIECE = 48  # answers of a file, at most: what a kill can cost
 _PIECE_SECONDS = 120.0  # after which a piece asks nothing more
 SLOTS = 8
@@ -69,13 +68,10 @@ def write(
     progress: Callable[[int, float], None],
     kept: Callable[[float], None],
 ) -> None:
-    """Has the target answer until the time is over; goes on after the pieces that are there.
-
-    Every prompt is answered once before one is answered again, with another temperature and seed. `engine` has `SLOTS`
-    slots. `progress` is called after each answer with (tokens of answers, seconds) and may raise to stop, and `kept`
-    with the seconds so far when a piece is on disk. A full disk is a LocalspecError, as is a target that cannot answer
-    any of the prompts.
-    """
+    """Has the target answer until the time is over, after the pieces that are there: every prompt once before one is
+    answered again, with another temperature and seed. `engine` has `SLOTS` slots. `progress` is called after each
+    answer with (tokens of answers, seconds) and may raise to stop, `kept` with the seconds so far when a piece is on
+    disk. Raises LocalspecError: a full disk, or a target that cannot answer any of the prompts."""
     began, tokens, last = perf_counter(), 0, perf_counter() + seconds
     number, empty = 1 + max((int(path.stem[-5:]) for path in pieces(folder)), default=-1), 0
     while perf_counter() < last:
@@ -99,10 +95,8 @@ def write(
                 kept(perf_counter() - began)
         number, empty = number + 1, 0 if found else empty + PIECE
         if empty >= len(prompts):
-            raise LocalspecError(
-                f"None of {len(prompts)} prompts could be answered: each fills {CONTEXT} tokens by itself, "
-                "or the target's chat template refuses it."
-            )
+            why = f"each fills {CONTEXT} tokens by itself, or the target's chat template refuses it"
+            raise LocalspecError(f"None of {len(prompts)} prompts could be answered: {why}.")
 
 
 def _answered(

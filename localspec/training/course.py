@@ -44,8 +44,7 @@ _FEED_COPIES = 5  # arrays of the feed-forward size, the same
 _LOGIT_BYTES = 14  # bytes of one logit: in 16 and 32 bits, its softmax, and the gradients of these
 _PROCESS_BYTES = 420e6  # of Python, PyTorch and llama.cpp without a model
 _ENGINE_BYTES = 100e6  # of a process that only measures: Python and llama.cpp
-_TOKENS_A_SECOND_A_PASS = 2.4
-"""How much faster `answers.SLOTS` answers are written at once than one, measured on SmolLM2 on two cores."""
+_TOKENS_A_SECOND_A_PASS = 2.4  # how much faster `answers.SLOTS` answers come at once than one: SmolLM2 on two cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,8 @@ class TrainingPlan:
 def plan(
     header: Header, shape: Shape, layers: int, minutes: float, pass_seconds: float, places: Sequence[Place]
 ) -> TrainingPlan:
-    """What training a draft model of so many layers takes; `pass_seconds` are of a plain pass of the target.
-
-    The CPU is the first of `places`; the memory of the GPUs after it is not planned.
-    """
+    """What training a draft model of so many layers takes; `pass_seconds` are of a plain pass of the target. The CPU is
+    the first of `places`; the memory of the GPUs after it is not planned."""
 
     def seconds(prompts: int, tokens: int) -> float:
         return _LOADING_SECONDS + gain.tokens(prompts, tokens) * pass_seconds
@@ -215,8 +212,7 @@ class State:
     minutes: float = 0.0  # asked for by the last run
     answer_seconds: float = 0.0
     chosen: int = 0  # answers by which the tokens that are drafted were chosen, when training began
-    measured: list[dict[str, Any]] = field(default_factory=list)
-    """[{"seconds": of training, ...}]: see `gain.DraftGain.as_dict`."""
+    measured: list[dict[str, Any]] = field(default_factory=list)  # {"seconds": of training, ...}: `DraftGain.as_dict`
 
     @classmethod
     def read(cls, file: Path) -> State | None:
@@ -287,14 +283,11 @@ class Course:
         state = State.read(self._file) or wanted
         for name, words in (("target", "another target"), ("prompts", "other texts"), ("layers", "other --layers")):
             if getattr(state, name) != getattr(wanted, name):
-                raise UsageError(
-                    f"{self.name} is being trained with {words}.", "Give another --out, or --fresh to begin anew."
-                )
+                text = f"{self.name} is being trained with {words}."
+                raise UsageError(text, "Give another --out, or --fresh to begin anew.")
         if self.plan.minutes < state.minutes:
-            raise UsageError(
-                f"--minutes is {self.plan.minutes:g}; {self.name} was begun with {state.minutes:g}.",
-                "Give as many or more, which go on with it, or --fresh to begin anew.",
-            )
+            text = f"--minutes is {self.plan.minutes:g}; {self.name} was begun with {state.minutes:g}."
+            raise UsageError(text, "Give as many or more, which go on with it, or --fresh to begin anew.")
         state.minutes = self.plan.minutes
         state.write(self._file)
         with _writing(self.folder / PROMPTS) as file:

@@ -130,8 +130,6 @@ _STEPS_A_POINT = 20
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An answer in tokens of the part."""
-
     tokens: Tensor  # int64[n], the last ones up to `LONGEST`
     places: Tensor  # int64[m]: where a token of the answer is guessed, from the tokens up to there
     ids: Tensor  # int64[m, TOP]: places in the part of the target's most likely tokens; 0 where they are not in it
@@ -159,8 +157,7 @@ def example(answer: TeacherAnswer, part: VocabPart) -> Example | None:
 
 
 def weight_of(answers: Sequence[TeacherAnswer], size: int) -> np.ndarray:
-    """float32[size]: how likely the target found each token of its vocabulary, summed over places, and how often
-    prompts hold it."""
+    """float32[size]: how likely the target found each token, summed over places, and how often prompts hold it."""
     found = np.zeros(size, dtype=np.float32)
     for one in answers:
         np.add.at(found, one.ids.ravel(), np.exp(one.chances.astype(np.float32)).ravel())
@@ -196,8 +193,7 @@ class TrainingProgress:
     step: int = 0
     seconds: float = 0.0  # of training, over all runs
     loss: float = math.nan  # of the last steps: a running mean
-    losses: list[tuple[float, float]] = field(default_factory=list)
-    """(seconds, running mean), every few steps, as the chart shows them."""
+    losses: list[tuple[float, float]] = field(default_factory=list)  # (seconds, running mean), every few steps
 
     def stepped(self, loss: float) -> None:
         self.step += 1

@@ -36,8 +36,6 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MethodFit:
-    """One way to draft for a model."""
-
     name: str
     fits: bool
     why: str
@@ -45,8 +43,6 @@ class MethodFit:
 
 @dataclass(frozen=True, slots=True)
 class FileDescription:
-    """A model file, explained."""
-
     name: str
     file: str
     bytes: int

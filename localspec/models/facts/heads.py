@@ -37,14 +37,11 @@ if TYPE_CHECKING:
 TARGET_SHA256 = "localspec.target_sha256"  # metadata of a head as GGUF: sha256 of the target's file it was trained for
 _ENCODERS = re.compile(r"(?:^|-)(?:bert|t5encoder)|bert$|embedding$")
 _STATE_KEYS = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
-_FORKED = frozenset({"dflash-draft", "gemma4-dflash-draft", "dspark"})
-"""Architectures that forks wrote before llama.cpp read such heads; their tensors have other names."""
+_FORKED = frozenset({"dflash-draft", "gemma4-dflash-draft", "dspark"})  # of forks, before llama.cpp read such heads
 
 
 @dataclass(frozen=True, slots=True)
 class DraftKind:
-    """What a file can be used for in a pair."""
-
     method: str  # one of `methods.FROM_FILES`, or what else the file is
     sentence: str  # the same in words, with an article
     drafts: bool = True  # whether it can be the draft of a pair at all
@@ -297,8 +294,6 @@ class _Tensor(NamedTuple):
 
 
 class Tensors:
-    """The tensors of one head, by name."""
-
     def __init__(self, path: Path) -> None:
         """Reads the headers of a weights file, or of a folder of them."""
         self.path = path

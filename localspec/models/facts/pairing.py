@@ -48,12 +48,10 @@ class FileVocabulary:
     add_bos: bool  # whether a text starts with `bos`
     add_eos: bool  # whether a text ends with `eos`
     tokens: Sequence[bytes] = field(repr=False)
-    types: Sequence[int] = field(default=(), repr=False)
-    """llama.cpp's type of every token; may be empty, and in a damaged file of another length than `tokens`."""
+    types: Sequence[int] = field(default=(), repr=False)  # as llama.cpp has them; none, or in a damaged file too few
     merges: bytes = field(default=b"", repr=False)  # BPE merges, as the file writes them
     merge_count: int = 0
-    marks: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """Control tokens the file names by purpose: eot (end of a turn), fim_pre, fim_suf, fim_mid (around a gap)."""
+    marks: Mapping[str, int] = field(default_factory=dict, repr=False)  # control tokens named by purpose (`_MARKS`)
 
     @property
     def size(self) -> int:
@@ -209,8 +207,6 @@ _WAY_OUT = "--cross-tokenizer lets it draft over the tokens that both have"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first fact in which target and draft differ."""
-
     fact: str  # such as "eos" or "token text"
     target: str
     draft: str
@@ -219,8 +215,6 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What there is to say about a pair."""
-
     fits: bool
     method: str  # how the draft file would draft: "draft", "eagle3", "mtp", ...; see `heads.draft_kind`
     verdict: str
@@ -362,7 +356,6 @@ def _templates(target: Header, draft: Header, kind: DraftKind) -> Iterator[str]:
 
 
 def template_marks(template: str) -> frozenset[str]:
-    """The control tokens a template writes, such as <|im_start|>."""
     return frozenset(re.findall(r"<\|?[\w./▁|\uff5c-]{2,40}\|?>|\[/?[A-Z_]{3,20}\]", template))
 
 

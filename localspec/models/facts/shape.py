@@ -53,8 +53,7 @@ class ModelShape:
     windows: bool  # whether some layers attend to a sliding window (a cache and a mask of their own)
     train_context: int  # tokens it was trained for; 0 = not stated
     guessed: bool  # whether parts are taken from experience: recurrent layers, multi-token prediction
-    moved: Mapping[str, int] = field(default_factory=dict)
-    """{device: bytes of layers' tensors that overrides put there}; they count nowhere else."""
+    moved: Mapping[str, int] = field(default_factory=dict)  # {device: bytes of tensors that overrides put there}
 
     @property
     def n_layers(self) -> int:

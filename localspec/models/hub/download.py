@@ -45,16 +45,12 @@ Report = Callable[[str, int, int, str], None]  # (file, done, in all, "loading",
 
 
 class Fetched(NamedTuple):
-    """A complete, checked file."""
-
     path: Path
     sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A file to fetch, and where it goes."""
-
     file: RemoteFile
     repository: str = ""  # "" = not from the hub
     commit: str = ""
@@ -269,24 +265,23 @@ def _stopped() -> Cancelled:
     return Cancelled("The download was stopped.", "The next pull goes on where it was.")
 
 
-class _Overflow(Exception):
-    """More bytes came than the file has."""
-
-
 class _PartialFile(io.BufferedWriter):
     """What `http_get` appends to, with progress, a limit and a stop."""
 
-    def __init__(self, path: Path, limit: int, report: Callable[[int], None], stop: threading.Event) -> None:
+    def __init__(self, path: Path, fetch: _Fetch) -> None:
         super().__init__(io.FileIO(path, "ab"))
-        self._limit, self._report, self._stop = limit, report, stop
+        self._fetch = fetch
 
     def write(self, data: Any) -> int:
-        if self._stop.is_set():
+        file = self._fetch.transfer.file
+        if self._fetch.stop.is_set():
             raise _stopped()
-        if self.tell() + len(data) > self._limit:
-            raise _Overflow
+        if self.tell() + len(data) > file.size:
+            self.empty()
+            text = f"{self._fetch.transfer.where} sends more than the {file.size} bytes {file.name} has."
+            raise DownloadError(text, "Try again later.")
         written = super().write(data)
-        self._report(self.tell())
+        self._fetch.tell(self.tell(), "loading")
         return written
 
     def empty(self) -> None:
@@ -296,8 +291,6 @@ class _PartialFile(io.BufferedWriter):
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """One file on its way."""
-
     transfer: Transfer
     hub: Hub
     report: Report
@@ -327,7 +320,7 @@ class _Fetch:
             text = f"The disk of {partial.parent} is full: {missing} bytes of {file.name} are missing."
             raise DownloadError(text, "Make room and pull again: what came so far is kept.") from error
 
-    def _tell(self, done: int, doing: str) -> None:
+    def tell(self, done: int, doing: str) -> None:
         self.report(self.transfer.label, done, self.transfer.file.size, doing)
 
     @contextmanager
@@ -340,7 +333,7 @@ class _Fetch:
                     stack.enter_context(WeakFileLock(path, timeout=0.2))
                     break
                 except TimeoutError:  # filelock's own is one
-                    self._tell(0, "waiting")
+                    self.tell(0, "waiting")
                 if self.stop.wait(0.1):
                     raise _stopped()
             yield
@@ -376,17 +369,14 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        raise DownloadError(
-            f"{transfer.where} sent wrong bytes for {file.name}: "
-            f"their sha256 is not the promised {file.sha256[:12]}...",
-            "Nothing was kept; try again later, or report it to the repository.",
-        )
+        why = f"their sha256 is not the promised {file.sha256[:12]}..."
+        text = f"{transfer.where} sent wrong bytes for {file.name}: {why}"
+        raise DownloadError(text, "Nothing was kept; try again later, or report it to the repository.")
 
     def _append(self, partial: Path) -> None:
-        """Appends to the partial file until it has its full size."""
         transfer, file, failures = self.transfer, self.transfer.file, 0
         while True:
-            with _PartialFile(partial, file.size, lambda done: self._tell(done, "loading"), self.stop) as out:
+            with _PartialFile(partial, self) as out:
                 if out.tell() > file.size:
                     out.empty()
                 start = out.tell()
@@ -397,14 +387,10 @@ class _Fetch:
                 headers: dict[str, Any] = self.hub.headers_for(file.url) | {"Accept-Encoding": "identity"}
                 if file.version and not file.version.startswith("W/"):
                     headers["If-Range"] = file.version  # what was changed meanwhile is sent whole, and so noticed
-                self._tell(start, "loading")
+                self.tell(start, "loading")
                 try:
                     http_get(file.url, out, resume_size=start, headers=headers, expected_size=file.size)
                     continue
-                except _Overflow:
-                    out.empty()
-                    text = f"{transfer.where} sends more than the {file.size} bytes {file.name} has."
-                    raise DownloadError(text, "Try again later.") from None
                 except Exception as error:
                     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code == 416:
                         out.empty()
@@ -433,7 +419,7 @@ class _Fetch:
 
     def _by_xet(self) -> Fetched:
         """A file too large for the hub's plain HTTP: huggingface_hub fetches it by Xet, and a new run begins anew."""
-        self._tell(0, "loading")
+        self.tell(0, "loading")
         name = self.transfer.file.name
         try:
             found = self._by_hub()

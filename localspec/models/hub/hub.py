@@ -74,8 +74,6 @@ if constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a repository holds at one commit."""
-
     repository: str
     revision: str  # as asked; "main" if nothing was
     commit: str
@@ -86,8 +84,6 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class FoundRepository:
-    """A repository that a search found."""
-
     repository: str
     downloads: int
     gated: bool

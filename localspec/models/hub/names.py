@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from posixpath import basename, dirname
 from urllib.parse import unquote, urlsplit
 
 from rich.filesize import decimal
@@ -36,8 +37,6 @@ _DRAFTER_FILES = re.compile(rf"(?:^|[-_.])({'|'.join(_WORDS.values())})(?=$|[-_.
 
 @dataclass(frozen=True, slots=True)
 class RepositoryName:
-    """A model in a repository of the hub."""
-
     repository: str
     quant: str = ""  # as typed; "" = the default rule chooses
     file: str = ""  # path inside the repository; "" = chosen by quant
@@ -56,7 +55,7 @@ class Url:
     @property
     def file(self) -> str:
         """Last part of the path, such as model.gguf."""
-        return _last(unquote(urlsplit(self.url).path))
+        return basename(unquote(urlsplit(self.url).path))
 
     def __str__(self) -> str:
         return self.url
@@ -64,8 +63,6 @@ class Url:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file somewhere else."""
-
     name: str  # path inside the repository, or the last part of a URL
     size: int
     url: str
@@ -175,7 +172,7 @@ def quant_of(name: str) -> str:
 
 def base_name(name: str) -> str:
     """What a file or repository calls the model, without folder, quantisation and ending, lower case."""
-    last = _last(name).partition(":")[0].removesuffix(".gguf")
+    last = basename(name).partition(":")[0].removesuffix(".gguf")
     last = re.sub(r"-gguf$", "", last, flags=re.IGNORECASE)
     if quant := quant_of(last):
         last = re.sub(rf"[-._]?{re.escape(quant)}$", "", last, flags=re.IGNORECASE)
@@ -184,11 +181,7 @@ def base_name(name: str) -> str:
 
 def family(choice: RepositoryModel) -> str:
     """A choice's file name without its quantisation: the same for all quantisations of one model."""
-    return _QUANT.sub("", _last(choice.stem)).lower()
-
-
-def _last(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
+    return _QUANT.sub("", basename(choice.stem)).lower()
 
 
 def choices(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
@@ -207,8 +200,7 @@ def drafters(files: Iterable[RemoteFile]) -> list[RepositoryModel]:
 
 def drafter_method(stem: str) -> str:
     """The method by which the name of a file, without .gguf, or else its folder's calls it a drafter; "" = none."""
-    folder = _last(stem.rpartition("/")[0])
-    found = _DRAFTER_FILES.search(_last(stem)) or _DRAFTER_FILES.fullmatch(folder)
+    found = _DRAFTER_FILES.search(basename(stem)) or _DRAFTER_FILES.fullmatch(basename(dirname(stem)))
     if found is None:
         return ""
     return next(name for name, word in _WORDS.items() if re.fullmatch(word, found[1], re.IGNORECASE))
@@ -216,8 +208,8 @@ def drafter_method(stem: str) -> str:
 
 def folder_of(choice: RepositoryModel) -> str:
     """The folder of its files in the repository, "" = the top; of drafters in a folder for such, the one above."""
-    folder = choice.stem.rpartition("/")[0]
-    return folder.rpartition("/")[0] if _DRAFTER_FILES.fullmatch(_last(folder)) else folder
+    folder = dirname(choice.stem)
+    return dirname(folder) if _DRAFTER_FILES.fullmatch(basename(folder)) else folder
 
 
 def _whole(files: Iterable[RemoteFile]) -> list[RepositoryModel]:

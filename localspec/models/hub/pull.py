@@ -39,8 +39,10 @@ from localspec.models.memory.fit import FitSettings, MemoryPlan
 
 Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
 """Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
-_BEST_BITS, _FEWEST_BITS = 8, 4
-"""Bits of a weight: heads of fewer than eight guess worse, and those of fewer than four are not taken unasked."""
+_BEST_BITS, _FEWEST_BITS = (
+    8,
+    4,
+)  # of a weight: heads below the first guess worse, those below the second are not taken unasked
 _MOST_BASES = 4  # models that a header may say it was made from, of which notice is taken
 _MOST_READ = 6  # drafters of one repository whose headers are read: each may take some MB
 
@@ -64,8 +66,6 @@ class DrafterFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A drafter before its header is read."""
-
     name: str
     method: str
     bytes: int
@@ -197,8 +197,6 @@ _MOST_NEIGHBOURS = 200
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Something that can draft for a target."""
-
     draft: str  # name in the catalogue or of an installed model, or a file; the target's own if it drafts itself
     method: str
     installed: bool
@@ -216,15 +214,10 @@ def suggest(
     installed: dict[str, Path],
     called: str = "",
 ) -> list[Suggestion]:
-    """Drafts for a target, installed ones first, then by size.
-
-    Args:
-        target: its header, or those of all its files; None = not on this machine, so that only the catalogue can tell.
-        names: of the target in the catalogue, of its files, or `user/repo[:quant]`. Its other quantisations have the
-            same drafts; where there are none, models of the same family tell.
-        installed: models on this machine by name; a file may also be given by its path.
-        called: what the user types for the target; "" = its path.
-    """
+    """Drafts for a `target`, installed ones first, then by size; None = it is not on this machine, so that only the
+    catalogue can tell. `names`: of it in the catalogue, of its files, or `user/repo[:quant]`. Its other quantisations
+    have the same drafts; where there are none, models of the same family tell. `installed`: by name, a file also by its
+    path. `called`: what the user types for the target; "" = its path."""
     known, parts = set(names), [target] if isinstance(target, Header) else list(target or ())
     called = quote(called or (str(parts[0].path) if parts else "TARGET"))
     found: dict[str, Suggestion] = {}
@@ -337,7 +330,6 @@ def family_of(name: str) -> str:
 
 
 def parameters_of(name: str) -> float:
-    """Parameters that a name states; 0 = none."""
     found = next(filter(None, map(_SIZE.fullmatch, _words(name))), None)
     return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6)
 
@@ -352,8 +344,6 @@ SPARE_DISK = 256 << 20  # bytes of the disk that a pull leaves free
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """What a pull would do."""
-
     parts: tuple[PullPart, ...]  # the target, and the draft that goes with it
     match: Match | None  # None = there is no pair to check
     memory: MemoryPlan  # whether it will fit memory once loaded
@@ -406,17 +396,10 @@ def make_plan(
     catalog: Catalog | None = None,
     reach: Reach = lambda target, head: "",
 ) -> PullPlan:
-    """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored.
-
-    Where no quantisation was named and the usual one does not fit memory, the largest that does is chosen.
-
-    Args:
-        wanted: the target, and its draft if there is one.
-        context: tokens to plan memory for; None = as many as it has by default here.
-        places: devices to plan for; none = the CPU's memory.
-        catalog: where a drafter is looked for, too, if only a target is wanted; None = none is looked for at all.
-        reach: says which heads cannot be run; those are not taken.
-    """
+    """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored. Where no quantisation was
+    named and the usual one does not fit memory, the largest that does is chosen. `context`: tokens to plan memory for;
+    None = as many as it has by default here. `places`: none = the CPU's memory. `catalog`: where a drafter is looked
+    for, too, if only a target is wanted; None = none is looked for at all."""
     planned = partial(_planned, hub, context, places or [ram()], cross_tokenizer)
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
     if not plan.memory.fits:
@@ -478,7 +461,6 @@ def _planned(
 
 
 def check_disk(plan: PullPlan) -> None:
-    """Raises DownloadError: it does not fit the disk."""
     if plan.missing_bytes and plan.missing_bytes + SPARE_DISK > plan.free_bytes:
         missing, free = decimal(plan.missing_bytes), decimal(plan.free_bytes)
         hint = "Make room, take a smaller quantisation, or another disk: HF_HOME, for plain addresses LOCALSPEC_DATA."
@@ -493,14 +475,8 @@ def install(
     stop: threading.Event | None = None,
     load_head: Callable[[Path, Header], object] | None = None,
 ) -> list[Entry]:
-    """Fetches what is missing, checks everything, and lists it: all parts or none.
-
-    The target remembers its draft. A head that was found unasked, and that turns out not to load, is not remembered.
-
-    Args:
-        stop: ends it when set.
-        load_head: reads a head's file for a target, and raises LocalspecError if it cannot draft; None = not tried.
-    """
+    """Fetches what is missing, checks everything, and lists it: all parts or none. The target remembers its draft, but
+    no head that was found unasked and that `load_head` (None = not tried) cannot read for it: a LocalspecError."""
     check_disk(plan)
     transfers = [transfer for part in plan.parts for transfer in part.transfers]
     ours = store.claim([transfer.link(hub) for transfer in transfers])

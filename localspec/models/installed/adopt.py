@@ -29,8 +29,6 @@ _OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"  # the layer of an Ollama
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A model that another program keeps."""
-
     path: Path  # the file, or the first part of a split one
     name: str  # what it would be called here
     program: str  # who keeps it, in words
@@ -132,15 +130,8 @@ def adopt(
     progress: Progress | None = None,
 ) -> Entry:
     """Installs a file of this machine, any part of a split one: a link to it, or a checked copy. An imported file that
-    was changed or moved since is taken in anew by its name.
-
-    Args:
-        name: what it will be called; "" = the file's name without .gguf.
-        role: "target" or "draft".
-
-    Raises:
-        ModelError: it cannot generate text.
-    """
+    was changed or moved since is taken in anew by its name. `name`: "" = the file's without .gguf. `role`: "target" or
+    "draft". Raises ModelError: it cannot generate text."""
     parts = present_parts(file)
     header = read_header(parts[0])
     for part in parts[1:]:
@@ -221,7 +212,6 @@ def size_of(name: str) -> int:
 
 
 def is_begun(name: str) -> bool:
-    """Whether training it left something."""
     folder = work_folder(name)  # an imported model may be called ".."
     return folder.is_dir() and paths.real(folder).parent == paths.real(work_folder("x")).parent
 

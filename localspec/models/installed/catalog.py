@@ -34,36 +34,21 @@ ROLES = ("target", "draft", "head")
 class ModelEntry:
     """One model file: a [[model]] table."""
 
-    name: str
-    """What a user types."""
-    role: str
-    """`target`, `draft` (a small whole model) or `head` (works on one target's hidden states only)."""
-    file: str = ""
-    """File name in the repository; "" = chosen by `quant`."""
-    repository: str = ""
-    """`user/repo` on the hub; "" = bundled."""
-    quant: str = ""
-    """Which file of the repository, by quantisation, where its exact name is not known; without both, the usual one."""
-    revision: str = ""
-    """Commit, 40 hex digits; "" = the newest."""
-    bytes: int = 0
-    """Size; 0 = unknown."""
-    sha256: str = ""
-    """Of the file, 64 hex digits; "" = unknown."""
-    licence: str = ""
-    """SPDX name or the publisher's own; "" = unknown."""
-    context: int = 0
-    """Tokens it was trained for; 0 = unknown."""
-    template: str = ""
-    """A note on its chat template."""
-    bundled: bool = False
-    """Shipped inside the package."""
-    source: str = ""
-    """Who says so: where bytes, sha256 and revision are quoted from."""
-    verified: str = ""
-    """Day on which the entry was compared with the file itself, YYYY-MM-DD; "" = not yet."""
-    doubt: str = ""
-    """What even the source leaves open."""
+    name: str  # what a user types
+    role: str  # `target`, `draft` (a small whole model) or `head` (works on one target's hidden states only)
+    file: str = ""  # file name in the repository; "" = chosen by `quant`
+    repository: str = ""  # `user/repo` on the hub; "" = bundled
+    quant: str = ""  # quantisation of the file, where its exact name is not known; without both, the usual one
+    revision: str = ""  # commit, 40 hex digits; "" = the newest
+    bytes: int = 0  # size; 0 = unknown
+    sha256: str = ""  # of the file, 64 hex digits; "" = unknown
+    licence: str = ""  # SPDX name or the publisher's own; "" = unknown
+    context: int = 0  # tokens it was trained for; 0 = unknown
+    template: str = ""  # a note on its chat template
+    bundled: bool = False  # shipped inside the package
+    source: str = ""  # who says so: where bytes, sha256 and revision are quoted from
+    verified: str = ""  # day on which the entry was compared with the file itself, YYYY-MM-DD; "" = not yet
+    doubt: str = ""  # what even the source leaves open
 
     @property
     def path(self) -> Path:
@@ -81,7 +66,6 @@ class ModelEntry:
         return self.name in names or (bool(self.file) and self.file in names)
 
     def fault(self) -> str:
-        """What is wrong with the entry; "" = nothing."""
         if self.role not in ROLES:
             return f"has role {self.role!r}; it must be {' or '.join(ROLES)}"
         if bool(self.repository) == self.bundled:
@@ -104,25 +88,16 @@ class ModelEntry:
 class PairEntry:
     """A target and what drafts for it: a [[pair]] table."""
 
-    name: str
-    """What a user types."""
-    target: str
-    """Name of a model."""
-    draft: str
-    """Name of a model."""
-    method: str = "draft"
-    """How it drafts: `draft` (a small whole model), or the kind of head, such as `eagle3`."""
-    why: str = ""
-    """Why this pair: one sentence."""
-    acceptance: float = -1.0
-    """Acceptance rate measured with localspec, 0 to 1; -1 = not measured."""
-    verified: str = ""
-    """Day `localspec check` passed on the two real files, YYYY-MM-DD; "" = not yet."""
-    doubt: str = ""
-    """What even the source leaves open."""
+    name: str  # what a user types
+    target: str  # name of a model
+    draft: str  # name of a model
+    method: str = "draft"  # how it drafts: `draft` (a small whole model), or the kind of head, such as `eagle3`
+    why: str = ""  # why this pair: one sentence
+    acceptance: float = -1.0  # acceptance rate measured with localspec, 0 to 1; -1 = not measured
+    verified: str = ""  # day `localspec check` passed on the two real files, YYYY-MM-DD; "" = not yet
+    doubt: str = ""  # what even the source leaves open
 
     def fault(self) -> str:
-        """What is wrong with the entry; "" = nothing."""
         if self.method not in FROM_FILES:
             return f"has method {self.method!r}; it must be one of {', '.join(FROM_FILES)}"
         if self.acceptance != -1.0 and not 0.0 <= self.acceptance <= 1.0:
@@ -134,16 +109,11 @@ class PairEntry:
 class EndpointEntry:
     """A model that an OpenAI-style server answers with: an [[endpoint]] table. The file never holds the key itself."""
 
-    name: str
-    """What a user types."""
-    endpoint: str
-    """The server's address, with or without /v1."""
-    model: str = ""
-    """As the server calls it; "" = the first that it lists."""
-    key_env: str = ""
-    """The environment variable that holds the server's key; "" = none does."""
-    keyring: str = ""
-    """The service under which Python's `keyring` keeps the key, with `name` as its user; "" = it does not."""
+    name: str  # what a user types
+    endpoint: str  # the server's address, with or without /v1
+    model: str = ""  # as the server calls it; "" = the first that it lists
+    key_env: str = ""  # the environment variable that holds the server's key; "" = none does
+    keyring: str = ""  # the service under which Python's `keyring` keeps it, with `name` as its user; "" = it does not
 
     @property
     def title(self) -> str:
@@ -164,8 +134,6 @@ def _day_fault(day: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All entries, by name."""
-
     models: dict[str, ModelEntry]
     pairs: dict[str, PairEntry]
     endpoints: dict[str, EndpointEntry] = field(default_factory=dict)
@@ -176,9 +144,18 @@ class Catalog:
         last = path or paths.models_toml()
         found = _read(last)
         if path is None and (own := paths.config_dir() / "models.toml").exists():
-            more, last = _read(own), own
-            found = cls(found.models | more.models, found.pairs | more.pairs, found.endpoints | more.endpoints)
-        return _checked(found, last)
+            users, last = _read(own), own
+            found = cls(found.models | users.models, found.pairs | users.pairs, found.endpoints | users.endpoints)
+        for pair in found.pairs.values():
+            for name in (pair.target, pair.draft):
+                if name not in found.models:
+                    raise UsageError(f"{last}: pair {pair.name!r} names the model {name!r}, which is not listed.")
+        kinds: dict[str, Collection[str]] = {"model": found.models, "pair": found.pairs, "endpoint": found.endpoints}
+        for (one, names), (other, more) in combinations(kinds.items(), 2):
+            if both := sorted(set(names) & set(more)):
+                article = "an" if other == "endpoint" else "a"
+                raise UsageError(f"{last}: {both[0]!r} is the name of a {one} and of {article} {other}.")
+        return found
 
     def nearest(self, name: str, more: Iterable[str] = ()) -> str:
         """A sentence with the names most like an unknown one, of the catalogue and of `more`, or with all pairs."""
@@ -206,7 +183,6 @@ class Catalog:
             raise ModelError(text, "`localspec run`, `localspec chat` and /model can use it.")
 
     def drafts_for(self, target: str) -> list[PairEntry]:
-        """Pairs whose target is this model."""
         return [pair for pair in self.pairs.values() if pair.target == target]
 
 
@@ -222,19 +198,6 @@ def _read(path: Path) -> Catalog:
     return Catalog(
         _entries(ModelEntry, models, path), _entries(PairEntry, pairs, path), _entries(EndpointEntry, endpoints, path)
     )
-
-
-def _checked(catalog: Catalog, path: Path) -> Catalog:
-    for pair in catalog.pairs.values():
-        for name in (pair.target, pair.draft):
-            if name not in catalog.models:
-                raise UsageError(f"{path}: pair {pair.name!r} names the model {name!r}, which is not listed.")
-    kinds: dict[str, Collection[str]] = {"model": catalog.models, "pair": catalog.pairs, "endpoint": catalog.endpoints}
-    for (one, names), (other, more) in combinations(kinds.items(), 2):
-        if both := sorted(set(names) & set(more)):
-            article = "an" if other == "endpoint" else "a"
-            raise UsageError(f"{path}: {both[0]!r} is the name of a {one} and of {article} {other}.")
-    return catalog
 
 
 _Entry = TypeVar("_Entry", ModelEntry, PairEntry, EndpointEntry)

@@ -28,9 +28,8 @@ Files = tuple[Path, Path | None]  # target, and the draft that goes with it
 
 def find(name: str | os.PathLike[str] | None, store: Store | None = None, catalog: Catalog | None = None) -> Files:
     """Files of target and draft for a pair's or model's name (None = the bundled pair), `user/repo[:quant]` once pulled
-    or a path. `store`, `catalog`: None = the user's, and the shipped one with the user's additions, here and below.
-    Raises ModelError: no such name, or it is not installed; the hint is the command that installs it. Or a server's
-    model."""
+    or a path. `store`, `catalog`: None = the user's, and the shipped one with the user's additions. Raises ModelError:
+    no such name, a server's model, or it is not installed; the hint is the command that installs it."""
     text = DEFAULT_PAIR if name is None else os.fspath(name)
     catalog = Catalog.load() if catalog is None else catalog
     store = Store() if store is None else store
@@ -87,12 +86,11 @@ def find_one(name: str | os.PathLike[str], store: Store | None = None, catalog: 
     return find(name, store, catalog)[0]
 
 
-def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[str, float]:
+def usable(catalog: Catalog | None = None) -> dict[str, float]:
     """Every name that `find` has sound files for, and when they were installed in seconds since 1970 (0 = bundled)."""
     catalog = Catalog.load() if catalog is None else catalog
-    store = Store() if store is None else store
     found = {name: 0.0 for name, model in catalog.models.items() if model.bundled}
-    sound = [entry for entry in store.entries() if not entry.fault]
+    sound = [entry for entry in Store().entries() if not entry.fault]
     drafts = found | {entry.name: entry.added for entry in sound}
     found |= {entry.name: entry.added for entry in sound if entry.role != "head"}
     pairs = {
@@ -106,7 +104,7 @@ def usable(store: Store | None = None, catalog: Catalog | None = None) -> dict[s
 def names() -> list[str]:
     """What can be named as the model that answers: those of `usable`, and servers' models of models.toml, by name."""
     catalog = Catalog.load()
-    return sorted({*usable(catalog=catalog), *catalog.endpoints})
+    return sorted({*usable(catalog), *catalog.endpoints})
 
 
 def name_of(sha256: str) -> str:
@@ -167,7 +165,6 @@ def twins(entry: Entry, entries: Iterable[Entry]) -> str:
 
 
 def twin_sentence(entry: Entry, entries: Iterable[Entry]) -> str:
-    """The same as a sentence; "" = it has none."""
     same = twins(entry, entries)
     return f"{entry.name} is {same}." if same else ""
 
@@ -208,10 +205,8 @@ def forget() -> None:
         raise UsageError(f"{_file()} cannot be removed: {error.strerror}.") from None
 
 
-def default(store: Store | None = None, catalog: Catalog | None = None) -> DefaultModel:
-    """The model that answers where none is named."""
-    store = Store() if store is None else store
-    catalog = Catalog.load() if catalog is None else catalog
+def default() -> DefaultModel:
+    store, catalog = Store(), Catalog.load()
     if named := os.environ.get(VARIABLE, "").strip():
         try:
             _check(named, store, catalog)

@@ -43,8 +43,6 @@ _COLUMNS = "name, role, source, origin, revision, quant, architecture, licence, 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of an installed model."""
-
     path: Path
     bytes: int
     sha256: str  # of what was on disk when it was checked
@@ -55,7 +53,6 @@ class StoredFile:
 
     @classmethod
     def of(cls, path: Path, sha256: str, ownership: Ownership) -> StoredFile:
-        """As it lies on disk now."""
         status = path.stat()
         return cls(path, status.st_size, sha256, status.st_mtime_ns, ownership)
 
@@ -78,8 +75,6 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An installed model."""
-
     name: str  # what a user types
     files: tuple[StoredFile, ...]  # the file, or all parts of a split model in order
     role: str = "target"  # `target`, `draft` or `head` (drafts from one target's hidden states)
@@ -115,8 +110,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What `Store.remove` did with one file."""
-
     path: Path
     bytes: int  # bytes given back
     kept: str  # why its bytes were kept; "" = they are gone
@@ -131,7 +124,6 @@ class Store:
 
     @property
     def files(self) -> Path:
-        """Folder of files that are not in the Hugging Face cache."""
         return self.folder / "models"
 
     def entries(self) -> list[Entry]:
@@ -167,7 +159,14 @@ class Store:
             for entry in listed:
                 if entry.fault:
                     raise ModelFileError(f"{entry.name} was not installed: {entry.fault}.", "Try again.")
-                _write(database, entry)
+                if not entry.name or not entry.files:
+                    raise UsageError(f"A model needs a name and a file; this is {entry.name!r}.")
+                database.execute("DELETE FROM model WHERE name = ?", (entry.name,))
+                row = [getattr(entry, column) for column in _COLUMNS.split(", ")]
+                database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                for part, file in enumerate(entry.files):
+                    facts = (_stored(file.path), file.bytes, file.sha256, file.changed, file.ownership)
+                    database.execute("INSERT INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", (entry.name, part, *facts))
             # After all of them, as the new ones may use the old one's files; under the lock, as in `remove`.
             now = _read(database)
             for file in (file for entry in before if entry.name in names for file in entry.files):
@@ -204,7 +203,6 @@ class Store:
 
     @contextmanager
     def _open(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """The database, in one transaction."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with closing(sqlite.connect(self.path, _BUSY_SECONDS)) as database:
@@ -238,17 +236,6 @@ def _stored(path: Path) -> str | bytes:
         return str(path)
     except UnicodeEncodeError:
         return os.fsencode(path)
-
-
-def _write(database: sqlite3.Connection, entry: Entry) -> None:
-    if not entry.name or not entry.files:
-        raise UsageError(f"A model needs a name and a file; this is {entry.name!r}.")
-    database.execute("DELETE FROM model WHERE name = ?", (entry.name,))
-    row = [getattr(entry, column) for column in _COLUMNS.split(", ")]
-    database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-    for part, file in enumerate(entry.files):
-        values = (entry.name, part, _stored(file.path), file.bytes, file.sha256, file.changed, file.ownership)
-        database.execute("INSERT INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 
 def _delete(file: StoredFile, others: Sequence[Entry]) -> Removal:

@@ -66,8 +66,6 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a pair takes, and whether that is there."""
-
     context: int  # tokens a slot can hold
     type_k: str
     type_v: str
@@ -86,8 +84,7 @@ class MemoryPlan:
 
     def missing(self, place: Place) -> int:
         """Bytes a device lacks, its margin included; 0 where what is free is unknown. What is put on GPUs without
-        memory of their own is missing on the CPU.
-        """
+        memory of their own is missing on the CPU."""
         needed = self.needed(place.name)
         if place.kind == "cpu":
             needed += sum(self.needed(other.name) for other in self.places if other.unified)
@@ -129,12 +126,10 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
 
 
 def layers(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
-    """Layers of target and draft on GPUs, -1 = all: numbers in place of "auto"; arguments are those of `plan`.
-
-    The target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else
-    not at all. Devices count with all their memory, not with what is free, so the same files have the same layers at
-    every start.
-    """
+    """Layers of target and draft on GPUs, -1 = all: numbers in place of "auto"; arguments are those of `plan`. The
+    target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else not
+    at all. Devices count with all their memory, not with what is free, so the same files have the same layers at every
+    start."""
     main, small, settings = _read(target, draft, settings)
     found = _decided(main, small, settings, places)
     assert found.gpu_layers != "auto"
@@ -177,12 +172,10 @@ def choose(
     places: Sequence[Place],
     cache_types: Sequence[str] = ("q8_0",),
 ) -> MemoryPlan:
-    """The best plan that fits, the draft counted in: `--fit`; if none does, the smallest one tried.
-
-    With a GPU everything goes there if it can; a shorter context and other formats of keys and values (`cache_types`,
-    in order) are tried before layers are left on the CPU. A `settings.context` is kept; without one it is halved from
-    what the target was trained for.
-    """
+    """The best plan that fits, the draft counted in: `--fit`; if none does, the smallest one tried. With a GPU
+    everything goes there if it can; a shorter context and other formats of keys and values (`cache_types`, in order)
+    are tried before layers are left on the CPU. A `settings.context` is kept; without one it is halved from what the
+    target was trained for."""
     main, small, settings = _read(target, draft, settings)
     gpus = any(place.kind == "gpu" for place in places)
     layers = -1 if gpus else 0
@@ -294,8 +287,6 @@ _PAD = 256  # cells by which llama.cpp makes caches longer
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one model takes on one device, in bytes."""
-
     place: str
     model: str  # "target", "draft" or "heads"
     weights: int = 0
@@ -327,7 +318,6 @@ class ContextUse:
 
 
 def element_bytes(name: str) -> float:
-    """Bytes of an element in a number format."""
     _, block, size = TENSOR_TYPES[TYPE_NUMBERS[name.upper()]]
     return size / block
 
@@ -406,8 +396,7 @@ _MEMORY_DIVISOR = 32  # states may take this part of memory
 
 def rollback(shape: ModelShape, total_bytes: int, wanted: int | None = None) -> int:
     """Tokens that can be dropped: what is wanted, else 1 to 4; 0 if the target keeps no state, or llama.cpp no
-    snapshots of it. `total_bytes` is all the memory there is (0 = unknown), so that the number is the same at every
-    start."""
+    snapshots of it. `total_bytes`: all the memory there is (0 = unknown), so that it is the same at every start."""
     if shape.architecture not in ROLLS_BACK:
         return 0
     if wanted is not None:
