@@ -46,7 +46,6 @@ class NativeKernels:
         self._isa = ISAS[isa]
         self._local = threading.local()
         self.isa: str = self.library.ls_isa_name(self.library.ls_workspace_isa(self.scratch().workspace)).decode()
-        """The instruction set in use."""
         self.cpu_features: str = self.library.ls_cpu_features().decode()
         """What the dispatcher saw, e.g. "x86-64 avx2 avx512"."""
 
@@ -155,10 +154,8 @@ class NativeKernels:
             raise KernelError(f"token ids {ids.min()} to {ids.max()} do not fit a vocabulary of {rows.n_vocab}.")
         scratch = self.scratch()
         out = np.empty(len(ids))
-        status = self.library.ls_log_probs(
-            scratch.workspace, rows.pointer(index), rows.n_vocab, ids.ctypes.data, len(ids), out.ctypes.data
-        )
-        scratch.check(status, index)
+        row = (scratch.workspace, rows.pointer(index), rows.n_vocab)
+        scratch.check(self.library.ls_log_probs(*row, ids.ctypes.data, len(ids), out.ctypes.data), index)
         return out
 
     def top_log_probs(self, rows: LogitRows, index: int, count: int) -> tuple[Tokens, Float64Array]:
@@ -247,19 +244,12 @@ class NativeKernels:
 
     def _product(self, matrix: Int8Matrix, inputs: Float32Array, begin: int, end: int) -> Float32Array:
         columns, scratch = matrix.shape[1], self.scratch()
+        first = (matrix.values.ctypes.data + begin * columns, matrix.scales.ctypes.data + 4 * begin)
         out = np.empty((len(inputs), end - begin), dtype=np.float32)
         for start in range(0, len(inputs), _MOST_INPUTS):
             part = np.ascontiguousarray(inputs[start : start + _MOST_INPUTS])
-            status = self.library.ls_matvec(
-                scratch.workspace,
-                matrix.values.ctypes.data + begin * columns,
-                matrix.scales.ctypes.data + 4 * begin,
-                end - begin,
-                columns,
-                part.ctypes.data,
-                len(part),
-                out[start:].ctypes.data,
-            )
+            given = (*first, end - begin, columns, part.ctypes.data, len(part))
+            status = self.library.ls_matvec(scratch.workspace, *given, out[start:].ctypes.data)
             if status:
                 raise KernelError(f"a product of {end - begin} x {columns} weights failed (status {status}).")
         return out
