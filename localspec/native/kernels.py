@@ -29,6 +29,7 @@ from localspec.types import (
     Tokens,
 )
 
+_Drawn = tuple[SamplingParams, Tokens, Noise, int]  # how a token is drawn, what is before it, where it stands
 NO_NOISE = Noise(0)  # for distributions that do not depend on noise
 _MOST_INPUTS = 64  # LS_MOST_INPUTS
 _WORK_PER_THREAD = 1 << 23  # products of weights; below that, waking a thread costs more than it takes off
@@ -66,19 +67,10 @@ class NativeKernels:
         self.library.suited(len(tokens)).ls_gumbel(*front, tokens.ctypes.data, len(tokens), out.ctypes.data)
         return out
 
-    def _front(
-        self,
-        rows: LogitRows,
-        index: int,
-        sampling: SamplingParams,
-        window: Tokens,
-        noise: Noise,
-        position: int,
-        room: int = 0,
-    ) -> tuple[Scratch, tuple[int, ...]]:
+    def _front(self, rows: LogitRows, index: int, drawn: _Drawn, room: int = 0) -> tuple[Scratch, tuple[int, ...]]:
         """Buffers of this thread, with room for so many results, and the first arguments of C."""
         _check_row(rows, index)
-        scratch, context = self._context(sampling, window, noise, position, room)
+        scratch, context = self._context(*drawn, room)
         return scratch, (scratch.workspace, rows.pointer(index), rows.n_vocab, *context)
 
     def _context(
@@ -120,7 +112,7 @@ class NativeKernels:
         if count < 1:
             raise KernelError(f"{count} tokens were asked for; 1 is the least.")
         count = min(count, rows.n_vocab)
-        scratch, front = self._front(rows, index, sampling, window, noise, position, count)
+        scratch, front = self._front(rows, index, (sampling, window, noise, position), count)
         out = (scratch.picked_address, scratch.probs_address, scratch.results_address)
         scratch.check(self.library.ls_sample(*front, count, *out), index)
         found = int(scratch.results[0])
@@ -137,7 +129,7 @@ class NativeKernels:
     ) -> SparseProbs:
         """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`. `noise` and `position`
         say whether XTC takes tokens out here; nothing else depends on them."""
-        scratch, front = self._front(rows, index, sampling, window, noise, position)
+        scratch, front = self._front(rows, index, (sampling, window, noise, position))
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
         out = (tokens.ctypes.data, probs.ctypes.data, scratch.results_address)
