@@ -189,7 +189,7 @@ def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
         engine = Engine.load(progress=progress, **settings)
     memory.settle()
     loaded = engine.loaded.settings
-    engine.at_close(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
+    engine.at_close.callback(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
 
 

@@ -43,8 +43,7 @@ PACKED: Final = (
 )  # fmt: skip
 """Types of weights that our own kernels pack (native/wide/weights.c): a pass of a few rows costs little more than one.
 Of other types each row costs almost a pass."""
-_TILE: Final = 16
-"""Rows of a matrix that are packed together."""
+_TILE: Final = 16  # rows of a matrix that are packed together
 
 
 def packs(kind: str, columns: int, rows: int) -> bool:
@@ -73,8 +72,7 @@ FILE_TYPES: Final[dict[int, str]] = {
 
 Value: TypeAlias = "int | float | bool | str | list[Any] | Array"
 
-Read: TypeAlias = Callable[[int, int], bytes]
-"""`read(offset, length)`: the bytes there, fewer only where the data ends."""
+Read: TypeAlias = Callable[[int, int], bytes]  # `read(offset, length)`: the bytes there, fewer only where the data ends
 
 _SCALARS: Final = {
     0: struct.Struct("<B"), 1: struct.Struct("<b"), 2: struct.Struct("<H"), 3: struct.Struct("<h"),
@@ -97,8 +95,7 @@ class Array:
 
     type: int
     count: int
-    offset: int
-    """Where its elements start in the file."""
+    offset: int  # where its elements start in the file
     size: int
 
 
@@ -113,25 +110,6 @@ def _opened(path: Path) -> BinaryIO:
         raise ModelFileError(f"{path} does not exist.") from error
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-
-
-class _KeptBytes:
-    """A range reader that keeps what came: a header is read front to back, its arrays later once more."""
-
-    def __init__(self, read: Read, size: int) -> None:
-        self._read, self._size = read, size
-        self._data, self._block = bytearray(), _BLOCK
-
-    def __call__(self, offset: int, length: int) -> bytes:
-        end = min(offset + length, self._size)
-        while (have := len(self._data)) < end and have <= _HEADER_BYTES:
-            wanted = min(self._block, self._size - have)
-            fresh = self._read(have, wanted)
-            if not fresh:
-                break
-            self._data += fresh[:wanted]
-            self._block = min(2 * self._block, _LARGEST_BLOCK)
-        return bytes(self._data[offset:end])
 
 
 class _HeaderReader:
@@ -249,29 +227,21 @@ _KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor as the header describes it."""
-
     name: str
-    shape: tuple[int, ...]
-    """Elements per dimension, fastest first (ggml's order)."""
+    shape: tuple[int, ...]  # elements per dimension, fastest first (ggml's order)
     type: str
-    offset: int
-    """Where its data starts in the file."""
+    offset: int  # where its data starts in the file
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Facts of one GGUF file that is complete."""
-
     path: Path
     file_bytes: int
     version: int
-    metadata: dict[str, Value]
-    """Long arrays are `Array`; use `array(key)`."""
+    metadata: dict[str, Value]  # long arrays are `Array`; use `array(key)`
     tensors: tuple[Tensor, ...] = field(repr=False)
-    read: Read = field(repr=False, compare=False)
-    """Reads the file again, for `array`."""
+    read: Read = field(repr=False, compare=False)  # reads the file again, for `array`
 
     @property
     def architecture(self) -> str:
@@ -348,14 +318,13 @@ class Header:
         return value if isinstance(value, bool) else None
 
     def number(self, key: str) -> int:
-        """An integer value of the architecture's own key ("block_count" for "llama.block_count"), 0 if absent."""
+        """An integer of the architecture's own key ("block_count" for "llama.block_count"), 0 if absent."""
         value = self.metadata.get(f"{self.architecture}.{key}")
         return value if isinstance(value, int) else 0
 
     def numbers(self, key: str) -> list[int]:
         """Integers of the architecture's own key: one for each layer where the file lists them, else one; 0 for what
-        is no integer, or absent.
-        """
+        is no integer, or absent."""
         found = self.array(f"{self.architecture}.{key}") or [self.number(key)]
         return [value if isinstance(value, int) else 0 for value in found]
 
@@ -402,7 +371,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _read_header(path: Path, size: int, version: tuple[int, ...]) -> Header:
-    """The header of a file of this size; `version` tells it from what the path held before."""
+    """`version` tells the file from what the path held before."""
 
     def read(offset: int, length: int) -> bytes:
         with _opened(path) as file:
@@ -417,16 +386,22 @@ def _read_header(path: Path, size: int, version: tuple[int, ...]) -> Header:
 
 def read_header_from(read: Read, file_bytes: int, name: str) -> Header:
     """Reads a header through ranges, from front to back, each byte once: 1 MiB first, then twice as much each time.
+    The header has all its arrays in memory: `read`, whose errors pass through, is not called again. `file_bytes`: of
+    the whole file; `name` becomes `Header.path`."""
+    data, block = bytearray(), _BLOCK
 
-    Args:
-        read: what it raises passes through.
-        file_bytes: of the whole file.
-        name: becomes `Header.path`.
+    def kept(offset: int, length: int) -> bytes:  # it is read front to back, its arrays later once more
+        nonlocal block
+        end = min(offset + length, file_bytes)
+        while (have := len(data)) < end and have <= _HEADER_BYTES:
+            wanted = min(block, file_bytes - have)
+            fresh = read(have, wanted)
+            if not fresh:
+                break
+            data.extend(fresh[:wanted])
+            block = min(2 * block, _LARGEST_BLOCK)
+        return bytes(data[offset:end])
 
-    Returns:
-        A header that has all its arrays in memory: `read` is not called again.
-    """
-    kept = _KeptBytes(read, file_bytes)
     return _header(_HeaderReader(kept, Path(name), file_bytes), kept)
 
 
@@ -508,17 +483,13 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})", re.DOTALL)
 
 
 class Split(NamedTuple):
-    """What the name of a part says."""
-
-    stem: str
-    """Name of the model, without part and .gguf."""
-    part: int
-    """From 1."""
+    stem: str  # name of the model, without part and .gguf
+    part: int  # from 1
     total: int
 
 
 def split_of(name: str) -> Split:
-    """A file's name taken apart; a model in one file is part 1 of 1."""
+    """A model in one file is part 1 of 1."""
     stem = name.removesuffix(".gguf")
     found = _PART.fullmatch(stem)
     return Split(found[1], int(found[2]), int(found[3])) if found else Split(stem, 1, 1)
@@ -557,8 +528,7 @@ def first_part(path: Path) -> Path:
 
 def read_parts(path: Path) -> list[Header]:
     """Headers of all files of a model, the first part first; the file's own header says whether there are more.
-    Raises ModelFileError: a file is missing, damaged, or not called as parts are.
-    """
+    Raises ModelFileError: a file is missing, damaged, or not called as parts are."""
     own = read_header(path)
     count = _parts_in(own)
     if count < 2:

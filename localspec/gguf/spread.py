@@ -9,14 +9,11 @@ from localspec.errors import UsageError
 
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Names of the tensors that hold a layer's experts: llama.cpp's own expression (LLM_FFN_EXPS_REGEX)."""
-CPU = "CPU"
-"""llama.cpp's name of the device that needs no GPU."""
+CPU = "CPU"  # llama.cpp's name of the device that needs no GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Split mode and overrides."""
-
     mode: str = "layer"
     """"layer" = whole layers, "row" = rows of each matrix, "tensor" = parts of each layer, "none" = one GPU has all."""
     overrides: tuple[tuple[str, str], ...] = ()
@@ -36,12 +33,8 @@ BY_LAYER = Spread()
 
 
 def spread_of(mode: str, overrides: str | None, cpu_moe: int) -> Spread:
-    """A spread from settings.
-
-    Args:
-        overrides: REGEX=DEVICE, several with commas; None = none.
-        cpu_moe: layers, from the first, whose experts stay on the CPU; -1 = all.
-    """
+    """`overrides`: REGEX=DEVICE, several with commas; `cpu_moe`: layers, from the first, whose experts stay on the CPU;
+    -1 = all."""
     found: list[tuple[str, str]] = []
     for word in overrides.split(",") if overrides else []:
         pattern, _, device = word.strip().rpartition("=")

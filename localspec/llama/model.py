@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -154,7 +153,7 @@ class Model:
         while True:
             buffer = np.empty(room, dtype=np.int32)
             pointer = ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_int32))
-            count = tokenize(self._vocab, data, len(data), pointer, room, False, special)
+            count = tokenize(self.vocab, data, len(data), pointer, room, False, special)
             if count >= 0:
                 break
             room = -count
@@ -176,13 +175,12 @@ class Model:
 
     @functools.cached_property
     def special_tokens(self) -> tuple[SpecialToken, ...]:
-        """What llama.cpp looks for in texts before it splits them into words."""
-        return special_tokens(self._api, self._vocab, self.header, self.end_tokens)
+        return special_tokens(self._api, self.vocab, self.header, self.end_tokens)
 
     @functools.cached_property
     def fewest_tokens(self) -> FewestTokens:
         """Says how few tokens a text can have, before `tokenize` makes them."""
-        texts = [self._api.llama_vocab_get_text(self._vocab, token) for token in range(self.n_vocab)]
+        texts = [self._api.llama_vocab_get_text(self.vocab, token) for token in range(self.n_vocab)]
         control = [special.text.encode() for special in self.special_tokens if special.control]
         return FewestTokens(texts, control, [one.text.encode() for one in self.special_tokens if not one.control])
 
@@ -234,15 +232,11 @@ class Model:
             return ""
         if not 0 <= token < self.n_vocab:
             raise UsageError(f"token {token} does not exist; ids are 0 to {self.n_vocab - 1}.")
-        return str(self._api.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
+        return str(self._api.llama_vocab_get_text(self.vocab, token).decode("utf-8", "replace"))
 
     @property
     def vocab(self) -> Any:
         """llama.cpp's pointer to the vocabulary; valid while the model is open."""
-        return self._vocab
-
-    @property
-    def _vocab(self) -> Any:
         if self.handle is None:
             raise UsageError(f"the model {self.path.name} is closed.")
         return self._vocabulary
@@ -298,7 +292,7 @@ class _Progress:
 
 
 def check_text_model(path: str | Path) -> Header:
-    """Reads a file's header; llama.cpp is not involved. Raises ModelFileError: damaged, or it cannot generate text (a
+    """The header of a file; llama.cpp is not involved. Raises ModelFileError: damaged, or it cannot generate text (a
     projector, adapter, embedding model, ...)."""
     header = read_header(path)
     architecture, kind = header.architecture, header.text("general.type")
@@ -354,11 +348,7 @@ def file_sha256(path: Path) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _sha256(path: Path, _size: int, _changed: int) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+    return paths.sha256_of(path)
 
 
 def _token_or_none(token: int) -> int | None:

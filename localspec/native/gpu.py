@@ -41,8 +41,6 @@ class ListRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Entries of rows that can matter."""
-
     found: npt.NDArray[np.int32]  # int32[rows], entries of each; above LIST_ROOM a list is cut off
     tokens: npt.NDArray[np.int32]  # int32[rows, LIST_ROOM]
     values: Float32Array  # float32[rows, LIST_ROOM], raw logits
@@ -51,11 +49,11 @@ class Lists:
 class Gpu:
     """The kernel on one device. Serves one thread at a time."""
 
-    def __init__(self, ordinal: int, driver: Path | None = None, library: Path | None = None) -> None:
+    def __init__(self, ordinal: int, driver: Path | None = None) -> None:
         """Finds the driver, loads the kernel and runs its self-test on a device: CUDA's number of it, or METAL.
-        `driver`, `library`: files of the GPU's driver and of the C library; None = the system's, the installed one.
+        `driver`: file of the GPU's driver; None = the system's.
         Raises KernelError: why this device cannot serve; empty where the machine has no driver."""
-        self._lib: Library = open_library(library)
+        self._lib: Library = open_library()
         handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
         path = None if driver is None else os.fsencode(driver)
         status = self._lib.ls_gpu_open(path, ordinal, ctypes.addressof(handle), ctypes.addressof(reason))
@@ -82,16 +80,9 @@ class Gpu:
         found = np.zeros(rows, dtype=np.uint32)
         tokens = np.empty((rows, LIST_ROOM), dtype=np.int32)
         values = np.empty((rows, LIST_ROOM), dtype=np.float32)
-        status = self._lib.ls_gpu_lists(
-            self._handle,
-            logits,
-            rows,
-            *request.addresses(),
-            np.ascontiguousarray(positions, dtype=np.uint32).ctypes.data,
-            found.ctypes.data,
-            tokens.ctypes.data,
-            values.ctypes.data,
-        )
+        arrays = (np.ascontiguousarray(positions, dtype=np.uint32), found, tokens, values)
+        addresses = (*request.addresses(), *(array.ctypes.data for array in arrays))
+        status = self._lib.ls_gpu_lists(self._handle, logits, rows, *addresses)
         if status:
             said = self._lib.ls_gpu_reason(self._handle).decode(errors="replace")
             self.failure = f"{said} Rows are verified on the CPU."

@@ -33,11 +33,8 @@ class GuessBuffer:
         """`found`: where it is written; None = in memory of its own."""
         self._struct = found = found or GuessStruct()
         self.address = ctypes.addressof(found)
-        self._views = (
-            np.frombuffer(found.tokens, dtype=np.int32),
-            np.frombuffer(found.parents, dtype=np.int32),
-            np.frombuffer(found.confidence, dtype=np.float32),
-        )
+        tokens, parents = (np.frombuffer(one, dtype=np.int32) for one in (found.tokens, found.parents))
+        self._views = tokens, parents, np.frombuffer(found.confidence, dtype=np.float32)
 
     def taken(self) -> TreeGuess:
         nodes: int = self._struct.nodes
@@ -118,20 +115,11 @@ class ContextCounts(_Index):
         tokens, scratch = np.ascontiguousarray(tokens, dtype=np.int32), KERNELS.scratch()
         length, unchanged = len(tokens), min(unchanged, self._length)
         scratch.put_noise(noise)
-        status = self._lib.suited(length - unchanged).ls_counts_guess(
-            self._handle,
-            None if past is None else past._handle,
-            scratch.workspace,
-            unchanged,
-            tokens.ctypes.data,
-            length,
-            temperature,
-            scratch.noise_address,
-            min(max_nodes, MOST_FOLLOWED),
-            min(max_depth, MOST_FOLLOWED),
-            breadth,
-            self._found.address,
-        )
+        memory = (self._handle, None if past is None else past._handle, scratch.workspace)
+        context = (unchanged, tokens.ctypes.data, length, temperature, scratch.noise_address)
+        sizes = (min(max_nodes, MOST_FOLLOWED), min(max_depth, MOST_FOLLOWED), breadth)
+        guess = self._lib.suited(length - unchanged).ls_counts_guess
+        status = guess(*memory, *context, *sizes, self._found.address)
         if status:
             raise KernelError(f"nothing can be guessed after {length} tokens (status {status}).")
         self._length = length
@@ -189,8 +177,6 @@ class NgramIndex(_Index):
 
 
 class Followed(NamedTuple):
-    """What a drafter needs of a guess."""
-
     tokens: Tokens  # int32[n]
     parents: Tokens  # int32[n], -1 = the context; best first
     confidence: Float32Array
@@ -255,18 +241,10 @@ class SuffixIndex(_Index):
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         length, found = len(tokens), self._followed
         unchanged = min(unchanged, self._length)
-        status = self._lib.suited(length - unchanged).ls_suffix_follow(
-            self._handle,
-            None if other is None else other._handle,
-            least,
-            unchanged,
-            tokens.ctypes.data,
-            length,
-            min(max_nodes, MOST_FOLLOWED),
-            min(max_depth, MOST_FOLLOWED),
-            tree,
-            self._tree.address,
-        )
+        others = (None if other is None else other._handle, least)
+        sizes = (min(max_nodes, MOST_FOLLOWED), min(max_depth, MOST_FOLLOWED), tree)
+        follow = self._lib.suited(length - unchanged).ls_suffix_follow
+        status = follow(self._handle, *others, unchanged, tokens.ctypes.data, length, *sizes, self._tree.address)
         if status:
             raise KernelError(f"the suffix index could not take {length} tokens (status {status}).")
         self._length = length

@@ -29,6 +29,7 @@ from localspec.types import (
     Tokens,
 )
 
+_Drawn = tuple[SamplingParams, Tokens, Noise, int]  # how a token is drawn, what is before it, where it stands
 NO_NOISE = Noise(0)  # for distributions that do not depend on noise
 _MOST_INPUTS = 64  # LS_MOST_INPUTS
 _WORK_PER_THREAD = 1 << 23  # products of weights; below that, waking a thread costs more than it takes off
@@ -46,7 +47,6 @@ class NativeKernels:
         self._isa = ISAS[isa]
         self._local = threading.local()
         self.isa: str = self.library.ls_isa_name(self.library.ls_workspace_isa(self.scratch().workspace)).decode()
-        """The instruction set in use."""
         self.cpu_features: str = self.library.ls_cpu_features().decode()
         """What the dispatcher saw, e.g. "x86-64 avx2 avx512"."""
 
@@ -67,19 +67,10 @@ class NativeKernels:
         self.library.suited(len(tokens)).ls_gumbel(*front, tokens.ctypes.data, len(tokens), out.ctypes.data)
         return out
 
-    def _front(
-        self,
-        rows: LogitRows,
-        index: int,
-        sampling: SamplingParams,
-        window: Tokens,
-        noise: Noise,
-        position: int,
-        room: int = 0,
-    ) -> tuple[Scratch, tuple[int, ...]]:
+    def _front(self, rows: LogitRows, index: int, drawn: _Drawn, room: int = 0) -> tuple[Scratch, tuple[int, ...]]:
         """Buffers of this thread, with room for so many results, and the first arguments of C."""
         _check_row(rows, index)
-        scratch, context = self._context(sampling, window, noise, position, room)
+        scratch, context = self._context(*drawn, room)
         return scratch, (scratch.workspace, rows.pointer(index), rows.n_vocab, *context)
 
     def _context(
@@ -121,7 +112,7 @@ class NativeKernels:
         if count < 1:
             raise KernelError(f"{count} tokens were asked for; 1 is the least.")
         count = min(count, rows.n_vocab)
-        scratch, front = self._front(rows, index, sampling, window, noise, position, count)
+        scratch, front = self._front(rows, index, (sampling, window, noise, position), count)
         out = (scratch.picked_address, scratch.probs_address, scratch.results_address)
         scratch.check(self.library.ls_sample(*front, count, *out), index)
         found = int(scratch.results[0])
@@ -138,7 +129,7 @@ class NativeKernels:
     ) -> SparseProbs:
         """rows[index] after all steps of `SamplingParams`; the arguments are those of `sample`. `noise` and `position`
         say whether XTC takes tokens out here; nothing else depends on them."""
-        scratch, front = self._front(rows, index, sampling, window, noise, position)
+        scratch, front = self._front(rows, index, (sampling, window, noise, position))
         room = min(sampling.top_k, rows.n_vocab) if sampling.top_k else rows.n_vocab
         tokens, probs = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float64)
         out = (tokens.ctypes.data, probs.ctypes.data, scratch.results_address)
@@ -155,10 +146,8 @@ class NativeKernels:
             raise KernelError(f"token ids {ids.min()} to {ids.max()} do not fit a vocabulary of {rows.n_vocab}.")
         scratch = self.scratch()
         out = np.empty(len(ids))
-        status = self.library.ls_log_probs(
-            scratch.workspace, rows.pointer(index), rows.n_vocab, ids.ctypes.data, len(ids), out.ctypes.data
-        )
-        scratch.check(status, index)
+        row = (scratch.workspace, rows.pointer(index), rows.n_vocab)
+        scratch.check(self.library.ls_log_probs(*row, ids.ctypes.data, len(ids), out.ctypes.data), index)
         return out
 
     def top_log_probs(self, rows: LogitRows, index: int, count: int) -> tuple[Tokens, Float64Array]:
@@ -247,19 +236,12 @@ class NativeKernels:
 
     def _product(self, matrix: Int8Matrix, inputs: Float32Array, begin: int, end: int) -> Float32Array:
         columns, scratch = matrix.shape[1], self.scratch()
+        first = (matrix.values.ctypes.data + begin * columns, matrix.scales.ctypes.data + 4 * begin)
         out = np.empty((len(inputs), end - begin), dtype=np.float32)
         for start in range(0, len(inputs), _MOST_INPUTS):
             part = np.ascontiguousarray(inputs[start : start + _MOST_INPUTS])
-            status = self.library.ls_matvec(
-                scratch.workspace,
-                matrix.values.ctypes.data + begin * columns,
-                matrix.scales.ctypes.data + 4 * begin,
-                end - begin,
-                columns,
-                part.ctypes.data,
-                len(part),
-                out[start:].ctypes.data,
-            )
+            given = (*first, end - begin, columns, part.ctypes.data, len(part))
+            status = self.library.ls_matvec(scratch.workspace, *given, out[start:].ctypes.data)
             if status:
                 raise KernelError(f"a product of {end - begin} x {columns} weights failed (status {status}).")
         return out

@@ -30,55 +30,41 @@ ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
 FILE_NAME = file_name("localspec_native")
 
 _PTR, _I32, _U32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+_TEXT = ctypes.c_char_p
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ls_abi_version": (_I32, []),
-    "ls_cpu_features": (ctypes.c_char_p, []),
-    "ls_isa_name": (ctypes.c_char_p, [_I32]),
-    "ls_workspace_new": (_I32, [_I32, _PTR]),
-    "ls_workspace_free": (None, [_PTR]),
-    "ls_workspace_isa": (_I32, [_PTR]),
-    "ls_fault": (None, [_PTR, _PTR, _PTR]),
-    "ls_philox4x32_10": (None, [_PTR, _PTR, _PTR]),
+    "ls_cpu_features": (_TEXT, []),
+    "ls_isa_name": (_TEXT, [_I32]),
+    "ls_workspace_new ls_suffix_new": (_I32, [_I32, _PTR]),
+    "ls_workspace_isa ls_suffix_check ls_counts_new": (_I32, [_PTR]),
+    "ls_workspace_free ls_gpu_close ls_ngram_free ls_suffix_free ls_counts_free": (None, [_PTR]),
+    "ls_fault ls_philox4x32_10": (None, [_PTR, _PTR, _PTR]),
     "ls_uniform": (None, [_PTR, _I32, _U32, _PTR, _I64, _PTR]),
     "ls_gumbel": (None, [_PTR, _PTR, _I32, _U32, _PTR, _I64, _PTR]),
-    "ls_log": (None, [_PTR, _PTR, _I64, _PTR]),
-    "ls_exp": (None, [_PTR, _PTR, _I64, _PTR]),
+    "ls_log ls_exp": (None, [_PTR, _PTR, _I64, _PTR]),
     "ls_sample": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
     "ls_distribution": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _I32, _PTR, _U32, _PTR, _PTR, _PTR]),
     "ls_log_probs": (_I32, [_PTR, _PTR, _I32, _PTR, _I32, _PTR]),
     "ls_top_log_probs": (_I32, [_PTR, _PTR, _I32, _I32, _PTR, _PTR, _PTR]),
-    "ls_verify": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
+    "ls_verify ls_verify_rows": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
     "ls_list_request": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
-    "ls_verify_rows": (_I32, [_PTR, _PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
-    "ls_gpu_open": (_I32, [ctypes.c_char_p, _I32, _PTR, _PTR]),
-    "ls_gpu_close": (None, [_PTR]),
-    "ls_gpu_reason": (ctypes.c_char_p, [_PTR]),
+    "ls_gpu_open": (_I32, [_TEXT, _I32, _PTR, _PTR]),
+    "ls_gpu_reason": (_TEXT, [_PTR]),
     "ls_gpu_lists": (_I32, [_PTR, ctypes.c_uint64, _I32, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR]),
     "ls_matvec": (_I32, [_PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _PTR]),
     "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),
-    "ls_ngram_free": (None, [_PTR]),
-    "ls_ngram_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
+    "ls_ngram_sync ls_suffix_sync ls_counts_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
     "ls_ngram_lookup": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR]),
     "ls_ngram_check": (_I32, [_PTR, _PTR, _PTR]),
-    "ls_ngram_length": (_I64, [_PTR]),
-    "ls_ngram_bytes": (_I64, [_PTR]),
-    "ls_suffix_new": (_I32, [_I32, _PTR]),
-    "ls_suffix_free": (None, [_PTR]),
+    "ls_ngram_length ls_ngram_bytes ls_suffix_tokens ls_suffix_bytes ls_counts_bytes": (_I64, [_PTR]),
     "ls_suffix_add": (_I32, [_PTR, _PTR, _PTR, _I32, _PTR]),
     "ls_suffix_remove": (_I32, [_PTR, _I32]),
-    "ls_suffix_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
     "ls_suffix_guess": (_I32, [_PTR, _PTR, _I64, _I32, _I32, _I32, _PTR, _PTR, _PTR, _PTR, _PTR]),
     "ls_suffix_follow": (_I32, [_PTR, _PTR, _I32, _I64, _PTR, _I64, _I32, _I32, _I32, _PTR]),
-    "ls_suffix_check": (_I32, [_PTR]),
-    "ls_suffix_tokens": (_I64, [_PTR]),
-    "ls_suffix_bytes": (_I64, [_PTR]),
-    "ls_counts_new": (_I32, [_PTR]),
-    "ls_counts_free": (None, [_PTR]),
     "ls_counts_add": (_I32, [_PTR, _PTR, _I64, _I32]),
-    "ls_counts_sync": (_I32, [_PTR, _I64, _PTR, _I64]),
     "ls_counts_guess": (_I32, [_PTR, _PTR, _PTR, _I64, _PTR, _I64, ctypes.c_double, _PTR, _I32, _I32, _I32, _PTR]),
-    "ls_counts_bytes": (_I64, [_PTR]),
-}
+}  # {functions: (their result, their arguments)}
+SIGNATURES = {name: signature for names, signature in _FUNCTIONS.items() for name in names.split()}
 BRIEF = ("ls_gumbel", "ls_ngram_sync", "ls_ngram_lookup", "ls_suffix_follow", "ls_counts_guess")
 """Functions that take microseconds while a pass is planned: those of `Library.brief` keep Python's lock. Were it let
 go, the thread that reads the answer would take it, and the pass would wait for up to a millisecond."""
@@ -117,11 +103,7 @@ class DraftStruct(ctypes.Structure):
 
 
 MOST_FOLLOWED = 64  # nodes of a guess, LS_MOST_FOLLOWED
-_NODES = (
-    ("tokens", _I32 * MOST_FOLLOWED),
-    ("parents", _I32 * MOST_FOLLOWED),
-    ("confidence", ctypes.c_float * MOST_FOLLOWED),
-)
+_NODES = (*_each(_I32 * MOST_FOLLOWED, "tokens parents"), ("confidence", ctypes.c_float * MOST_FOLLOWED))
 
 
 class FollowedStruct(ctypes.Structure):

@@ -153,9 +153,19 @@ class KnowledgeStore:
     def read(self) -> Knowledge:
         """What is there; of a pair that never ran, what is known of its target."""
         found = Knowledge() if self.alone is None else self.alone.read()
-        found.acceptance |= self.facts.read("acceptance", self.pair, _tables) or {}
-        if (costs := self.facts.read("costs", self.machine, _costs)) is not None:
-            found.kept_passes, found.draft_costs = costs
+
+        def tables(data: Any) -> dict[str, Table]:
+            return {str(name): Table.from_json(one) for name, one in data.items()}
+
+        def costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
+            fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
+            kept_passes = kept_from_json(data["passes"]).items()
+            passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_passes}
+            return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}
+
+        found.acceptance |= self.facts.read("acceptance", self.pair, tables) or {}
+        if (known := self.facts.read("costs", self.machine, costs)) is not None:
+            found.kept_passes, found.draft_costs = known
         return found
 
     def write(self, knowledge: Knowledge) -> None:
@@ -166,13 +176,3 @@ class KnowledgeStore:
             "time": time.time(),
         }
         self.facts.write("costs", self.machine, costs)
-
-
-def _tables(data: Any) -> dict[str, Table]:
-    return {str(name): Table.from_json(one) for name, one in data.items()}
-
-
-def _costs(data: Any) -> tuple[dict[int, tuple[float, float]], dict[str, DraftCosts]]:
-    fresh = 0.5 ** (max(0.0, time.time() - float(data["time"])) / _HALF_LIFE)
-    passes = {width: (ratio, weight * fresh) for width, (ratio, weight) in kept_from_json(data["passes"]).items()}
-    return passes, {str(name): DraftCosts.from_json(one) for name, one in data["drafts"].items()}

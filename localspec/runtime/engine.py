@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
     from localspec.chat.reply.dialect import Dialect
 
 
-_Result = TypeVar("_Result")
-
-
-class Engine:
+class Engine(Worker):
     """Text from a target that a drafter speeds up. Thread-safe; a context manager.
 
     >>> with Engine.load() as engine:  # the bundled pair
@@ -50,12 +47,11 @@ class Engine:
     """
 
     def __init__(self, loaded: Loaded) -> None:
-        self.loaded: Loaded = loaded
         self.template = ChatTemplate.of(loaded.model)
         self._compiler = Compiler(loaded.model)
-        self._worker = Worker(loaded, make_loop(loaded, loaded.settings))
-        self._readings = Readings(loaded, self._worker.run)
-        self._at_close = ExitStack()
+        self._readings = Readings(loaded, self.on_engine_thread)
+        self.at_close = ExitStack()  # closed once the models are freed
+        super().__init__(loaded, make_loop(loaded, loaded.settings))
         # A thread's first step is slow (graphs, pages of a file), so no answer waits for it. A drafter that cannot
         # compute is dropped here; the first answer finds out if the target cannot.
         try:
@@ -63,7 +59,7 @@ class Engine:
         except (LocalspecError, MemoryError):
             pass
         except BaseException:
-            self._worker.close()
+            self._end()
             raise
 
     @classmethod
@@ -174,12 +170,8 @@ class Engine:
         )
 
     def submit(self, request: Request) -> Generation:
-        """Queues a request.
-
-        Raises:
-            UsageError: a token that the vocabulary lacks, a drafter that is not loaded, or the rule *block* with a
-                drafter of trees.
-        """
+        """Queues a request. Raises UsageError: a token that the vocabulary lacks, a drafter that is not loaded, or the
+        rule *block* with a drafter of trees."""
         self.check_tokens(request.prompt)
         self.check_tokens(request.prediction)
         if request.drafter not in (None, PLAIN, *self.drafters):
@@ -188,7 +180,7 @@ class Engine:
         if request.rule is Rule.BLOCK and self.settings.branches > 1:
             raise UsageError(f"The rule block verifies chains only, and branches is {self.settings.branches}.")
         generation = Generation(replace(request, sampling=self.loaded.model.sampling(request.sampling)))
-        self._worker.submit(generation)
+        self._queue(self._waiting, generation)
         return generation
 
     def check_tokens(self, tokens: Tokens) -> None:
@@ -202,19 +194,26 @@ class Engine:
         return ModelFacts.of(self.loaded, self.template)
 
     def forget_chat(self, chat: str) -> None:
-        """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers.
+        """Deletes the KV cache kept for a conversation that was deleted, and what the corpus has of its answers. Raises
+        LocalspecError: the engine is closed, or a corpus it does not use cannot be written (of its own it warns)."""
 
-        Raises:
-            LocalspecError: the engine is closed, or a corpus it does not use cannot be written (of its own it warns).
-        """
-        self.on_engine_thread(lambda: self._worker.forget_chat(chat))
+        def forget() -> None:
+            for generation in (*self._waiting, *self._running.values()):
+                if generation.request.chat == chat:
+                    generation.kept = False
+            if self.chats is not None:
+                self.chats.forget(chat)
+            if self.loaded.corpus is not None:
+                self.loaded.corpus.forget(chat)
+
+        self.on_engine_thread(forget)
         if self.loaded.corpus is None:  # else it does so itself
             corpus.erase(chat)
 
     def forget(self) -> None:
         """Drops the caches of all free slots: the next answer begins as a fresh program's does,
         but for past answers (`recall` of `generate`) and what the plan has learned."""
-        self.on_engine_thread(self._worker.begin_anew)
+        self.on_engine_thread(self._begin_anew)
 
     def embed(self, tokens: Tokens, cancel: Callable[[], bool] | None = None) -> Float32Array:
         """float32[n_embd], a text as a vector, not normalised: pooled as the file says, else the mean over its tokens.
@@ -248,10 +247,6 @@ class Engine:
         self.check_tokens(tokens)
         return self._readings.read(lambda it: it.hidden.read(tokens, layers), cancel)
 
-    @property
-    def running(self) -> dict[int, Generation]:
-        return self._worker.running
-
     def compiled(self, grammar: Grammar) -> Constraint:
         """A grammar for this model's vocabulary, which `generate` takes in its place without compiling anything. Raises
         UsageError: the grammar has a mistake, or is too large."""
@@ -260,19 +255,11 @@ class Engine:
     @property
     def drafters(self) -> tuple[str, ...]:
         """Names of the drafters in use, any of which a request may ask for."""
-        return tuple(one.name for one in self._worker.loop.plan.drafters)
-
-    @property
-    def dropped(self) -> dict[str, str]:
-        """Drafters that cannot be used, or not any more, and why: {name: reason}."""
-        return self._worker.dropped
+        return tuple(one.name for one in self.loop.plan.drafters)
 
     def configure(self, **changes: Any) -> None:
-        """Changes drafter settings between requests: drafter, max_draft_tokens, branches, min_ngram, max_ngram.
-
-        Raises:
-            UsageError: a request is running, or the setting is fixed at load.
-        """
+        """Changes drafter settings between requests: drafter, max_draft_tokens, branches, min_ngram, max_ngram. Raises
+        UsageError: a request is running, or the setting is fixed at load."""
         allowed = {"drafter", "max_draft_tokens", "branches", "min_ngram", "max_ngram"}
         fixed = sorted(set(changes) - allowed)
         if fixed:
@@ -291,46 +278,24 @@ class Engine:
             )
 
         def change() -> None:
-            if self._worker.busy:
+            if self.busy:
                 raise UsageError("The drafter cannot be changed while a request is running.")
             loop = make_loop(self.loaded, settings)
             self._close_drafters()
-            self._worker.loop, self.loaded.settings = loop, settings
+            self.loop, self.loaded.settings = loop, settings
 
         self.on_engine_thread(change)
 
-    def on_engine_thread(self, job: Callable[[], _Result]) -> _Result:
-        """Runs a function on the thread that owns the models, between passes, and returns what it returns."""
-        return self._worker.run(job)
-
-    def work_when_idle(self) -> None:
-        """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
-        self.on_engine_thread(self._worker.work_when_idle)
-
-    @property
-    def outdated(self) -> str:
-        """Why the models should be closed and loaded again; "" = they need not."""
-        return self._worker.outdated
-
-    @property
-    def silence(self) -> tuple[float, float]:
-        """See `Worker.silence`."""
-        return self._worker.silence
-
     def close(self) -> None:
         """Cancels what runs, ends the thread and frees the models; a second call does nothing."""
-        if not self._worker.close():
+        if not self._end():
             return
         self._compiler.close()
         self._readings.close()
         self._close_drafters()
         self.loaded.save_knowledge()
         self.loaded.close()
-        self._at_close.close()
-
-    def at_close(self, call: Callable[[], None]) -> None:
-        """Has something called once the models are freed."""
-        self._at_close.callback(call)
+        self.at_close.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -338,13 +303,9 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _close_drafters(self) -> None:
-        for one in self._worker.loop.plan.drafters:
-            one.close()
-
 
 class WantedAnswer:
-    """An answer that is wanted. Without a chat template the text goes on, for a limited number of tokens."""
+    """Without a chat template the text goes on, for a limited number of tokens."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from localspec.config import EngineSettings
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Of one target, with what drafts for it."""
-
     target: str  # path of its file
     draft: str | None  # the draft model's; None = there is none
     heads: dict[str, str]  # paths of heads by their names
@@ -50,13 +48,10 @@ class ModelFacts:
     on_gpus: float  # share of its layers
     layers: tuple[str, ...] = ()  # what of it runs where, in words; nothing on a machine without a GPU
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
-    def of_json(cls, told: dict[str, Any]) -> ModelFacts:
+    def of_json(cls, data: dict[str, Any]) -> ModelFacts:
         """Raises: TypeError, these are none."""
-        return cls(**told | {"layers": tuple(told["layers"])})
+        return cls(**data | {"layers": tuple(data["layers"])})
 
     @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:

@@ -91,7 +91,6 @@ def _load_parts(
     found: list[Head],
     progress: Progress | None,
 ) -> Loaded:
-    """Target, drafters and what is known of them, where the settings put them."""
     try:
         chosen, single = _choose(settings, target_header, found, progress)
     except ModelError as error:

@@ -44,8 +44,6 @@ _SPARE_DISK = 1 << 30  # bytes of disk that are left free
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Something to pull."""
-
     name: str
     bytes: int  # target and drafter together, estimated where the catalogue does not list them
     drafter: str
@@ -61,13 +59,9 @@ def needed_bytes(files: int) -> int:
 Rate = Callable[[int], float]  # tokens a second of a model whose passes read so many bytes
 
 
-def first_offers(store: Store | None = None, rate: Rate | None = None) -> list[Offer]:
-    """What to offer on this machine as it is now; nothing once a model is installed."""
-    return [] if (Store() if store is None else store).entries() else recommended(rate)
-
-
-def recommended(rate: Rate | None = None) -> list[Offer]:
-    """What to recommend on this machine as it is now, whatever is installed."""
+def recommended(here: Pace | None = None) -> list[Offer]:
+    """What to recommend on this machine as it is now, best first, whatever is installed."""
+    rate = None if here is None else here.tokens_per_second
     return offers(Catalog.load(), ram(), _free_disk(), rate)
 
 
@@ -110,7 +104,6 @@ def estimate(name: str, kind: str = "") -> int:
 
 
 def _free_disk() -> int:
-    """Bytes free on the disk that the hub's files are, or will be, on."""
     return paths.free_bytes(hub_cache())
 
 
@@ -123,8 +116,6 @@ HEADING = "These fit this machine, each with its drafter; speeds without drafts:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast this machine's CPU decodes."""
-
     rates: Rates
     measured: bool  # false = nothing was measured here yet: it is taken for a usual machine
 
@@ -139,7 +130,6 @@ class Pace:
 
 
 def is_bundled(target: Path) -> bool:
-    """Whether a model's file came with localspec."""
     return paths.real(target).parent == paths.real(paths.bundled(""))
 
 
@@ -155,16 +145,10 @@ def offered() -> list[tuple[str, str]]:
     """(name that `localspec pull` takes, what it is) of models for this machine; nothing once one is installed."""
     here = pace()
     try:
-        found = first_offers(rate=None if here is None else here.tokens_per_second)
+        found = [] if Store().entries() else recommended(here)
     except LocalspecError:
         return []  # the screen of models, and `list`, say what is wrong with the catalogue
     return [(one.name, words(one, here)) for one in found]
-
-
-def recommended_names() -> list[str]:
-    """Names of the models for this machine, best first, whatever is installed."""
-    here = pace()
-    return [one.name for one in recommended(None if here is None else here.tokens_per_second)]
 
 
 def words(offer: Offer, here: Pace | None) -> str:

@@ -221,7 +221,6 @@ class Pool:
         self._closing = True
 
     def close(self) -> None:
-        """Closes every model, in use or not."""
         self.give_up()
         with self._loading, self._lock:
             held, self._held = self._held, {}

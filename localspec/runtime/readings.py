@@ -24,8 +24,7 @@ _Result = TypeVar("_Result")
 
 _PASS_TOKENS = 128
 """Tokens of a pass. llama.cpp keeps logits of every row: 80 MB for a vocabulary of 150,000."""
-_ROWS_A_PASS = 64
-"""Tokens of a pass that scores; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000."""
+_ROWS_A_PASS = 64  # tokens of a pass that scores; llama.cpp keeps logits of them all: 40 MB for a vocabulary of 150,000
 _CACHE_STEP = 512  # a context holds a multiple of this number of tokens
 _NONE, _MEAN, _FIRST, _LAST, _RANK = range(5)  # llama.cpp's numbers of how states are pooled
 
@@ -106,8 +105,7 @@ class HiddenStates:
     layers: dict[int, Float32Array]
     """{layer: float32[n, n_embd]}, inputs of the layer: the residual stream before the layer's norm. Inputs of layer 0
     are the token embeddings; those of layer i are the outputs of layer i - 1."""
-    final: Float32Array
-    """float32[n, n_embd], after the final norm: what the output matrix turns into logits."""
+    final: Float32Array  # float32[n, n_embd], after the final norm: what the output matrix turns into logits
 
 
 def check_layers(model: Model, layers: Sequence[int]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -47,8 +47,6 @@ _FREE_BYTES = 4 * 256 * 2**20  # free for measuring: four times what that takes 
 
 
 class IdleJob(Protocol):
-    """Steps for idle time."""
-
     @property
     def wait(self) -> float | None:
         """Seconds until `step` may do something; None = there is nothing left."""
@@ -57,40 +55,34 @@ class IdleJob(Protocol):
         """Does a short part of it if it may; whether that was the last one."""
 
 
-def next_wait(jobs: Sequence[IdleJob]) -> float | None:
-    """Seconds until one of the jobs may do something; None = there is nothing left."""
-    return min((wait for job in jobs if (wait := job.wait) is not None), default=None)
-
-
 def quiet_in() -> float:
     """Seconds until no pass has run in this process for a while."""
     return _QUIET_SECONDS if cpus.running else max(0.0, cpus.last_pass + _QUIET_SECONDS - perf_counter())
 
 
+@dataclass
 class IdleSelfCheck:
-    """Tries our kernels (`wide.SelfCheck`), a case at a step."""
+    """Tries our kernels, a case at a step."""
 
-    def __init__(self, check: SelfCheck, failed: Callable[[str], None]) -> None:
-        """`failed` is called with the case that failed, if one does."""
-        self._check, self._failed = check, failed
+    check: SelfCheck
+    failed: Callable[[str], None]  # called with the case that failed, if one does
 
     @property
     def wait(self) -> float | None:
-        return None if self._check.over else quiet_in()
+        return None if self.check.over else quiet_in()
 
     def step(self) -> bool:
-        self._check.step()
-        if self._check.fault:
-            self._failed(self._check.fault)
-        return self._check.over
+        self.check.step()
+        if self.check.fault:
+            self.failed(self.check.fault)
+        return self.check.over
 
 
 class IdleLimits:
     """Measures what this machine can do at most, once a day; the highest ever measured counts."""
 
-    def __init__(self, threads: int, room: Callable[[], int | None] = available_bytes) -> None:
-        """`room` says how many bytes of memory are free."""
-        self._threads, self._room = threads, room
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
         self._known = wide.read_limits(threads)
         self._over, self._not_before = self._known is not None and self._known.of_today, 0.0
 
@@ -100,7 +92,7 @@ class IdleLimits:
 
     def step(self) -> bool:
         self._not_before = perf_counter() + _RETRY_SECONDS
-        if not on_battery() and (self._room() or 0) >= _FREE_BYTES:
+        if not on_battery() and (available_bytes() or 0) >= _FREE_BYTES:
             found = wide.measure_limits(self._threads, self._known)
             if found is not None:
                 wide.write_limits(self._threads, found)
@@ -113,11 +105,9 @@ class IdleCalibration:
     after what the slot's cache holds and are then dropped from it, like a draft that was rejected whole: what stays has
     the bits of plain decoding."""
 
-    def __init__(
-        self, context: Context, widths: Sequence[int], costs: PassCosts, clock: Callable[[], float] | None = None
-    ) -> None:
-        """Times passes of these widths; what they cost goes to `costs`. `clock` is for tests."""
-        self._context, self._costs, self._clock = context, costs, clock or perf_counter
+    def __init__(self, context: Context, widths: Sequence[int], costs: PassCosts) -> None:
+        """Times passes of these widths; what they cost goes to `costs`."""
+        self._context, self._costs = context, costs
         self._widths = sorted(widths, reverse=True)  # one that is not known counts as the next wider one
         self._times: list[float] = []
         self._own = -1  # passes begun in this process, its last one included
@@ -125,20 +115,17 @@ class IdleCalibration:
 
     @property
     def wait(self) -> float | None:
-        """Seconds until `step` may run a pass; None = there is nothing left."""
         if not self._widths:
             return None
-        now, quiet = self._clock(), 0.0
-        if cpus.begun != self._own:
-            quiet = _QUIET_SECONDS if cpus.running else cpus.last_pass + _QUIET_SECONDS - now
-        return max(0.0, quiet, self._not_before - now)
+        quiet = 0.0 if cpus.begun == self._own else quiet_in()
+        return max(quiet, self._not_before - perf_counter())
 
     def step(self) -> bool:
         others = cpus.begun
         if self.wait != 0.0:
             return False
         if cpus.shared or on_battery() or not self._pass(others):
-            self._not_before = self._clock() + _RETRY_SECONDS
+            self._not_before = perf_counter() + _RETRY_SECONDS
         return not self._widths
 
     def _pass(self, others: int) -> bool:
@@ -154,7 +141,7 @@ class IdleCalibration:
         if context.reusable(0, history, prompt_length) != length:
             return False  # it would have to be read anew, in other passes than before
         feed = Feed(0, history, prompt_length, made[1:], np.arange(-1, width - 2, dtype=np.int32))
-        before, begun = waited(), self._clock()
+        before, begun = waited(), perf_counter()
         try:
             context.decode([feed])
         except LocalspecError:  # the plan will hear of it when it wants such a pass
@@ -163,7 +150,7 @@ class IdleCalibration:
         finally:
             context.forget(0, length)
             self._own = others + 1
-        seconds, after = self._clock() - begun, waited()
+        seconds, after = perf_counter() - begun, waited()
         if before is not None and after is not None and after - before > _MOST_DELAYED_SHARE * seconds:
             return False
         if cpus.begun > self._own:
@@ -185,45 +172,17 @@ def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) 
 _LOG = logging.getLogger("localspec")
 
 
-def move_to_cpu(loaded: Loaded, loop: Loop, error: DeviceError) -> Loop:
-    """Loads the models again on the CPU, where `loaded` then has them, and says so; the loop that goes on with the
-    requests of `loop`. What they have cached is computed again there, so the bits of what follows are other ones.
-    Raises DeviceError: `exact` is strict, which those would break; or the CPU cannot serve."""
-    settings = loaded.settings
-    name = f"The GPU ({settings.device})" if settings.device else "The GPU"
-    if settings.exact == "strict":
-        raise DeviceError(
-            f"{name} failed: {error.message}",
-            "Under --exact strict an answer does not go on on another device; ask again.",
-        ) from error
-    _LOG.warning("%s failed: %s The CPU goes on with the answers, marked exact: no.", name, error.message)
-    draft = settings.draft if loaded.draft_context is not None else None
-    wanted = replace(settings, context=loaded.context.n_ctx, draft=draft, second_slot=False, corpus="off")  # it stays
-    try:
-        fresh = load_apart(on_cpu(Placement(wanted), error.message).settings)
-    except LocalspecError as fault:
-        raise DeviceError(f"{name} failed: {error.message}", f"The CPU cannot serve: {fault.message}") from fault
-    fresh.settings = replace(fresh.settings, corpus=settings.corpus)
-    for drafter in loop.plan.drafters:
-        drafter.close()
-    loaded.move(fresh)
-    loaded.gpu_fault = error.message
-    moved = make_loop(loaded, loaded.settings)
-    moved.take_over(loop)
-    return moved
-
-
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 _LOSS_SHARE = 4  # tokens that may be lost for each that is cached: not every prompt comes again
 
 
 class Worker:
-    """Runs a loop for those that submit requests. Thread-safe, except where it says otherwise."""
+    """What `Engine` does on its thread: runs a loop for those that submit requests."""
 
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
-        """Starts the thread. `loaded` must stay open until `close`."""
-        self._loaded, self._slots = loaded, loaded.context.settings.n_slots
+        """Starts the thread. `loaded` must stay open until `_end`."""
+        self.loaded, self._slots = loaded, loaded.context.settings.n_slots
         self.loop = loop  # changed on the thread only: by others while nothing is `busy`
         self.chats: ChatCaches | None = None  # used on the thread only; None = nothing is kept
         self.prompts: PromptCaches | None = None
@@ -234,7 +193,7 @@ class Worker:
             self.prompts = PromptCaches(context, key, PromptFolder(int(settings.prompt_cache_gb * 1e9)), quiet_in)
         self._caches = [caches for caches in (self.chats, self.prompts) if caches is not None]
         self._idle: list[IdleJob] = []
-        self.outdated = ""  # why the models should be loaded again; "" = they need not
+        self.outdated = ""  # why the models should be closed and loaded again; "" = they need not
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running: dict[int, Generation] = {}
@@ -265,14 +224,10 @@ class Worker:
 
     @property
     def dropped(self) -> dict[str, str]:
-        """Drafters that cannot be used, or not any more, and why."""
-        return {**self._loaded.unusable, **self.loop.plan.dropped}
+        """Drafters that cannot be used, or not any more, and why: {name: reason}."""
+        return {**self.loaded.unusable, **self.loop.plan.dropped}
 
-    def submit(self, generation: Generation) -> None:
-        """Queues a request. Raises LocalspecError: the engine is closed."""
-        self._queue(self._waiting, generation)
-
-    def run(self, job: Callable[[], _Result]) -> _Result:
+    def on_engine_thread(self, job: Callable[[], _Result]) -> _Result:
         """What a function returns that is run on the thread, between passes. Raises LocalspecError: it is closed."""
         done: Future[_Result] = Future()
         self._queue(self._jobs, (job, done))
@@ -287,7 +242,11 @@ class Worker:
             queue.append(item)
             self._wake.notify()
 
-    def close(self) -> bool:
+    def work_when_idle(self) -> None:
+        """Lets it find out in idle time what is not known of this machine and model; for programs that stay."""
+        self.on_engine_thread(self._begin_idle_work)
+
+    def _end(self) -> bool:
         """Cancels what runs and ends the thread; False if that was done before."""
         with self._wake:
             if self._closed:
@@ -318,7 +277,7 @@ class Worker:
                     self._running.clear()
                     self.loop.abandon()
                     for index in range(self._slots):  # no slot's cache can be trusted
-                        self._loaded.context.forget(index)
+                        self.loaded.context.forget(index)
             for caches in self._caches:
                 caches.close()
         except BaseException as error:  # noqa: BLE001 - no caller may wait for a thread that is gone
@@ -343,9 +302,8 @@ class Worker:
                 done.set_result(found)
             self._signs.alive()
 
-    def work_when_idle(self) -> None:
-        """From now on what is not known of this machine and model is found out when idle. On the thread only."""
-        loaded, plan, jobs = self._loaded, self.loop.plan, list[IdleJob]()
+    def _begin_idle_work(self) -> None:
+        loaded, plan, jobs = self.loaded, self.loop.plan, list[IdleJob]()
         context = loaded.context
         jobs += [*self._caches, *([] if loaded.corpus is None else [loaded.corpus])]
         if loaded.self_check is not None:
@@ -364,18 +322,18 @@ class Worker:
             raise
         if over:
             self._idle.remove(job)
-            self._loaded.save_knowledge()
+            self.loaded.save_knowledge()
 
     def _distrust_kernels(self, case: str) -> None:
         """Our kernels failed their check: nothing is exact any more with what is loaded."""
-        self._loaded.context.exact_widths = None
+        self.loaded.context.exact_widths = None
         self.outdated = f"localspec's kernels compute {case} differently at different widths"
 
     def _wait_for_work(self) -> bool:
         """Blocks until there is something to do, if only a pass that may wait; False = close."""
         with self._wake:
             while not (self._asked or self.closing):
-                patience = next_wait(self._idle)
+                patience = min((wait for job in self._idle if (wait := job.wait) is not None), default=None)
                 if patience == 0.0:
                     break
                 self._wake.wait(patience)
@@ -388,7 +346,7 @@ class Worker:
                 self._waiting.remove(generation)
         for generation in gone:  # they hear of it now, not when a slot is free
             generation.deliver(Event(-1, "", (), (), (), FinishReason.CANCELLED, generation.stats))
-        if self._waiting and self._loaded.trained and memory.is_short():
+        if self._waiting and self.loaded.trained and memory.is_short():
             self.shed_draft("little memory is left")
         while self._waiting and len(self._running) < self._slots:
             with self._wake:  # so that close() finds it in one place or the other
@@ -400,7 +358,7 @@ class Worker:
     def _best_slot(self, request: Request) -> int:
         """Of the free slots that of the request's chat; else the one that already holds most of the prompt, and loses
         no long prompt of another for a short beginning; the lowest of equals (slots stay contiguous)."""
-        context, prompt = self._loaded.context, request.prompt
+        context, prompt = self.loaded.context, request.prompt
         chunk, free = context.settings.grid, [index for index in range(self._slots) if index not in self._running]
         own = None if self.chats is None else self.chats.slot(request.chat)
         if own in free:
@@ -435,7 +393,7 @@ class Worker:
             try:
                 events = self.loop.step()
             except DecodeError as error:
-                if isinstance(error, DeviceError) and number(self._loaded.settings.gpu_layers):
+                if isinstance(error, DeviceError) and number(self.loaded.settings.gpu_layers):
                     self._move(error)
                 elif not self.shed_draft(str(error)):
                     raise
@@ -452,22 +410,45 @@ class Worker:
             generation, slot = self._running[event.slot], slots[event.slot]
             if event.finish is not None:
                 del self._running[event.slot]
-                if self._loaded.corpus is not None and generation.kept and generation.request.remember:
-                    self._loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.request.chat)
+                if self.loaded.corpus is not None and generation.kept and generation.request.remember:
+                    self.loaded.corpus.keep(slot.history.tokens[len(slot.request.prompt) :], generation.request.chat)
             generation.deliver(slot.failure or event)
 
     def _move(self, error: DeviceError) -> None:
-        """The CPU goes on with what a GPU was computing, or all who wait hear that it cannot."""
-        loaded = self._loaded
+        """Loads the models again on the CPU, which goes on with what a GPU was computing, and says so. What requests
+        have cached is computed again there, so the bits of what follows are other ones. Raises DeviceError: `exact` is
+        strict, which those would break; or the CPU cannot serve."""
+        loaded, settings = self.loaded, self.loaded.settings
+        failed = f"The GPU ({settings.device}) failed" if settings.device else "The GPU failed"
+        failed = f"{failed}: {error.message}"
+        if settings.exact == "strict":
+            self.outdated = failed
+            raise DeviceError(
+                failed, "Under --exact strict an answer does not go on on another device; ask again."
+            ) from error
+        _LOG.warning("%s The CPU goes on with the answers, marked exact: no.", failed)
+        draft = settings.draft if loaded.draft_context is not None else None
+        wanted = replace(settings, context=loaded.context.n_ctx, draft=draft, second_slot=False, corpus="off")
         try:
-            self.loop = move_to_cpu(loaded, self.loop, error)
-        except DeviceError as failure:
-            self.outdated = failure.message
-            raise
+            fresh = load_apart(on_cpu(Placement(wanted), error.message).settings)
+        except LocalspecError as fault:
+            self.outdated = failed
+            raise DeviceError(failed, f"The CPU cannot serve: {fault.message}") from fault
+        fresh.settings = replace(fresh.settings, corpus=settings.corpus)  # it stays
+        self._close_drafters()
+        loaded.move(fresh)
+        loaded.gpu_fault = error.message
+        loop = make_loop(loaded, loaded.settings)
+        loop.take_over(self.loop)
+        self.loop = loop
         for caches in self._caches:
             caches.move(loaded.context, loaded.cache_key)
         if self._idle:
-            self.work_when_idle()
+            self._begin_idle_work()
+
+    def _close_drafters(self) -> None:
+        for one in self.loop.plan.drafters:
+            one.close()
 
     def drop(self, faults: Mapping[str, str]) -> None:
         """Drafters that failed, those with these faults and those that failed by themselves, are not asked any more; a
@@ -477,11 +458,10 @@ class Worker:
         for name, why in {**own, **faults}.items():
             plan.drop(name, why)
         for name in plan.dropped:
-            self._loaded.drop(name)
+            self.loaded.drop(name)
 
-    def begin_anew(self) -> None:
-        """Drops the caches of all free slots. On the thread only."""
-        loaded = self._loaded
+    def _begin_anew(self) -> None:
+        loaded = self.loaded
         own = [one for one in self.loop.plan.drafters if one.name in loaded.trained]
         free = [index for index in range(self._slots) if index not in self._running]
         if self.chats is not None:
@@ -494,22 +474,12 @@ class Worker:
                 for index in free:
                     context.forget(index)
 
-    def forget_chat(self, chat: str) -> None:
-        """A chat was deleted: its KV cache goes, and its answers leave the corpus. On the thread only."""
-        for generation in (*self._waiting, *self._running.values()):
-            if generation.request.chat == chat:
-                generation.kept = False
-        if self.chats is not None:
-            self.chats.forget(chat)
-        if self._loaded.corpus is not None:
-            self._loaded.corpus.forget(chat)
-
     def shed_draft(self, reason: str) -> bool:
         """Frees the draft model and heads, because of memory; whether there was one in use. On the thread only."""
-        plan, trained = self.loop.plan, self._loaded.trained
+        plan, trained = self.loop.plan, self.loaded.trained
         in_use = [one.name for one in plan.drafters if one.name in trained and one.name not in plan.dropped]
         for name in in_use:
             plan.drop(name, reason)
         for name in trained if in_use else ():
-            self._loaded.drop(name)
+            self.loaded.drop(name)
         return bool(in_use)

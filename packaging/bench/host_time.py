@@ -100,7 +100,7 @@ def main() -> None:
 
         with Engine.load(options.target.resolve(), "none", tuned=False, corpus="off") as engine:
             clocks = Clocks()
-            watch(engine._worker.loop, clocks)
+            watch(engine.loop, clocks)
             tokens = engine.chat_tokens([Message("user", PROMPT)])
             for seed in range(options.runs):
                 engine.forget()

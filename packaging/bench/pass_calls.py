@@ -29,7 +29,7 @@ def counted(engine: Engine, passes: int) -> list[Counter[str]]:
     found: list[Counter[str]] = []
 
     def answer() -> None:
-        loop = engine._worker.loop
+        loop = engine.loop
         slot = loop.admit(0, request)
         while loop.active and len(found) < passes and slot.stats.passes < 20 * passes:
             before, calls = slot.stats.drafted, Counter[str]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -190,10 +191,10 @@ def test_what_goes_wrong_is_raised_and_not_read(
     with pytest.raises(DecodeError, match=r"left 1 rows of logits; 2 were asked for\."):
         tap_of(context).rows(2, 0)
 
-    def interrupted(data: Any) -> None:
+    def interrupted(address: int) -> GgmlTensor:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tap_of(context), "_note", interrupted)
+    monkeypatch.setattr(handle, "GgmlTensor", SimpleNamespace(from_address=interrupted))
     with pytest.raises(KeyboardInterrupt):
         context.decode([Feed(0, text[:51], 50, text[600:602], chain(2))])
     with pytest.raises(UsageError, match="logits is 'here'"):

@@ -10,7 +10,7 @@ from localspec.machine import Place
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime import offered
-from localspec.runtime.offered import MOST_OFFERS, OFFER_ORDER, first_offers, offers
+from localspec.runtime.offered import MOST_OFFERS, OFFER_ORDER, offers
 
 GB = 10**9
 
@@ -47,11 +47,13 @@ def test_nothing_is_offered_once_a_model_is_installed(
 ) -> None:
     monkeypatch.setattr(offered, "ram", lambda: Place("CPU", "cpu", 64 * GB))
     monkeypatch.setattr(offered, "_free_disk", lambda: 500 * GB)
+    monkeypatch.setattr(offered, "pace", lambda: None)
     store = Store(tmp_path)
-    assert [one.name for one in first_offers(store)] == list(OFFER_ORDER[:MOST_OFFERS])
+    monkeypatch.setattr(offered, "Store", lambda: store)
+    assert [name for name, _ in offered.offered()] == list(OFFER_ORDER[:MOST_OFFERS])
     file = StoredFile.of(tiny_target, "0" * 64, "foreign")
     store.add(Entry("mine", (file,)))
-    assert first_offers(store) == []
+    assert offered.offered() == []
 
 
 def test_what_is_too_slow_here_comes_last_and_the_fastest_of_it_first() -> None:

@@ -157,7 +157,7 @@ def test_an_engine_that_is_of_no_use_any_more_is_loaded_again() -> None:
 
     with host(partial(Here, again)) as (answerer, _):
         whole = heard(answerer, ASKED).text
-        engines[0]._worker.outdated = "A GPU is gone."
+        engines[0].outdated = "A GPU is gone."
         assert heard(answerer, ASKED).text == whole
         assert len(engines) == 2
 

@@ -137,7 +137,7 @@ def test_closing_while_a_prompt_is_read_cancels_it_too() -> None:
     closing = threading.Thread(target=engine.close, daemon=True)
     closing.start()
     deadline = monotonic() + PATIENCE
-    while not engine._worker.closing and monotonic() < deadline:
+    while not engine.closing and monotonic() < deadline:
         closed.wait(0.001)
     closed.set()
     found = read(generation)

@@ -145,7 +145,7 @@ def test_a_process_that_is_killed_after_an_answer_has_kept_it(folder: CacheFolde
 
 def test_in_idle_time_a_chat_is_written_once_a_part_of_it_is_new(folder: CacheFolder, engines: list[Engine]) -> None:
     engine = load(engines)
-    chats = engine._worker.chats
+    chats = engine.chats
     assert chats is not None
     first, second = turns(engine)
 
@@ -172,7 +172,7 @@ def test_in_idle_time_a_chat_is_written_once_a_part_of_it_is_new(folder: CacheFo
 
 def test_what_finds_no_room_is_not_tried_again_and_again(folder: CacheFolder, engines: list[Engine]) -> None:
     engine = load(engines)
-    chats = engine._worker.chats
+    chats = engine.chats
     assert chats is not None
     chats._files.budget = 1
     first, _ = turns(engine)

@@ -521,7 +521,7 @@ def test_an_engine_forgets_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asked: dict[str, Any] = {"max_tokens": 20, "ignore_end": True}
     with Engine.load(**options, corpus="on") as engine:
         engine.work_when_idle()
-        assert engine.loaded.corpus in engine._worker._idle
+        assert engine.loaded.corpus in engine._idle
         for chat in ("one", "two", "three"):
             engine.generate(f"Chat {chat}", chat=chat, **asked).text()
         endless = engine.generate("The river", chat="two", **(asked | {"max_tokens": 200}))

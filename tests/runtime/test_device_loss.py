@@ -68,7 +68,7 @@ def test_an_answer_goes_on_on_the_cpu(
     assert engine.settings.gpu_layers == -1
     prompt = engine.tokenize(STORY)
     said_there: list[int] = []
-    gpu.at_loss = lambda: said_there.append(engine._worker.loop.active[0].stats.generated)
+    gpu.at_loss = lambda: said_there.append(engine.loop.active[0].stats.generated)
     gpu.left = 12
     with caplog.at_level(logging.WARNING, "localspec"):
         generation = engine.generate(prompt, sampling=GREEDY, max_tokens=40, ignore_end=True)

@@ -220,12 +220,12 @@ def test_shedding_frees_what_they_draw_from(tiny_target: Path, monkeypatch: pyte
     files = [SHIPPED[method] for method in ("eagle3", "medusa", "pard")]
     with Engine.load(tiny_target, heads=files, threads=1, context=256, exact="off") as engine:
         engine.generate("Hi", drafter="medusa", max_tokens=4, ignore_end=True).text()
-        plan, context = engine._worker.loop.plan, engine.loaded.context
+        plan, context = engine.loop.plan, engine.loaded.context
         drawn = [one._context for one in plan.drafters if isinstance(one, DraftModel)]
         held = [weakref.ref(one) for one in (*drawn, context.states)]
         assert len(held) == 4
         drawn.clear()
-        assert engine.on_engine_thread(lambda: engine._worker.shed_draft("little memory is left"))
+        assert engine.on_engine_thread(lambda: engine.shed_draft("little memory is left"))
         gc.collect()
         assert [one() for one in held] == [None] * 4
         monkeypatch.setattr(context, "decode", lambda feeds: pytest.fail("nobody is there to show another text"))
@@ -246,7 +246,7 @@ def test_without_memory_it_is_dropped_and_the_chat_goes_on(tiny_target: Path, fo
         assert engine.settings.draft is None, "a draft that is a head counts as one"
         assert last_drafter(engine).spans == [(3, 0, 2)], "it has computed before anybody asked"
         head, expected = head_of(engine), texts(engine, "none", 0.0)
-        assert engine.on_engine_thread(lambda: engine._worker.shed_draft("little memory is left"))
+        assert engine.on_engine_thread(lambda: engine.shed_draft("little memory is left"))
         assert engine.dropped == {"mlp": "little memory is left"}
         assert head.closed
         assert engine.loaded.trained == ()

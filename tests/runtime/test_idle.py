@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +18,7 @@ from localspec.planning.costs import PassCosts
 from localspec.runtime import worker
 from localspec.runtime.costs import Rates
 from localspec.runtime.engine import Engine
-from localspec.runtime.worker import IdleCalibration, IdleLimits, next_wait, unknown_widths
+from localspec.runtime.worker import IdleCalibration, IdleLimits, unknown_widths
 from localspec.types import NO_TOKENS, Feed, LogitRows, SamplingParams, Tokens
 
 
@@ -38,6 +37,7 @@ class Machine:
         """How many of them would have to be read anew."""
         self.widths: list[int] = []
         monkeypatch.setattr(worker, "cpus", self)
+        monkeypatch.setattr(worker, "perf_counter", lambda: self.now)
         monkeypatch.setattr(worker, "waited", lambda: self.waited)
         monkeypatch.setattr(worker, "on_battery", lambda: self.battery)
 
@@ -72,7 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def calibration(machine: Machine, costs: PassCosts, *widths: int) -> IdleCalibration:
     costs.widen(8)
-    return IdleCalibration(cast(Context, machine), widths, costs, lambda: machine.now)
+    return IdleCalibration(cast(Context, machine), widths, costs)
 
 
 def test_every_width_is_timed_from_the_widest_down(machine: Machine) -> None:
@@ -181,7 +181,7 @@ def conversation(engine: Engine) -> list[list[int]]:
 def learned(engine: Engine) -> None:
     """Waits until every width that may run is known."""
     end = time.monotonic() + 60.0
-    while engine._worker._idle and unknown(engine):
+    while engine._idle and unknown(engine):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -204,7 +204,7 @@ def test_an_engine_learns_while_it_waits_and_says_the_same() -> None:
     with Engine.load(**STRICT) as engine:
         assert unknown(engine) == [], "it is remembered"
         engine.work_when_idle()
-        assert next_wait(engine._worker._idle) is None
+        assert all(job.wait is None for job in engine._idle)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -212,7 +212,7 @@ def test_other_engines_have_nothing_to_learn() -> None:
     for more in ({"drafter": "none"}, {"slots": 2}, {"branches": 2}):
         with Engine.load(**OPTIONS | more, exact="off", wide=False, chat_cache_gb=0) as engine:
             engine.work_when_idle()
-            assert engine._worker._idle == []
+            assert engine._idle == []
 
 
 @pytest.mark.usefixtures("quiet")
@@ -239,12 +239,14 @@ needs_wide = pytest.mark.skipif(not wide.available(), reason=wide.status().reaso
 
 @needs_wide
 @pytest.mark.usefixtures("quiet")
-def test_the_machine_is_measured_once_a_day_where_there_is_room() -> None:
+def test_the_machine_is_measured_once_a_day_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for room in (None, 2**30 - 1):
-        waiting = IdleLimits(2, partial(int, room) if room else lambda: None)
-        assert waiting.wait == 0.0
-        assert not waiting.step()
-        assert 59.0 < (waiting.wait or 0.0) <= 60.0, "it is tried again later"
+        with monkeypatch.context() as scarce:
+            scarce.setattr(worker, "available_bytes", lambda room=room: room)
+            waiting = IdleLimits(2)
+            assert waiting.wait == 0.0
+            assert not waiting.step()
+            assert 59.0 < (waiting.wait or 0.0) <= 60.0, "it is tried again later"
     assert wide.read_limits(2) is None
     measured = IdleLimits(2)
     assert measured.step()

@@ -23,7 +23,7 @@ from localspec.runtime.offered import (
     is_bundled,
     offered,
     offers,
-    recommended_names,
+    recommended,
     words,
 )
 from localspec.tui.screens.models import ModelItem, judged
@@ -110,7 +110,7 @@ def test_two_slow_cores_are_not_offered_27_billion_parameters_first(monkeypatch:
     names = [name for name, _ in offered()]
     assert "qwen3.8-27b-dflash2" not in names
     assert all(rate(text) >= offer.LEAST_RATE for _, text in offered())
-    assert recommended_names() == names
+    assert [one.name for one in recommended(offer.pace())] == names
 
 
 def test_nothing_is_offered_that_f5_would_say_does_not_fit() -> None:

@@ -122,7 +122,7 @@ def names(folder: PromptFolder, count: int) -> list[str]:
 
 def test_a_chat_that_grows_has_one_file(folder: PromptFolder, engines: list[Engine]) -> None:
     engine = load(engines, slots=1)
-    kept = engine._worker.prompts
+    kept = engine.prompts
     assert kept is not None
     for tokens in (700, 1100, 1700):
         ask(engine, prompt_of(engine, tokens))
@@ -225,7 +225,7 @@ def test_a_full_disk_is_said_once_and_leaves_nothing(
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
         for start in ("", "Sort. ", "Peter. "):
             ask(engine, prompt_of(engine, 1300, start))
-        engine._worker.close()
+        engine._end()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)

@@ -52,14 +52,14 @@ def test_each_pass_over_a_text_is_a_sign_of_life(method: str, now: list[float]) 
 def test_each_pass_of_an_answer_is_a_sign_of_life(now: list[float]) -> None:
     silences: list[float] = []
     with Engine.load() as engine:
-        step = engine._worker.loop.step
+        step = engine.loop.step
 
         def slowly() -> Any:
             now[0] += PASS_SECONDS
             silences.append(engine.silence[0])
             return step()
 
-        engine._worker.loop.step = slowly  # type: ignore[method-assign]
+        engine.loop.step = slowly  # type: ignore[method-assign]
         now[0] += IDLE_SECONDS
         answer: Generation = engine.generate("Sort: 4, 2", max_tokens=5, ignore_end=True)
         answer.text()

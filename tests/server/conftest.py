@@ -38,8 +38,8 @@ def always_looked_up(pool: Pool) -> Iterator[None]:
     if exact is not None and 2 not in exact:
         pytest.skip("no pass with a draft is exact here")
     before = engine.settings
-    assert eventually(lambda: not engine._worker.busy)  # answers that an earlier test left are ending
+    assert eventually(lambda: not engine.busy)  # answers that an earlier test left are ending
     engine.configure(drafter="lookup", max_draft_tokens=3)
     yield
-    assert eventually(lambda: not engine._worker.busy)
+    assert eventually(lambda: not engine.busy)
     engine.configure(drafter=before.drafter, max_draft_tokens=before.max_draft_tokens)

@@ -36,7 +36,7 @@ class Stop:
     def queue(self) -> None:
         """Returns when the engine knows of it."""
         self._thread.start()
-        assert eventually(lambda: self.begun.is_set() or bool(self._engine._worker._jobs))
+        assert eventually(lambda: self.begun.is_set() or bool(self._engine._jobs))
 
     def end(self) -> None:
         """Lets the engine go on; a second call does nothing."""

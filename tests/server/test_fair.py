@@ -102,7 +102,7 @@ def test_who_comes_first_is_served_first_and_all_slots_alike(
     admit = Loop.admit
 
     def admitted(self: Loop, index: int, request: Any, *rest: Any) -> Any:
-        if self is engine._worker.loop:
+        if self is engine.loop:
             served.append(request.seed)
         return admit(self, index, request, *rest)
 

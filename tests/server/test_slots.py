@@ -91,7 +91,7 @@ def test_a_waiting_request_whose_client_leaves_never_runs(live: Live) -> None:
     with stopped(engine):
         leaving = send(live, "/v1/chat/completions", {"messages": [user("y")]})
         assert eventually(lambda: live.service.live["tiny"] == 1)
-        (waiting,) = engine._worker._waiting
+        (waiting,) = engine._waiting
         leaving.close()
         assert eventually(lambda: waiting.cancelled)
     assert eventually(lambda: not live.service.live["tiny"])

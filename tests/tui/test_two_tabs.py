@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.cli.commands import chat
+from localspec.engine.interfaces import Request
 from localspec.engine.slot import Event
 from localspec.llama.exact import wide
 from localspec.runner.answering import ChildAnswerer
@@ -35,9 +36,10 @@ def local(liked: dict[str, Any], *arguments: str) -> ChildAnswerer:
 
 def ends(engine: Engine, order: list[int]) -> None:
     """Notes the tokens of answers in the order of their ends."""
-    begin = engine._worker.submit
+    begin = engine.submit
 
-    def beginning(generation: Generation) -> None:
+    def beginning(request: Request) -> Generation:
+        generation = begin(request)  # the engine's thread is held meanwhile
         deliver = generation.deliver
 
         def delivered(item: Event | BaseException) -> None:
@@ -46,9 +48,9 @@ def ends(engine: Engine, order: list[int]) -> None:
             deliver(item)
 
         generation.deliver = delivered  # type: ignore[method-assign]
-        begin(generation)
+        return generation
 
-    engine._worker.submit = beginning  # type: ignore[method-assign]
+    engine.submit = beginning  # type: ignore[method-assign]
 
 
 @pytest.mark.asyncio
@@ -75,12 +77,12 @@ async def test_a_short_answer_ends_before_a_long_one_that_began_before_it(
         first = front(app)
         first.composer.put("Tell a long story.")
         await pilot.press("enter")
-        await until(pilot, lambda: len(engine._worker._waiting) == 1)
+        await until(pilot, lambda: len(engine._waiting) == 1)
         await pilot.press("ctrl+n")
         await until(pilot, lambda: front(app).path == [] and front(app) is not first)
         front(app).composer.put("Count to three.")
         await pilot.press("enter")
-        await until(pilot, lambda: len(engine._worker._waiting) == 2)
+        await until(pilot, lambda: len(engine._waiting) == 2)
         asked.set()
         await answered(pilot)
         await until(pilot, lambda: first.answer is None and first.path[-1].role == "assistant")

@@ -2,7 +2,6 @@
 
 What the cache holds beyond the common prefix is dropped at the next call. Cells stay in position order, because the
 order changes the bits (docs/design.md, "Facts about llama.cpp"). A context is used by one thread at a time.
-
 """
 
 from __future__ import annotations

@@ -74,7 +74,6 @@ class Outputs:
 
     @property
     def shown(self) -> tuple[int, ...]:
-        """What the last pass can be read for."""
         return tuple(what for what in self._read if what != FINAL or self._final_on)
 
     def rows(self, what: int, count: int) -> Float32Array:

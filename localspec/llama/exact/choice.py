@@ -42,8 +42,6 @@ HADAMARD = "HADAMARD"  # a MUL_MAT that ggml computes as a fast Walsh-Hadamard t
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operation of a graph."""
-
     name: str  # llama.cpp's name of the node, such as "ffn_moe_logits-0"; the number is the layer
     operation: str  # ggml's name of the operation, such as "MUL_MAT", or `HADAMARD`
     backend: str  # device that computes the node: "wide", "CPU" or a GPU's name

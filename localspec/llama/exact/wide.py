@@ -120,9 +120,7 @@ class Status:
 
 def status() -> Status:
     """Loads the library at the first call in the process; never raises for an absent one."""
-    lib.api()
-    with _lock:
-        return _load()[0]
+    return _loaded()[0]
 
 
 def available() -> bool:
@@ -139,7 +137,6 @@ def set_switch(rows: int) -> int:
 
 @contextlib.contextmanager
 def switched(rows: int) -> Iterator[None]:
-    """Has this thread's switch so inside a `with`, and as it was after it."""
     before = set_switch(rows)
     try:
         yield
@@ -188,9 +185,9 @@ def identity() -> tuple[str, str]:
 
 def library() -> ctypes.CDLL:
     """The loaded library with its functions declared. Raises LocalspecError: why it is not available."""
-    found = _library()
+    state, found = _loaded()
     if found is None:
-        raise LocalspecError(status().reason)
+        raise LocalspecError(state.reason)
     return found
 
 
@@ -201,15 +198,15 @@ def find_library() -> Path | None:
 _lock = threading.Lock()
 
 
-def _library() -> ctypes.CDLL | None:
+def _loaded() -> tuple[Status, ctypes.CDLL | None]:
     lib.api()
     with _lock:
-        return _load()[1]
+        return _load()
 
 
 def _call(name: str, *arguments: int, load: bool = True) -> int:
     """What a function of the library returns; 0 without it, and where it is not loaded yet and need not be."""
-    library = _library() if load or _load.cache_info().currsize else None
+    library = _loaded()[1] if load or _load.cache_info().currsize else None
     return 0 if library is None else int(getattr(library, name)(*arguments))
 
 

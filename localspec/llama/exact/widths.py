@@ -29,18 +29,15 @@ _U32 = struct.Struct("<I")
 _F32 = 0  # ggml's number of the type
 
 
-class _OtherLayout(Exception):
-    """Not a plain attention cache, with or without recurrent states after it."""
-
-
 def tile(state: bytes, cells: int) -> bytes | None:
     """The state of a sequence of `cells` cells, made of a `Context.save` of fewer or more by repeating them, so that a
-    probe need not prefill thousands of tokens; None if the layout is not the known one. What a cell holds does not
+    probe need not prefill thousands of tokens; None if it is not of a plain attention cache, with or without recurrent
+    states after it. What a cell holds does not
     matter for the cost of a pass or the order in which it adds numbers; how many there are does. A recurrent state
     is the same size after any number of tokens."""
     try:
         return _Tiler(state, cells).tiled()
-    except (_OtherLayout, struct.error):
+    except (ValueError, struct.error):
         return None
 
 
@@ -50,7 +47,7 @@ class _Tiler:
 
     def _take(self, count: int) -> bytes:
         if not 0 <= count <= len(self._state) - self._at:
-            raise _OtherLayout
+            raise ValueError("another layout")
         self._at += count
         return self._state[self._at - count : self._at]
 
@@ -69,7 +66,7 @@ class _Tiler:
         for words in (3, 6):
             data = self._state[self._at : self._at + 4 * words * count]
             if len(data) < 4 * words * count:
-                raise _OtherLayout
+                raise ValueError("another layout")
             table = np.frombuffer(data, dtype="<i4").reshape(count, words)
             if (table[:, 0] == np.arange(count)).all() and (table[:, 1] == 1).all():
                 longer = table[np.arange(self._cells) % count]
@@ -77,7 +74,7 @@ class _Tiler:
                 self._take(len(data))
                 self._out.append(longer.astype("<i4").tobytes())
                 return
-        raise _OtherLayout
+        raise ValueError("another layout")
 
     def tiled(self) -> bytes:
         self._copy("<Q")  # magic, sequence id
@@ -100,14 +97,14 @@ class _Tiler:
         if self._at < len(self._state):
             # one cell at the last position, without ids; then transposed, layers, and a row of F32 of each tensor
             if self._copy() != 1 or int.from_bytes(self._take(4), "little") != length - 1:
-                raise _OtherLayout
+                raise ValueError("another layout")
             self._out.append(_U32.pack(self._cells - 1))
             if self._copy() or self._copy():
-                raise _OtherLayout
+                raise ValueError("another layout")
             self._copy()
             while self._at < len(self._state):
                 if self._copy() != _F32:
-                    raise _OtherLayout
+                    raise ValueError("another layout")
                 self._out.append(self._take(self._copy("<Q")))
         return b"".join(self._out)
 
@@ -116,9 +113,7 @@ _SEED_LENGTH = 128
 
 
 @dataclass(slots=True)
-class _Row:
-    """What one row of a pass should be, bit for bit."""
-
+class _Row:  # of a pass, bit for bit
     logits: bytes
     watched: dict[str, bytes]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from localspec.errors import UsageError
 from localspec.llama.library import lib
@@ -188,15 +189,10 @@ class Batch:
         self._ids = np.arange(MAX_IDS, dtype=np.int32)  # of slots or leaves
         self._first_id = int(self._ids.ctypes.data)
         self._struct: Any = lib.api().llama_batch(n_tokens=0)
-        for name, array in (
-            ("token", self.token),
-            ("pos", self.position),
-            ("n_seq_id", self.id_count),
-            ("seq_id", self.id_pointer),
-            ("logits", self.output),
-        ):
-            kind = dict(self._struct._fields_)[name]
-            setattr(self._struct, name, ctypes.cast(array.ctypes.data, kind))
+        arrays: dict[str, npt.NDArray[Any]] = {"token": self.token, "pos": self.position, "n_seq_id": self.id_count}
+        arrays |= {"seq_id": self.id_pointer, "logits": self.output}
+        for name, array in arrays.items():
+            setattr(self._struct, name, ctypes.cast(array.ctypes.data, dict(self._struct._fields_)[name]))
 
     def of(self, count: int) -> Any:
         self._struct.n_tokens = count

@@ -91,21 +91,17 @@ class LogitsTap:
         params.n_outputs_max_per_seq = params.n_outputs_max
 
     def _called(self, sampler: object, context: object, graph: object, data: Any) -> None:
-        """The callback: no exception, not even Ctrl-C, may cross C. `rows` raises it."""
+        """llama.cpp builds a graph. No exception, not even Ctrl-C, may cross C: `rows` raises it."""
         try:
-            self._note(data.contents)
+            view = GgmlTensor.from_address(data.contents.logits)  # of one row of the logits, to which it added one row
+            data.contents.logits = None
+            if view.view_src:  # else llama.cpp tries the sampler out
+                found = GgmlTensor.from_address(view.view_src).src[0]
+                if GgmlTensor.from_address(found).ne[1]:  # else the pass has no row with logits
+                    self._tensor = found
+                    self.calls += 1
         except BaseException as error:  # noqa: BLE001 - see above
             self._error = error
-
-    def _note(self, data: Any) -> None:
-        """llama.cpp builds a graph; `data.logits` is a view of one row of its logits, to which it added one row."""
-        padded = GgmlTensor.from_address(data.logits).view_src
-        data.logits = None
-        if padded:  # else llama.cpp tries the sampler out
-            found = GgmlTensor.from_address(padded).src[0]
-            if GgmlTensor.from_address(found).ne[1]:  # else the pass has no row with logits
-                self._tensor = found
-                self.calls += 1
 
     def rows(self, count: int, buffer: int) -> int:
         """The address of the logits of the last pass, which must be over: float32[count, n_vocab], until the next. It

@@ -133,49 +133,37 @@ GRAPH_RESERVE, GET_SCHEDULER = "_Z19llama_graph_reserveP13llama_contextjjj", "_Z
 SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
 GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 """C++ names: llama.cpp declares these outside its C interface."""
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
     GRAPH_RESERVE: (_POINTER, _POINTER, _U32, _U32, _U32),
-    GET_SCHEDULER: (_POINTER, _POINTER),
     SET_LAYER: (None, _POINTER, _U32, _BOOL),
     GET_LAYER: (ctypes.POINTER(ctypes.c_float), _POINTER, _U32),
-    "ggml_backend_alloc_ctx_tensors_from_buft": (_POINTER, _POINTER, _POINTER),
-    "ggml_backend_buffer_free": (None, _POINTER),
-    "ggml_backend_buffer_get_type": (_POINTER, _POINTER),
+    GET_SCHEDULER: (_POINTER, _POINTER),
+    "ggml_backend_buffer_get_type ggml_backend_buft_get_device": (_POINTER, _POINTER),
+    "ggml_backend_dev_buffer_type ggml_get_data": (_POINTER, _POINTER),
+    "ggml_backend_alloc_ctx_tensors_from_buft ggml_backend_sched_get_tensor_backend": (_POINTER, _POINTER, _POINTER),
+    "ggml_backend_buffer_free ggml_backend_register ggml_backend_sched_reset ggml_free": (None, _POINTER),
     "ggml_backend_buffer_is_host": (_BOOL, _POINTER),
-    "ggml_backend_buft_get_device": (_POINTER, _POINTER),
     "ggml_backend_cpu_buffer_type": (_POINTER,),
-    "ggml_backend_dev_buffer_type": (_POINTER, _POINTER),
-    "ggml_backend_dev_count": (_SIZE,),
-    "ggml_backend_dev_description": (_TEXT, _POINTER),
+    "ggml_backend_dev_count ggml_backend_reg_count": (_SIZE,),
+    "ggml_backend_dev_description ggml_backend_dev_name ggml_backend_name ggml_get_name": (_TEXT, _POINTER),
     "ggml_backend_dev_get": (_POINTER, _SIZE),
     "ggml_backend_dev_memory": (None, _POINTER, _SIZES, _SIZES),
-    "ggml_backend_dev_name": (_TEXT, _POINTER),
-    "ggml_backend_dev_type": (_INT, _POINTER),
-    "ggml_backend_load": (_POINTER, _TEXT),
+    "ggml_backend_dev_type ggml_graph_n_nodes": (_INT, _POINTER),
+    "ggml_backend_load ggml_backend_reg_by_name": (_POINTER, _TEXT),
     "ggml_backend_load_all_from_path": (None, _TEXT),
-    "ggml_backend_name": (_TEXT, _POINTER),
-    "ggml_backend_reg_by_name": (_POINTER, _TEXT),
-    "ggml_backend_reg_count": (_SIZE,),
     "ggml_backend_reg_get_proc_address": (_POINTER, _POINTER, _TEXT),
-    "ggml_backend_register": (None, _POINTER),
-    "ggml_backend_sched_get_tensor_backend": (_POINTER, _POINTER, _POINTER),
-    "ggml_backend_sched_reset": (None, _POINTER),
     "ggml_backend_sched_split_graph": (None, _POINTER, _POINTER),
     "ggml_backend_tensor_get": (None, _POINTER, _POINTER, _SIZE, _SIZE),
-    "ggml_free": (None, _POINTER),
-    "ggml_get_data": (_POINTER, _POINTER),
-    "ggml_get_name": (_TEXT, _POINTER),
     "ggml_get_type_traits": (ctypes.POINTER(TypeTraits), _INT),
-    "ggml_graph_n_nodes": (_INT, _POINTER),
     "ggml_graph_node": (_POINTER, _POINTER, _INT),
     "ggml_init": (_POINTER, InitParams),
     "ggml_nbytes": (_SIZE, _POINTER),
     "ggml_new_tensor_2d": (_POINTER, _POINTER, _INT, _I64, _I64),
-    "ggml_op_name": (_TEXT, _INT),
+    "ggml_op_name ggml_type_name": (_TEXT, _INT),
     "ggml_pad": (_POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _INT),
-    "ggml_type_name": (_TEXT, _INT),
     "ggml_view_1d": (_POINTER, _POINTER, _POINTER, _I64, _SIZE),
-}  # {function that llama.cpp exports and its bindings do not declare: (its result, its arguments)}
+}  # {functions that llama.cpp exports and its bindings do not declare: (their result, their arguments)}
+_FUNCTIONS = {name: signature for names, signature in _SIGNATURES.items() for name in names.split()}
 
 
 class Log:

@@ -17,12 +17,14 @@ from localspec.llama.library.batch import MAX_IDS, Reuse
 GPU_WIDTH = 8  # rows of a pass on a GPU: from 9 rows on most GPUs use kernels that cost much more (issue 49)
 
 CacheType = Literal["f16", "bf16", "q8_0", "f32"]
+_RANGES = {
+    "n_ctx": (8, 1 << 24), "n_slots": (1, MAX_IDS), "max_leaves": (1, MAX_IDS), "grid": (16, 1 << 16),
+    "threads": (0, 512), "max_rows": (1, 4096), "rollback": (0, 64),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """Settings of one `Context`."""
-
     n_ctx: int = 4096  # tokens a slot can hold
     n_slots: int = 1  # conversations served side by side; each gets a stream of its own and drafts chains
     max_leaves: int = 1  # most leaves of a draft tree; above 1 needs `n_slots` = 1 (one cache shared by all leaves)
@@ -45,15 +47,7 @@ class ContextSettings:
     model, or final states of prompts they are always copied."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("n_ctx", 8, 1 << 24),
-            ("n_slots", 1, MAX_IDS),
-            ("max_leaves", 1, MAX_IDS),
-            ("grid", 16, 1 << 16),
-            ("threads", 0, 512),
-            ("max_rows", 1, 4096),
-            ("rollback", 0, 64),
-        ):
+        for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value}; it must be between {low} and {high}.")
@@ -97,8 +91,6 @@ _FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """What a context hands out of its passes besides logits."""
-
     layers: tuple[int, ...] = ()  # inputs of these layers, of every row of every pass, prompts included
     final: Final = "no"
     """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts

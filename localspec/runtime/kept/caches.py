@@ -143,13 +143,8 @@ class CacheHeader:
     digest: bytes  # SHA-256 of the state
 
 
-def front(path: Path) -> CacheHeader | None:
-    """What a file says before the state, whatever its key is; None = it is damaged."""
-    with open(path, "rb") as file:
-        return _front(file)
-
-
 def _front(file: BufferedReader) -> CacheHeader | None:
+    """What a file says before the state, whatever its key is; None = it is damaged."""
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
@@ -176,10 +171,12 @@ _LOG = logging.getLogger("localspec")
 class CacheFolder:
     """Files that hold conversations: only their owner can read them. Trouble with the disk is no error."""
 
+    NAME = "chats"  # in the cache folder
+
     def __init__(self, budget: int = 0, directory: Path | None = None) -> None:
-        """At most `budget` bytes in all (0 = nothing is written); `directory` None = "chats" in the cache folder."""
+        """At most `budget` bytes in all (0 = nothing is written); `directory` None = that of `NAME`."""
         self.budget = budget
-        self.directory = directory or paths.cache_dir() / "chats"
+        self.directory = directory or paths.cache_dir() / self.NAME
 
     def path(self, chat: str) -> Path:
         """The file of a chat, which may not be there. Its name says nothing about the chat's."""
@@ -237,8 +234,7 @@ class CacheFolder:
 class PromptFolder(CacheFolder):
     """Files of prompts by name, of all models together."""
 
-    def __init__(self, budget: int = 0, directory: Path | None = None) -> None:
-        super().__init__(budget, directory or paths.cache_dir() / "prompts")
+    NAME = "prompts"
 
     def path(self, chat: str) -> Path:
         return self.directory / f"{chat}.kv"
@@ -455,7 +451,8 @@ class PromptCaches(_Caches):
         others = 0
         for name in [name for name in names if name not in self._known]:
             try:
-                found = front(self._files.path(name))
+                with open(self._files.path(name), "rb") as file:
+                    found = _front(file)
             except OSError:
                 continue
             if found is None:
@@ -466,8 +463,8 @@ class PromptCaches(_Caches):
             others += not own and name.startswith(self._model)
         if others:
             what = "1 kept prompt" if others == 1 else f"{others} kept prompts"
-            file = self._context.model.path.name
-            _LOG.warning("Not used: %s of %s from another build or with other settings.", what, file)
+            model = self._context.model.path.name
+            _LOG.warning("Not used: %s of %s from another build or with other settings.", what, model)
 
     def _damaged(self, name: str) -> None:
         _LOG.warning("A kept prompt is damaged; %s was deleted.", paths.shown(self._files.path(name)))

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 from localspec import checks
@@ -111,7 +111,7 @@ class Life:
 
         try:
             engine = self.pool.lease(self.pool.default, report).engine  # never given back
-            facts = facts_of(engine).json()
+            facts = asdict(facts_of(engine))
         except Exception as error:  # noqa: BLE001 - the worker's edge: each listener raises it
             self.say("failed", **told(error))
             return  # the listeners hear of it, and go

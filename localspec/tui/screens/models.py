@@ -32,7 +32,7 @@ from localspec.models.installed.store import Entry, Store
 from localspec.models.memory import fit
 from localspec.models.memory.fit import FitSettings
 from localspec.runtime.memory import places
-from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended_names
+from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen
 from localspec.tui.screens.stats import AnswerFigures, decode_seconds
@@ -246,7 +246,8 @@ class ModelsScreen(Page):
         """Shows the list at once, and again when the headers are read, which takes longer."""
 
         def listed() -> list[ModelItem]:
-            here, items = pace(), shelf(Catalog.load(), self._store, recommended_names())
+            here = pace()
+            items = shelf(Catalog.load(), self._store, [one.name for one in recommended(here)])
             speeds = speeds_of(self.session.archive)
             return [timed(item, speeds, here) for item in items]
 
