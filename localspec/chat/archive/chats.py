@@ -112,36 +112,12 @@ class ArchivedChats(ArchiveFile):
         query = "SELECT DISTINCT tag FROM tag JOIN chat ON chat.id = tag.chat WHERE deletion IS NULL ORDER BY tag"
         return [row[0] for row in self._sql(query)]
 
-    def rename(self, chat_id: int, title: str) -> None:
-        self._set(chat_id, title=one_line(title))
-
-    def pin(self, chat_id: int, pinned: bool = True) -> None:
-        """Puts a chat at the head of the list, or back."""
-        self._set(chat_id, pinned=pinned)
-
-    def set_system(self, chat_id: int, text: str) -> None:
-        self._set(chat_id, system=text)
-
-    def set_params(self, chat_id: int, params: Mapping[str, Any]) -> None:
-        self._set(chat_id, params=params)
-
-    def set_model(self, chat_id: int, name: str) -> None:
-        """Says which pair or model a chat is held with."""
-        self._set(chat_id, model=name)
-
-    def set_unsent(self, chat_id: int, text: str) -> None:
-        """Keeps the text in the input."""
-        self._set(chat_id, unsent=text)
-
-    def set_window(self, chat_id: int, first_message_id: int | None, summary: str = "") -> None:
-        """From now on the model sees a chat from this message on, and the summary instead of what came before."""
-        self._set(chat_id, window_first=first_message_id, window_summary=summary)
-
     @writes
-    def _set(self, /, chat_id: int, **columns: Any) -> None:
+    def update_chat(self, chat_id: int, /, **columns: Any) -> None:
+        """Sets columns of a chat: fields of `Chat` but for its ids, tags and times. A title is put on one line."""
         self.chat(chat_id)
+        values = {name: storable(one_line(value) if name == "title" else value) for name, value in columns.items()}
         assignments = ", ".join(f"{name} = :{name}" for name in columns)
-        values = {name: storable(value) for name, value in columns.items()}
         self._sql(f"UPDATE chat SET {assignments} WHERE id = :id", values | {"id": chat_id})
 
     @writes
@@ -287,7 +263,7 @@ class ArchivedChats(ArchiveFile):
         columns = {"unsent": ""}
         if not self.chat(chat_id).title:
             columns["title"] = title_from(content) or title_from(" ".join(item.name for item in attachments))
-        self._set(chat_id, **columns)
+        self.update_chat(chat_id, **columns)
         self.add_prompt(content)
         return self.even_deleted(added)
 
