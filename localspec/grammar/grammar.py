@@ -79,7 +79,6 @@ def loosened(schema: Any) -> Any:
 
 
 def _within(root: Any) -> Iterator[dict[str, Any]]:
-    """All schemas within one, itself included."""
     todo = [root]
     while todo:
         one = todo.pop()

@@ -222,7 +222,6 @@ def _messages(sql: Callable[..., sqlite3.Cursor], match: str, literals: Sequence
 
 
 def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """A line and the places between the marks that FTS5 put into it."""
     line, start = "", None
     marks: list[tuple[int, int]] = []
     for piece in re.split(f"([{_OPEN}{_CLOSE}])", text):
