@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from html import escape
-from typing import Any
 
 from localspec.chat.archive.file import clean
 from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
@@ -23,26 +22,14 @@ SUMMARISED = "From here on the model saw this summary instead of what stands abo
 """What stands before a summary in exports to read."""
 
 
-_CHAT = (
-    *("key", "title", "system", "model", "params", "pinned", "tags", "unsent", "window_first", "window_summary"),
-    *("created", "used", "messages"),
-)
-_MESSAGE = (
-    *("key", "parent", "chosen", "role", "content", "reasoning", "state", "note", "model", "seed", "sampling", "stats"),
-    *("attachments", "created", "updated"),
-)
-"""Fields of JSON, in their order; an answer whose origin is known has `passes`, too. Messages are named by key."""
-
-
 def to_markdown(exports: Sequence[WholeChat]) -> str:
-    """The active paths, a chapter for each chat."""
     chapters = []
     for export in exports:
         parts = [f"# {title(export.chat)}"]
         if export.chat.system:
             parts.append(f"**System prompt**\n\n{_quoted(export.chat.system)}")
         path = export.path
-        summarised = _summarised(export.chat, path)
+        summarised = window_start(export.chat, path) if export.chat.window_summary else None
         for at, message in enumerate(path):
             if at == summarised:
                 parts.append(f"*{SUMMARISED}*\n\n{_quoted(export.chat.window_summary)}")
@@ -54,11 +41,6 @@ def to_markdown(exports: Sequence[WholeChat]) -> str:
                 parts.append(f"*{remark(message)}*")
         chapters.append("\n\n".join(part.rstrip() for part in parts if part))
     return "\n\n---\n\n".join(chapters) + "\n"
-
-
-def _summarised(chat: Chat, path: Sequence[StoredMessage]) -> int | None:
-    """Index of the message before which the model was given a summary; None = it was given none."""
-    return window_start(chat, path) if chat.window_summary else None
 
 
 def _quoted(text: str) -> str:
@@ -92,19 +74,23 @@ def stamp(seconds: float) -> str:
 
 
 def to_json(exports: Sequence[WholeChat]) -> str:
-    """Everything, all branches, origin data included; `import_.read_own` is the inverse."""
+    """Everything, all branches; `import_.read_own` is the inverse. Messages are named by key; an answer whose origin is
+    known has `passes`, too.
+    """
     chats = []
     for export in exports:
         keys: dict[int | None, str] = {message.id: message.key for message in export.messages}
         messages = []
         for message in export.messages:
-            own: dict[str, Any] = {"parent": keys.get(message.parent_id), "chosen": message.id in export.chosen}
-            own["attachments"] = [asdict(item) for item in message.attachments]
-            messages.append({name: own[name] if name in own else getattr(message, name) for name in _MESSAGE})
+            own = {"key": message.key, "parent": keys.get(message.parent_id), "chosen": message.id in export.chosen}
+            messages.append(own | asdict(message))
+            for name in ("id", "chat_id", "parent_id", "siblings"):
+                del messages[-1][name]
             if message.id in export.passes:
                 messages[-1]["passes"] = base64.b64encode(export.passes[message.id]).decode()
-        own = {"window_first": keys.get(export.chat.window_first), "messages": messages}
-        chats.append({name: own[name] if name in own else getattr(export.chat, name) for name in _CHAT})
+        chat = asdict(export.chat) | {"window_first": keys.get(export.chat.window_first), "messages": messages}
+        del chat["id"]
+        chats.append(chat)
     data = {"format": FORMAT, "version": VERSION, "chats": chats}
     return clean(json.dumps(data, ensure_ascii=False, indent=1)) + "\n"
 
@@ -145,7 +131,7 @@ def to_html(exports: Sequence[WholeChat]) -> str:
         if export.chat.system:
             parts.append(_folded("System prompt", export.chat.system))
         path = export.path
-        summarised = _summarised(export.chat, path)
+        summarised = window_start(export.chat, path) if export.chat.window_summary else None
         for place, message in enumerate(path):
             if place == summarised:
                 parts.append(_folded(SUMMARISED, export.chat.window_summary))

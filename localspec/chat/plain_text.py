@@ -12,6 +12,7 @@ import re
 _BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb{_BIDI}]")
 _PICTURED = re.compile(f"{_UNSAFE.pattern[:-1]}\u200e\u200f\u061c\ud800-\udfff]")
+_PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\x7f": "\u2421"}
 _LONGEST = 4096
 """A sequence longer than that is none: its rest is shown."""
 _CONTROL = f"[ -?]{{0,{_LONGEST}}}[@-~]?"
@@ -46,7 +47,7 @@ def plain_text(text: str) -> str:
 
 def pictured(text: str) -> str:
     """The text with control characters as pictures (ESC is ␛) and direction marks as �; tabs and line ends stay."""
-    return _PICTURED.sub(_picture, text)
+    return _PICTURED.sub(lambda found: _PICTURES.get(found[0], "\ufffd"), text)
 
 
 def counted_lines(text: str) -> str:
@@ -58,10 +59,3 @@ def counted_lines(text: str) -> str:
 def one_line(text: str) -> str:
     """`pictured`, with line ends and tabs as signs too, for a cell of a table."""
     return pictured(text).replace("\n", "↵").replace("\t", "⇥")
-
-
-def _picture(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else "\ufffd"

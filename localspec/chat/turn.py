@@ -15,8 +15,6 @@ ROLES = ("system", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
-
     role: str
     """One of `ROLES`."""
     content: str

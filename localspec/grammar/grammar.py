@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -78,7 +79,6 @@ def loosened(schema: Any) -> Any:
 
 
 def _within(root: Any) -> Iterator[dict[str, Any]]:
-    """All schemas within one, itself included."""
     todo = [root]
     while todo:
         one = todo.pop()
@@ -257,8 +257,15 @@ def admits(schema: Mapping[str, Any], value: Any) -> bool:
     """Whether a schema admits a JSON value; False for a schema that is large or cannot be read."""
     try:
         text = json.dumps(schema)
-        said = json.dumps(_ordered(value, schema), ensure_ascii=False).encode("utf-8", "replace")
-        return len(text) <= LARGE and deeply(lambda: _matches(Grammar("schema", text).read(), list(said)))
+        said = list(json.dumps(_ordered(value, schema), ensure_ascii=False).encode("utf-8", "replace"))
+
+        def matches() -> bool:
+            matcher = byte_matcher(Grammar("schema", text).read())
+            if matcher.is_error() or matcher.validate_tokens(said) != len(said) or not matcher.consume_tokens(said):
+                return False
+            return bool(matcher.is_stopped() or matcher.is_accepting())
+
+        return len(text) <= LARGE and deeply(matches)
     except (UsageError, ValueError, TypeError, RecursionError):
         return False
 
@@ -288,13 +295,6 @@ def byte_matcher(grammar: Grammar) -> LLMatcher:
     return LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
 
 
-def _matches(grammar: Grammar, said: list[int]) -> bool:
-    matcher = byte_matcher(grammar)
-    if matcher.is_error() or matcher.validate_tokens(said) != len(said) or not matcher.consume_tokens(said):
-        return False
-    return bool(matcher.is_stopped() or matcher.is_accepting())
-
-
 def _ordered(value: Any, schema: Any) -> Any:
     """The same with the members of objects as the schema has them: llguidance takes them in this order only."""
     if not isinstance(schema, Mapping):
@@ -320,14 +320,13 @@ _SIZE = threading.Lock()
 
 def deeply(work: Callable[[], _Result], stack: int = COMPILING) -> _Result:
     """What `work` returns or raises, run on a thread of its own with `stack` bytes of stack."""
-    results: list[_Result] = []
-    errors: list[BaseException] = []
+    result: Future[_Result] = Future()
 
     def run() -> None:
         try:
-            results.append(work())
+            result.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-            errors.append(error)
+            result.set_exception(error)
 
     thread = threading.Thread(target=run, name="localspec-grammar", daemon=True)
     with _SIZE:  # the size holds for all threads that start meanwhile
@@ -337,6 +336,4 @@ def deeply(work: Callable[[], _Result], stack: int = COMPILING) -> _Result:
         finally:
             threading.stack_size(before)
     thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return result.result()

@@ -96,8 +96,16 @@ def _child(sender: Connection, grammar: Grammar, seconds: float) -> None:
         cpu = math.ceil(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def compiled() -> Grammar:
+        read = grammar.read()
+        matcher = byte_matcher(read)
+        if not matcher.is_error():  # what is wrong with it is found again, and reported, where it is used
+            matcher.compute_bitmask()
+        return read
+
     try:
-        sender.send(deeply(lambda: _compiled(grammar.read()), TRYING))
+        sender.send(deeply(compiled, TRYING))
     except LocalspecError as error:
         sender.send(error.message)
 
@@ -107,10 +115,3 @@ def _end_with_the_server() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _compiled(grammar: Grammar) -> Grammar:
-    matcher = byte_matcher(grammar)
-    if not matcher.is_error():  # what is wrong with it is found again, and reported, where it is used
-        matcher.compute_bitmask()
-    return grammar

@@ -92,7 +92,7 @@ def test_the_list_is_in_order_of_use_with_pinned_chats_first(archive: Archive) -
     for chat_id in ids:
         archive.append_user(chat_id, "hi")
     archive.append_user(ids[0], "again")
-    archive.pin(ids[1])
+    archive.update_chat(ids[1], pinned=True)
     archive.set_tags(ids[2], [" work ", "", "ideas"])
     assert [chat.title for chat in archive.chats()] == ["b", "a", "c"]
     last = archive.last_chat()
@@ -101,14 +101,14 @@ def test_the_list_is_in_order_of_use_with_pinned_chats_first(archive: Archive) -
     assert archive.tags() == ["ideas", "work"]
     assert [chat.id for chat in archive.chats(tag="work")] == [ids[2]]
     assert [chat.id for chat in archive.chats(limit=2)] == [ids[1], ids[0]]
-    archive.pin(ids[1], False)
-    archive.rename(ids[1], " new\n \x1b[31mname\u202e ")
+    archive.update_chat(ids[1], pinned=False)
+    archive.update_chat(ids[1], title=" new\n \x1b[31mname\u202e ")
     assert archive.chats()[-1].title == "new name"
 
 
 def test_unsent_input_is_kept_until_it_is_sent(archive: Archive) -> None:
     chat = archive.new_chat()
-    archive.set_unsent(chat.id, "half a thou")
+    archive.update_chat(chat.id, unsent="half a thou")
     assert [found.unsent for found in archive.chats()] == ["half a thou"]
     archive.append_user(chat.id, "half a thought")
     assert archive.chat(chat.id).unsent == ""

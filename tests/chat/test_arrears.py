@@ -163,7 +163,7 @@ def test_a_new_file_of_another_process_keeps_its_chats(tmp_path: Path) -> None:
     with Archive.open(file) as one:
         mine = one.new_chat(title="mine")
         one._give_up(FULL)
-        one.rename(mine.id, "mine still")
+        one.update_chat(mine.id, title="mine still")
         for path in tmp_path.iterdir():
             path.unlink()
         with Archive.open(file) as two:

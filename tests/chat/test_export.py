@@ -48,10 +48,12 @@ def fill(archive: Archive, data: st.DataObject) -> None:
                 state = data.draw(st.sampled_from(["done", "stopped", "error"]))
                 ids.append(writer.finish(state, stats={"passes": 1}, note=data.draw(anything)).id)
         archive.choose(data.draw(st.sampled_from(ids)))
-        archive.pin(chat.id, data.draw(st.booleans()))
+        archive.update_chat(chat.id, pinned=data.draw(st.booleans()))
         archive.set_tags(chat.id, data.draw(st.lists(anything, max_size=2)))
-        archive.set_unsent(chat.id, data.draw(anything))
-        archive.set_window(chat.id, data.draw(st.none() | st.sampled_from(ids)), data.draw(anything))
+        archive.update_chat(chat.id, unsent=data.draw(anything))
+        archive.update_chat(
+            chat.id, window_first=data.draw(st.none() | st.sampled_from(ids)), window_summary=data.draw(anything)
+        )
 
 
 @given(st.data())

@@ -45,7 +45,7 @@ def test_the_model_sees_system_window_and_files_but_no_reasoning(archive: Archiv
         ("user", file),
         ("assistant", "2"),
     ]
-    archive.set_window(chat.id, question.id, "They counted to one.")
+    archive.update_chat(chat.id, window_first=question.id, window_summary="They counted to one.")
     windowed = prompt_messages(archive.chat(chat.id), path)
     summary = "Be brief.\n\nSummary of the conversation so far:\nThey counted to one."
     assert shown(windowed) == [("system", summary), ("user", file), ("assistant", "2")]

@@ -30,7 +30,7 @@ def two_chats() -> None:
             writer = archive.begin_answer(archive.append_user(chat.id, f"about {title}").id)
             writer.extend(text)
             writer.finish()
-        archive.pin(1)
+        archive.update_chat(1, pinned=True)
         archive.set_tags(2, ["sea"])
 
 

@@ -40,7 +40,7 @@ async def test_it_is_said_and_text_goes_on(make_app: MakeApp, base: Engine) -> N
         last = path[3].stats
         assert last["prompt_tokens"] == len(base.tokenize(text))
         assert 0 < last["generated_tokens"] <= MOST_TOKENS
-        app.session.archive.set_system(front(app).chat_id, "Be brief.")
+        app.session.archive.update_chat(front(app).chat_id, system="Be brief.")
         front(app).composer.put(" more")
         await pilot.press("enter")
         await until(pilot, lambda: refused(app, "a system message has no place"))

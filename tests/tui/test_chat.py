@@ -121,11 +121,11 @@ async def test_thinking_is_apart_and_folded(make_app: MakeApp) -> None:
 async def test_an_error_of_the_model_is_said_and_the_chat_goes_on(make_app: MakeApp) -> None:
     app = make_app("fine", begin={"seed": 3})
     async with app.run_test() as pilot:
-        app.session.archive.set_params(front(app).chat_id, {"temperature": -1.0})
+        app.session.archive.update_chat(front(app).chat_id, params={"temperature": -1.0})
         front(app).composer.put("Hello")
         await pilot.press("enter")
         await until(pilot, lambda: any("temperature" in note.message for note in app._notifications))
-        app.session.archive.set_params(front(app).chat_id, {})
+        app.session.archive.update_chat(front(app).chat_id, params={})
         await pilot.press("ctrl+r")
         await answered(pilot)
         assert front(app).path[-1].content == "fine"

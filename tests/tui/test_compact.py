@@ -243,7 +243,7 @@ async def test_the_pair_itself_is_asked(make_app: MakeApp, live: ChildAnswerer) 
     """It is too small to summarise well; it is asked all the same, and the chat goes on with what it says."""
     app = make_app(answerer=live, begin={"temperature": 0.0, "seed": 1})
     async with app.run_test(size=(100, 40)) as pilot:
-        app.session.archive.set_params(front(app).chat_id, {"max_tokens": 10, "temperature": 0.0})
+        app.session.archive.update_chat(front(app).chat_id, params={"max_tokens": 10, "temperature": 0.0})
         for text in ("Repeat: " + "Maria bought 12 lanterns in Lisbon. " * 40, "Say: red house"):
             await say(pilot, text)
         await command(pilot, "/compact")

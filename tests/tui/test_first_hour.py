@@ -48,15 +48,15 @@ async def test_question_edit_queue_search_origins_quit_resume(
         await answered(pilot)
         assert front(app).path[0].sibling_number == 2
 
-        app.session.archive.set_params(
-            front(app).chat_id, {"max_tokens": 1000, "temperature": 0.0, "logit_bias": endless(pair)}
+        app.session.archive.update_chat(
+            front(app).chat_id, params={"max_tokens": 1000, "temperature": 0.0, "logit_bias": endless(pair)}
         )
         await write(pilot, "Count on")
         await until(pilot, lambda: front(app).answer is not None and len(front(app).path) == 4)
         front(app).composer.put("Sort: 4, 2, 9")  # at once: the pair writes faster than keys come
         await pilot.press("enter")
         await until(pilot, lambda: [prompt.text for prompt in front(app).queue.prompts] == ["Sort: 4, 2, 9"])
-        app.session.archive.set_params(front(app).chat_id, {"max_tokens": 20})
+        app.session.archive.update_chat(front(app).chat_id, params={"max_tokens": 20})
         await until(pilot, lambda: len(said(app)) == 3)
         await answered(pilot)
         assert said(app) == ["Say: red house or blue boat", "Count on", "Sort: 4, 2, 9"]

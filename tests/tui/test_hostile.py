@@ -63,7 +63,7 @@ async def test_titles_with_tags_are_titles(make_app: MakeApp) -> None:
     app = make_app("ok")
     async with app.run_test(size=(80, 24)) as pilot:
         await say(pilot, "x")
-        app.session.archive.rename(front(app).chat_id, "[bold]T[/] \x1b[31m[@click=app.quit]q")
+        app.session.archive.update_chat(front(app).chat_id, title="[bold]T[/] \x1b[31m[@click=app.quit]q")
         await pilot.press("ctrl+n")
         await pilot.pause()
         app.chat_screen.show_titles()

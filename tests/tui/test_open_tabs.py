@@ -106,7 +106,7 @@ async def test_a_tab_that_was_not_looked_at_leaves_what_another_localspec_wrote(
         await back(pilot, again, 3)
         third = again.chat_screen.panes[2].chat_id
         assert archive.chat(third).unsent == "draft"
-        archive.set_unsent(third, "")  # it was sent there
+        archive.update_chat(third, unsent="")  # it was sent there
         await pilot.press("ctrl+q")
         await until(pilot, lambda: again._exit)
     assert archive.chat(third).unsent == ""

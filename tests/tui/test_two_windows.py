@@ -61,7 +61,8 @@ async def test_an_answer_whose_window_has_gone_is_ended(
     app = make_app("mine")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "another window answers" in status(app))
-        gone._presence.release()  # as the system does when a process ends
+        assert gone._claim is not None
+        gone._claim.release()  # as the system does when a process ends
         await until(pilot, lambda: front(app).path[-1].state == "stopped")
         await until(pilot, lambda: "another window" not in status(app))
         assert not front(app).elsewhere

@@ -12,7 +12,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -142,29 +142,6 @@ class Flusher:
                 self._wake.wait(FLUSH_SECONDS)
 
 
-class Presence:
-    """Says that the process which writes an answer is still there: a claimed file beside the archive."""
-
-    def __init__(self, archive: Path | None) -> None:
-        """archive: the database's file; None = it is in memory, and has no other reader."""
-        self._archive = archive
-        self._claim: Claim | None = None
-        self._lock = threading.Lock()
-        self.name = secrets.token_hex(8)
-
-    def hold(self) -> None:
-        """Claims the file; where that cannot be done, others take this process for gone."""
-        with self._lock, suppress(OSError):
-            if self._archive is not None and self._claim is None:
-                self._claim = Claim(self._archive.with_name(f"{self._archive.name}.writer-{self.name}"))
-
-    def release(self) -> None:
-        """Lets go and removes the file."""
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
-
-
 def living(archive: Path | None) -> set[str]:
     """Names of all holders that live; removes what dead ones left."""
     with suppress(OSError):
@@ -185,51 +162,41 @@ _CHARACTERS_AROUND = 40
 _LIVE = "message.deletion IS NULL AND chat.deletion IS NULL"
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The words that are looked for: all must occur, "quoted ones" in that order; the last may be the beginning of one.
+def _words(text: str) -> tuple[str, list[str], list[str]]:
+    """What a query looks for: FTS5's expression, "" for no words; texts that must occur as they stand, letter case
+    aside; all of it, for titles. All must occur, "quoted words" in that order; the last may be the beginning of one.
 
     Any text is a query, never a syntax. FTS5 knows words only, so that signs, emoji and scripts written without spaces
     are looked for as they stand.
     """
-
-    match: str
-    """FTS5's expression; "" = no words."""
-    literals: tuple[str, ...]
-    """Texts that must occur as they stand, letter case aside."""
-    terms: tuple[str, ...]
-    """All of it, for titles."""
-
-    @classmethod
-    def parse(cls, text: str) -> Query:
-        text = re.sub(r"[\x00-\x1f]", " ", text.encode("utf-8", "replace").decode())
-        words, literals, terms = [], [], []
-        for found in _TERM.finditer(text):
-            term = (found[1] if found[3] is None else found[3]).strip()
-            if not term:
-                continue
-            terms.append(term)
-            kinds = [unicodedata.category(character) for character in term]
-            words_in_it = any(kind[0] in "LN" or kind == "Co" for kind in kinds) and not _UNSPACED.search(term)
-            if not words_in_it or "#" in term or any(kind[0] == "S" for kind in kinds):  # signs matter: c++, ->, emoji
-                literals.append(term)
-            if words_in_it:  # that FTS5's tokenizer tells apart
-                begun = found.end() == len(text) and not found[2]
-                words.append('"' + term.replace('"', '""') + '"' + "*" * begun)
-        return cls(" AND ".join(words), tuple(literals), tuple(terms))
+    text = re.sub(r"[\x00-\x1f]", " ", text.encode("utf-8", "replace").decode())
+    words, literals, terms = [], [], []
+    for found in _TERM.finditer(text):
+        term = (found[1] if found[3] is None else found[3]).strip()
+        if not term:
+            continue
+        terms.append(term)
+        kinds = [unicodedata.category(character) for character in term]
+        words_in_it = any(kind[0] in "LN" or kind == "Co" for kind in kinds) and not _UNSPACED.search(term)
+        if not words_in_it or "#" in term or any(kind[0] == "S" for kind in kinds):  # signs matter: c++, ->, emoji
+            literals.append(term)
+        if words_in_it:  # that FTS5's tokenizer tells apart
+            begun = found.end() == len(text) and not found[2]
+            words.append('"' + term.replace('"', '""') + '"' + "*" * begun)
+    return " AND ".join(words), literals, terms
 
 
 def _pattern(literal: str) -> str:
     return "%" + re.sub(r"([\\%_])", r"\\\1", literal) + "%"
 
 
-def _messages(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> list[Hit]:
-    values: dict[str, str | int] = {"match": query.match, "limit": limit}
+def _messages(sql: Callable[..., sqlite3.Cursor], match: str, literals: Sequence[str], limit: int) -> list[Hit]:
+    values: dict[str, str | int] = {"match": match, "limit": limit}
     conditions = [_LIVE, "message.state <> 'streaming'"]
-    for at, literal in enumerate(query.literals):
+    for at, literal in enumerate(literals):
         conditions.append(rf"message.content LIKE :literal{at} ESCAPE '\'")
         values[f"literal{at}"] = _pattern(literal)
-    if query.match:
+    if match:
         found = "message_words CROSS JOIN message ON message.id = message_words.rowid"
         conditions.append("message_words MATCH :match")
         excerpt, order = "snippet(message_words, 0, char(2), char(3), '…', 16)", "rank"
@@ -243,19 +210,18 @@ def _messages(sql: Callable[..., sqlite3.Cursor], query: Query, limit: int) -> l
     )
     hits = []
     for chat, message, title, role, text, created in rows:
-        if query.match:
+        if match:
             snippet, marks = _marked(text)
         else:
-            at = max(0, text.lower().find(query.literals[0].lower()) - _CHARACTERS_AROUND)
+            at = max(0, text.lower().find(literals[0].lower()) - _CHARACTERS_AROUND)
             end = at + 4 * _CHARACTERS_AROUND
             snippet = "…" * (at > 0) + re.sub(r"\s", " ", text[at:end]) + "…" * (end < len(text))
-            marks = _marks(snippet, query.literals)
+            marks = _marks(snippet, literals)
         hits.append(Hit(chat, message, title, role, snippet, marks, created))
     return hits
 
 
 def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """A line and the places between the marks that FTS5 put into it."""
     line, start = "", None
     marks: list[tuple[int, int]] = []
     for piece in re.split(f"([{_OPEN}{_CLOSE}])", text):
@@ -270,7 +236,7 @@ def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
     return line, tuple(marks)
 
 
-def _marks(text: str, terms: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+def _marks(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Where terms stand in a text, letter case aside, without overlaps."""
     pattern = "|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True))
     return tuple(found.span() for found in re.finditer(pattern, text, re.IGNORECASE))
@@ -282,7 +248,12 @@ class Archive(ArchivedChats):
     def __init__(self, path: Path | None) -> None:
         """path: the database's file; None = in memory. Faces use `open`."""
         super().__init__(path)
-        self._presence = Presence(path if self.persistent else None)
+        self._claimed = path if self.persistent else None
+        """The file beside which `_hold` says that this process writes; None = nothing else reads it."""
+        self._claim: Claim | None = None
+        self._claiming = threading.Lock()
+        self._writer = secrets.token_hex(8)
+        """The name of this process as the writer of answers."""
         self._flusher = Flusher(self)
         self._closed = False
         with suppress(LocalspecError):  # busy: the next start tidies
@@ -300,7 +271,9 @@ class Archive(ArchivedChats):
             self._flusher.close()
             self.save_back()
             super().close()
-            self._presence.release()
+            if self._claim is not None:
+                self._claim.release()
+                self._claim = None
 
     def __enter__(self) -> Archive:
         return self
@@ -322,6 +295,12 @@ class Archive(ArchivedChats):
                 )
         self._sweep()
 
+    def _hold(self) -> None:
+        """Claims a file that says that the writer lives; where that cannot be done, others take it for gone."""
+        with self._claiming, suppress(OSError):
+            if self._claimed is not None and self._claim is None:
+                self._claim = Claim(self._claimed.with_name(f"{self._claimed.name}.writer-{self._writer}"))
+
     def begin_answer(
         self,
         parent_id: int,
@@ -335,17 +314,17 @@ class Archive(ArchivedChats):
         `piece`: bytes of a token, kept so that the answer's origin can be shown without the model.
         """
         settings = asdict(sampling) if isinstance(sampling, SamplingParams) else sampling or {}
-        self._presence.hold()
+        self._hold()
         return self._flusher.begin(self._begin(parent_id, model=model, seed=seed, sampling=settings), piece)
 
     @writes
     def _begin(self, /, parent_id: int, **columns: Any) -> int:
-        columns |= {"state": "streaming", "writer": self._presence.name}
+        columns |= {"state": "streaming", "writer": self._writer}
         return self._add(self._chat_of(parent_id), parent_id, "assistant", "", **columns)
 
     def resume_answer(self, message_id: int, *, piece: Callable[[int], bytes] | None = None) -> AnswerWriter:
         """Goes on with an answer that was stopped. Raises UsageError: it is no answer, or is being written."""
-        self._presence.hold()
+        self._hold()
         self._resume(message_id)
         return self._flusher.begin(message_id, piece)
 
@@ -355,7 +334,7 @@ class Archive(ArchivedChats):
         if message.role != "assistant" or message.state == "streaming":
             raise UsageError(f"Message {message_id} is no answer that could go on.")
         statement = "UPDATE message SET state = 'streaming', writer = ?, note = '' WHERE id = ?"
-        self._sql(statement, (self._presence.name, message_id))
+        self._sql(statement, (self._writer, message_id))
 
     @property
     @reads
@@ -366,7 +345,7 @@ class Archive(ArchivedChats):
     def written_elsewhere(self, message: StoredMessage) -> bool:
         """Whether another process writes this answer now. One whose writer has gone is ended as stopped."""
         writer = self._writer_of(message.id) if message.state == "streaming" else None
-        if writer is None or writer == self._presence.name:
+        if writer is None or writer == self._writer:
             return False
         if writer in living(self.file):
             return True
@@ -380,17 +359,17 @@ class Archive(ArchivedChats):
 
     @reads_apart
     def search(self, query: str, *, limit: int = 50) -> list[Hit]:
-        """Chats whose title has all words of a query, then messages that do, the best first; see `Query`."""
-        wanted = Query.parse(query)
-        if not wanted.terms or limit < 1:
+        """Chats whose title has all words of a query, then messages that do, the best first; see `_words`."""
+        match, literals, terms = _words(query)
+        if not terms or limit < 1:
             return []
-        conditions = " AND ".join([r"title LIKE ? ESCAPE '\'"] * len(wanted.terms))
+        conditions = " AND ".join([r"title LIKE ? ESCAPE '\'"] * len(terms))
         rows = self._sql(
             f"SELECT id, title, created FROM chat WHERE deletion IS NULL AND {conditions} ORDER BY used DESC LIMIT ?",
-            (*map(_pattern, wanted.terms), min(limit, _MOST_TITLES)),
+            (*map(_pattern, terms), min(limit, _MOST_TITLES)),
         )
-        titles = [Hit(row[0], None, row[1], "", row[1], _marks(row[1], wanted.terms), row[2]) for row in rows]
-        return [*titles, *_messages(self._sql, wanted, limit - len(titles))]
+        titles = [Hit(row[0], None, row[1], "", row[1], _marks(row[1], terms), row[2]) for row in rows]
+        return [*titles, *_messages(self._sql, match, literals, limit - len(titles))]
 
     def export(self, chat_ids: Sequence[int] | None, kind: str) -> str:
         """Chats as a text file: markdown, html or json. None = all of them.

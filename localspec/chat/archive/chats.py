@@ -48,10 +48,6 @@ def one_line(text: str) -> str:
     return " ".join(plain_text(clean(text)).split())
 
 
-def _fresh_key() -> str:
-    return uuid.uuid4().hex
-
-
 def _message(row: sqlite3.Row, attachments: Sequence[Attachment], siblings: Sequence[int]) -> StoredMessage:
     same: dict[str, Any] = {name: row[name] for name in _SAME}
     same |= {name: json.loads(row[name]) for name in ("sampling", "stats")}
@@ -61,16 +57,14 @@ def _message(row: sqlite3.Row, attachments: Sequence[Attachment], siblings: Sequ
 
 
 class ArchivedChats(ArchiveFile):
-    """Chats with their messages, and what lies beside them."""
-
     @writes
     def new_chat(
         self, *, title: str = "", system: str = "", model: str = "", params: Mapping[str, Any] | None = None
     ) -> Chat:
         """A chat without messages; it is listed once it has some."""
         now = time.time()
-        row = {"key": _fresh_key(), "title": one_line(title), "system": system, "model": model, "params": params or {}}
-        return self.chat(self._insert("chat", row | {"created": now, "used": now}))
+        row = {"key": uuid.uuid4().hex, "title": one_line(title), "system": system, "model": model}
+        return self.chat(self._insert("chat", row | {"params": params or {}, "created": now, "used": now}))
 
     def _chats(self, rest: str, values: Mapping[str, Any] | None = None) -> list[Chat]:
         """Chats that are not deleted."""
@@ -112,36 +106,12 @@ class ArchivedChats(ArchiveFile):
         query = "SELECT DISTINCT tag FROM tag JOIN chat ON chat.id = tag.chat WHERE deletion IS NULL ORDER BY tag"
         return [row[0] for row in self._sql(query)]
 
-    def rename(self, chat_id: int, title: str) -> None:
-        self._set(chat_id, title=one_line(title))
-
-    def pin(self, chat_id: int, pinned: bool = True) -> None:
-        """Puts a chat at the head of the list, or back."""
-        self._set(chat_id, pinned=pinned)
-
-    def set_system(self, chat_id: int, text: str) -> None:
-        self._set(chat_id, system=text)
-
-    def set_params(self, chat_id: int, params: Mapping[str, Any]) -> None:
-        self._set(chat_id, params=params)
-
-    def set_model(self, chat_id: int, name: str) -> None:
-        """Says which pair or model a chat is held with."""
-        self._set(chat_id, model=name)
-
-    def set_unsent(self, chat_id: int, text: str) -> None:
-        """Keeps the text in the input."""
-        self._set(chat_id, unsent=text)
-
-    def set_window(self, chat_id: int, first_message_id: int | None, summary: str = "") -> None:
-        """From now on the model sees a chat from this message on, and the summary instead of what came before."""
-        self._set(chat_id, window_first=first_message_id, window_summary=summary)
-
     @writes
-    def _set(self, /, chat_id: int, **columns: Any) -> None:
+    def update_chat(self, chat_id: int, /, **columns: Any) -> None:
+        """Sets columns of a chat: fields of `Chat` but for its ids, tags and times. A title is put on one line."""
         self.chat(chat_id)
+        values = {name: storable(one_line(value) if name == "title" else value) for name, value in columns.items()}
         assignments = ", ".join(f"{name} = :{name}" for name in columns)
-        values = {name: storable(value) for name, value in columns.items()}
         self._sql(f"UPDATE chat SET {assignments} WHERE id = :id", values | {"id": chat_id})
 
     @writes
@@ -179,7 +149,6 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def erase(self, deletion_id: int) -> None:
-        """Removes what was deleted for good."""
         deletion = self._deletion(deletion_id)
         if deletion.message_id is None:
             self._remove(deletion.chat_id)
@@ -287,7 +256,7 @@ class ArchivedChats(ArchiveFile):
         columns = {"unsent": ""}
         if not self.chat(chat_id).title:
             columns["title"] = title_from(content) or title_from(" ".join(item.name for item in attachments))
-        self._set(chat_id, **columns)
+        self.update_chat(chat_id, **columns)
         self.add_prompt(content)
         return self.even_deleted(added)
 
@@ -317,21 +286,13 @@ class ArchivedChats(ArchiveFile):
         if parent is not None and self._chat_of(parent) != chat_id:
             raise UsageError(f"Message {parent} is not in chat {chat_id}.")
         now = time.time()
-        row = {
-            "key": _fresh_key(),
-            "chat": chat_id,
-            "parent": parent,
-            "role": role,
-            "content": content,
-            "state": "done",
-        }
-        added = self._write(row | {"created": now, "updated": now} | columns, attachments)
+        row = {"key": uuid.uuid4().hex, "chat": chat_id, "parent": parent, "role": role, "content": content}
+        added = self._write(row | {"state": "done", "created": now, "updated": now} | columns, attachments)
         self._lead_through(chat_id, added)
         self._sql("UPDATE chat SET used = ? WHERE id = ?", (now, chat_id))
         return added
 
     def _write(self, row: Mapping[str, Any], attachments: Sequence[Attachment]) -> int:
-        """Puts a message into its table; its id."""
         seed = row.get("seed")
         added = self._insert("message", {**row, "seed": None if seed is None else str(seed)})  # numbers end at 2^63
         for at, item in enumerate(attachments):
@@ -388,7 +349,7 @@ class ArchivedChats(ArchiveFile):
         for one in reversed(line):
             state, now = "stopped" if one.state == "streaming" else one.state, time.time()
             own = {"chat": fresh, "parent": parent, "created": now, "updated": now, "state": state}
-            parent = self._copy(one, key=_fresh_key(), **own)
+            parent = self._copy(one, key=uuid.uuid4().hex, **own)
         if parent is not None:
             self._lead_through(fresh, parent)
         return self.chat(fresh)
@@ -438,7 +399,6 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def end_answer(self, message_id: int, state: str, stats: Mapping[str, Any], note: str) -> None:
-        """Writes how an answer that streamed has ended."""
         values = {"id": message_id, "state": state, "stats": storable(stats), "note": clean(note), "now": time.time()}
         self._sql(
             """UPDATE message SET state = :state, stats = :stats, note = :note, updated = :now, writer = NULL
@@ -480,7 +440,7 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def delete_preset(self, name: str) -> None:
-        """Removes a preset. Raises UsageError: there is none of that name."""
+        """Raises UsageError: there is none of that name."""
         if not self._sql("DELETE FROM preset WHERE name = ?", (clean(name),)).rowcount:
             raise UsageError(f"There is no preset {name!r}.")
 

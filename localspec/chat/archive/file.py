@@ -180,7 +180,6 @@ class ArchiveFile:
         self._connection = self._open()
 
     def _sql(self, statement: str, values: Values = ()) -> sqlite3.Cursor:
-        """Executes a statement in the transaction that runs."""
         assert self._here.connection is not None
         cursor = self._here.connection.execute(statement, values)
         if self._unsaved is not None and cursor.description is None:  # it changes something
@@ -245,7 +244,6 @@ class ArchiveFile:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
-        """Closes all connections; a second call does nothing."""
         self._close_apart()
         with self._lock:
             self._connection.close()

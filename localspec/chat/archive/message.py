@@ -53,8 +53,6 @@ class Chat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One message of the tree."""
-
     id: int
     key: str
     """Names the message in exports; distinct within its chat."""
@@ -82,7 +80,6 @@ class StoredMessage:
 
     @property
     def sibling_number(self) -> int:
-        """Its place among its siblings, from 1."""
         return self.siblings.index(self.id) + 1
 
 
@@ -123,8 +120,6 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Something a search found."""
-
     chat_id: int
     message_id: int | None
     """None = the chat's title matched."""
@@ -149,8 +144,6 @@ class Preset:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did."""
-
     chats: int
     """New ones."""
     messages: int

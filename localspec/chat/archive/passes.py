@@ -181,7 +181,6 @@ class Recorder:
                 self._pieces[token] = self._piece(token)
 
     def fresh(self) -> tuple[list[PassRecord], dict[int, bytes]]:
-        """What came and was not forgotten."""
         return list(self._passes), dict(self._pieces)
 
     def forget(self, passes: int, pieces: Iterable[int]) -> None:

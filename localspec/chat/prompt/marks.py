@@ -90,7 +90,12 @@ class _Seal:
         body = shown.rstrip()
         if any(body[-length:] in self._begun for length in range(1, min(len(body), self._longest) + 1)):
             places.add(len(body))
-        if self._rests and self._goes_on(shown.strip()):
+        bare = shown.strip()
+        if (
+            self._rests
+            and bare not in self._named
+            and (bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest)))
+        ):  # it may be the rest of a mark that the template has begun
             places.add(len(shown) - len(shown.lstrip()))
         parts, at = [], 0
         for place in sorted(places):
@@ -98,11 +103,6 @@ class _Seal:
             at = place
         parts.append(text[at:].replace(BREAK, 2 * BREAK))
         return "".join(parts)
-
-    def _goes_on(self, text: str) -> bool:
-        """Whether the text may be the rest of a mark that the template has begun."""
-        known = text in self._rests_begun or any(text[:end] in self._rests for end in range(1, self._longest))
-        return known and text not in self._named
 
 
 @lru_cache(maxsize=4)

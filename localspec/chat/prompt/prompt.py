@@ -130,7 +130,7 @@ def drop_oldest(messages: Sequence[Message], limit: int, count: Count) -> Trimme
 
 
 def summary_request(messages: Sequence[Message]) -> list[Message]:
-    """A prompt whose answer can stand for these messages, for `Archive.set_window`."""
+    """A prompt whose answer can stand for these messages, for `window_summary` of a chat."""
     asked = list(messages)
     if asked and asked[-1].role == "user":  # templates want turns to alternate
         return [*asked[:-1], Message("user", f"{asked[-1].content}\n\n{_SUMMARISE}")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from localspec.chat.prompt.marks import marks_of
 from localspec.chat.prompt.sealed import BREAK, json_text, opened
@@ -19,21 +19,10 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    from localspec.llama.model import Model
+
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What an expression in a template may raise besides Jinja's own errors."""
-
-
-class TemplateVocabulary(Protocol):
-    """What must be known of a model (`llama.model.Model` is one)."""
-
-    chat_template: str | None
-    bos: int | None
-    eos: int | None
-
-    @property
-    def special_tokens(self) -> tuple[SpecialToken, ...]: ...
-
-    def text_of(self, token: int | None) -> str: ...
 
 
 class ChatTemplate:
@@ -67,7 +56,7 @@ class ChatTemplate:
             self.fault = f"The model's chat template is broken: {reason(error)}."
 
     @classmethod
-    def of(cls, model: TemplateVocabulary) -> ChatTemplate:
+    def of(cls, model: Model) -> ChatTemplate:
         bos, eos = model.text_of(model.bos), model.text_of(model.eos)
         return cls(model.chat_template, bos, eos, lambda: model.special_tokens)
 

@@ -176,26 +176,23 @@ class Dialect:
                 message = Message("user", text)
             shown.append(message)
         if tools:
-            text = self._instructions(tools, self._spelling)
             if own:
                 keys = (", ".join(map(str, tool.parameters.get("properties", {}))) for tool in tools)
                 lines = [f"{tool.name}({names})" for tool, names in zip(tools, keys, strict=True)]
                 text = Sealed("Tools:\n" + "\n".join(map(sealed, lines)))
+            else:
+                told = [self._marks.sealed_in(tool.as_function()["function"]) for tool in tools]
+                listed = "\n".join(json_text(one, ensure_ascii=False) for one in told)
+                call = ToolCall("", "the function's name", '{"an argument": "its value"}')
+                text = Sealed(
+                    f"These functions can be called, one per line, with the JSON schema of their arguments:\n{listed}\n"
+                    f"To call one, answer with nothing but\n{self._spelling.written([call])}\n"
+                    "with one such line for every call. The results come back in <tool_response> tags. "
+                    "Where no function helps, answer in plain words."
+                )
             system = sealed(shown.pop(0).content) if shown and shown[0].role == "system" else ""
             shown.insert(0, Message("system", Sealed(f"{system}\n\n{text}") if system else text))
         return shown
-
-    def _instructions(self, tools: Sequence[Tool], form: JsonForm | NamedForm) -> Sealed:
-        """Tools for a model whose template says nothing about them."""
-        told = [self._marks.sealed_in(tool.as_function()["function"]) for tool in tools]
-        listed = "\n".join(json_text(one, ensure_ascii=False) for one in told)
-        example = form.written([ToolCall("", "the function's name", '{"an argument": "its value"}')])
-        return Sealed(
-            f"These functions can be called, one per line, with the JSON schema of their arguments:\n{listed}\n"
-            f"To call one, answer with nothing but\n{example}\n"
-            "with one such line for every call. The results come back in <tool_response> tags. "
-            "Where no function helps, answer in plain words."
-        )
 
     def _with_calls_spelled(self, message: Message, form: JsonForm | NamedForm) -> Message:
         """A message whose calls are part of its content."""

@@ -511,7 +511,6 @@ class _Notation:
         return found
 
     def _passed(self, pattern: str) -> re.Match[str]:
-        """Goes past what a regular expression takes."""
         found = re.compile(pattern, re.DOTALL).match(self.text, self.at)
         if found is None:
             raise ValueError(self.at)

@@ -71,7 +71,7 @@ class HarmonyForm(CallForm):
     def message(self, calls: str, mark: Mark) -> str:
         """A grammar for the header of one message, or a call; `calls`: the rules of `lark`."""
         header = f'{mark(CHANNEL)} ("analysis" | "commentary" | "final") {mark(MESSAGE)}'
-        return f"start: {self._marked(NEXT, mark)} (header | calls)\nheader: {header}\n{calls}"
+        return f"start: {marked(NEXT, self.markers, mark)} (header | calls)\nheader: {header}\n{calls}"
 
     def whole(self, channel: str | None, start: str, mark: Mark) -> str:
         """A grammar for all that follows a prompt: a thought, if the model wants one, and what must come.
@@ -81,19 +81,16 @@ class HarmonyForm(CallForm):
             start: rules, the first of which are the alternatives for what must come.
         """
         body, _, rules = start.partition("\n")
-        following, end = self._marked(NEXT, mark), mark(END)
+        following, end = marked(NEXT, self.markers, mark), mark(END)
         special = end.startswith("<")
         rest = f"inside {end} {following}" if special else f"inside {following}"
         lines = [rules, "inside: /(?s:.*)/" if special else f"inside[suffix={end}]: /(?s:.*)/"]
         if channel not in (None, "analysis"):
             body = re.sub(r"\bcalls\b", f"{end} {following} calls", body)
             return f"start: {body}\n{rules}"
-        said = re.sub(r"\banswer\b", f"{self._marked(ANSWER, mark)} answer", body)
-        thought = rest if channel == "analysis" else f"({self._marked(THOUGHT.opening, mark)} {rest})?"
+        said = re.sub(r"\banswer\b", f"{marked(ANSWER, self.markers, mark)} answer", body)
+        thought = rest if channel == "analysis" else f"({marked(THOUGHT.opening, self.markers, mark)} {rest})?"
         return "\n".join([f"start: {thought} ({said})", *lines])
-
-    def _marked(self, text: str, mark: Mark) -> str:
-        return marked(text, self.markers, mark)
 
 
 def called(header: re.Match[str]) -> str | None:

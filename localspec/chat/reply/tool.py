@@ -131,7 +131,6 @@ class Tool:
         return self if self.strict else replace(self, parameters={})
 
     def as_function(self) -> dict[str, Any]:
-        """As chat templates expect it."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
@@ -179,8 +178,6 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """What comes next of the arguments of the call that has begun."""
-
     text: str
 
 

@@ -270,7 +270,7 @@ class ChatScreen(Screen[None]):
         pane, loaded = self.pane, self.load(target, draft)
         if loaded:
             if pane is not None:
-                self.session.archive.set_model(pane.chat_id, target)
+                self.session.archive.update_chat(pane.chat_id, model=target)
             with errors_said(self):
                 installed.choose(target, draft)
         return loaded

@@ -54,7 +54,7 @@ class SlashCommands:
 
     def system(self, text: str) -> None:
         pane = self._screen.front
-        self._archive.set_system(pane.chat_id, text)
+        self._archive.update_chat(pane.chat_id, system=text)
         say(self._screen, "The system message is set." if text else "There is no system message any more.")
         pane.count()
 
@@ -85,14 +85,14 @@ class SlashCommands:
             with errors_said(screen):
                 given: str | None = title or await screen.app.push_screen_wait(Line("Title of this chat", chat.title))
                 if given:
-                    self._archive.rename(chat.id, given)
+                    self._archive.update_chat(chat.id, title=given)
                     screen.show_titles()
 
         screen.run_worker(give(), group="title")
 
     def pin(self, _: str) -> None:
         chat = self._screen.front.chat
-        self._archive.pin(chat.id, not chat.pinned)
+        self._archive.update_chat(chat.id, pinned=not chat.pinned)
         say(self._screen, "Unpinned." if chat.pinned else "Pinned: it stays on top of the list.")
 
     def tag(self, tags: str) -> None:
@@ -128,8 +128,7 @@ class SlashCommands:
                 f"There are: {', '.join(presets)}." if presets else "F3 saves one.",
             )
         chat_id = self._screen.front.chat_id
-        self._archive.set_system(chat_id, presets[name].system)
-        self._archive.set_params(chat_id, presets[name].params)
+        self._archive.update_chat(chat_id, system=presets[name].system, params=presets[name].params)
         say(self._screen, f"Preset {name}.")
 
     def theme(self, name: str) -> None:
@@ -269,7 +268,7 @@ async def _search(screen: ChatScreen) -> None:
 
 def _sign(screen: ChatScreen, pane: ChatPane | None, model: str) -> None:
     if pane is not None:
-        screen.session.archive.set_model(pane.chat_id, model)
+        screen.session.archive.update_chat(pane.chat_id, model=model)
 
 
 async def _pick(screen: ChatScreen, question: str, names: Sequence[str], current: str | None = None) -> str | None:
@@ -285,7 +284,7 @@ def _listed(names: Sequence[str]) -> str:
 
 async def set_window(pane: ChatPane, first: int | None, summary: str = "") -> None:
     """From now on the model sees the chat from this message on, and the summary; None = all of it."""
-    pane.session.archive.set_window(pane.chat_id, first, summary)
+    pane.session.archive.update_chat(pane.chat_id, window_first=first, window_summary=summary)
     await pane.transcript.mark(pane.chat)
     pane.count()
 

@@ -108,7 +108,7 @@ class HistoryScreen(Page):
     async def action_rename(self) -> None:
         chat = self.marked_chat
         if chat is not None and (title := await self.app.push_screen_wait(Line("Title", chat.title))):
-            self.session.archive.rename(chat.id, title)
+            self.session.archive.update_chat(chat.id, title=title)
             self._changed()
 
     @work
@@ -121,7 +121,7 @@ class HistoryScreen(Page):
 
     def action_pin(self) -> None:
         if (chat := self.marked_chat) is not None:
-            self.session.archive.pin(chat.id, not chat.pinned)
+            self.session.archive.update_chat(chat.id, pinned=not chat.pinned)
             self._changed()
 
     @work

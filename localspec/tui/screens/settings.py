@@ -169,8 +169,7 @@ class ParametersScreen(Page):
     def action_save(self) -> None:
         if (found := self._read()) is not None:
             pane, (system, params) = self.chats.front, found
-            self.session.archive.set_system(pane.chat_id, system)
-            self.session.archive.set_params(pane.chat_id, params)
+            self.session.archive.update_chat(pane.chat_id, system=system, params=params)
             pane.count()
             self.dismiss(None)
 

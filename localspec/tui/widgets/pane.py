@@ -303,7 +303,7 @@ class ChatPane(TabPane):
             self._unsaved = None
             prompts = [*([] if self._sending is None else [self._sending]), *self.queue.prompts]
             try:
-                self.session.archive.set_unsent(self.chat_id, joined(prompts, self.composer.whole))
+                self.session.archive.update_chat(self.chat_id, unsent=joined(prompts, self.composer.whole))
             except LocalspecError:  # another program has the file just now: later once more
                 self._unsaved = monotonic()
 
@@ -408,7 +408,7 @@ class ChatPane(TabPane):
                 path[-1].id, model=model, seed=question.seed, sampling=question.sampling, piece=answerer.piece
             )
         if answerer.facts is not None:
-            archive.set_model(self.chat_id, answerer.facts.key or answerer.facts.name)
+            archive.update_chat(self.chat_id, model=answerer.facts.key or answerer.facts.name)
         await self.transcript.show(self.path)
         self._bubble = self.transcript.bubble(self._writer.message_id)
         self.transcript.to_end()
