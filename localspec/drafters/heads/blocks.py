@@ -95,12 +95,6 @@ class DFlashContext(TrunkCache):
         )
         api.llama_set_causal_attn(self._passes.handle.pointer, shape.causal)
 
-    def close(self) -> None:
-        self._passes.handle.close()
-
-    def _remove(self, slot: int, start: int) -> None:
-        self._passes.remove(slot, start)
-
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
         states, ids = self._tapped.read(slot, start, stop), [(slot, 1)] * (stop - start)
         with self._passing((slot,)):
