@@ -26,8 +26,10 @@ from localspec.drafters.heads.head import (
     Head,
     beside,
     check_held,
+    check_keys,
     check_sizes,
     guessed_ids,
+    key_sizes,
     output_matrix,
     read_head,
     tapped_layers,
@@ -281,31 +283,15 @@ def load_eagle3(path: Path, target: Header) -> Head:
     check_forgets(target)
     pairing.check(target, header)
     layers, count = tapped_layers(header, target, three=True)
-    _check_tensors(header, target)
-    return Head(
-        "eagle3",
-        path,
-        Tap(tuple(sorted({layer for layer in layers if layer < count})), nextn=count in layers),
-        lambda target: beside(path, HeadModel, target),
-        lambda model, target: Eagle3Context(model, target, layers),
-    )
-
-
-def _check_tensors(header: Header, target: Header) -> None:
     tensors = {tensor.name: tensor for tensor in header.tensors}
     if header.n_layers != 1:
         raise ModelFileError(
             f"{header.path.name} is corrupt: an EAGLE-3 head has one layer, this has {header.n_layers}."
         )
-    key, value = (header.number(f"attention.{part}_length") for part in ("key", "value"))
-    if key != value:
-        raise ModelFileError(f"{header.path.name} is corrupt: keys have {key} numbers, and values {value}.")
+    check_keys(header, *key_sizes(header))
     norms = ("fc", "output_norm", *(["enc.output_norm"] if header.flag("eagle3.norm_before_fc") else []))
     check_held(header, (f"{name}.weight" for name in (*norms, *(f"blk.0.{part}" for part in _EAGLE3_TENSORS))))
     hidden, wide = header.number("embedding_length"), target.number("embedding_length")
-    size, turned = key or hidden // max(1, header.number("attention.head_count")), header.number("rope.dimension_count")
-    if turned > size or turned % 2:
-        raise ModelFileError(f"{header.path.name} is corrupt: it turns {turned} of {size} numbers of a key.")
     for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
         if name not in tensors and hidden != wide:
             raise PairError(
@@ -313,3 +299,11 @@ def _check_tensors(header: Header, target: Header) -> None:
                 f" {wide} in the target and {hidden} in the head."
             )
     guessed_ids(header, tensors, target)
+    tap = Tap(tuple(sorted({layer for layer in layers if layer < count})), nextn=count in layers)
+    return Head(
+        "eagle3",
+        path,
+        tap,
+        lambda target: beside(path, HeadModel, target),
+        lambda model, target: Eagle3Context(model, target, layers),
+    )

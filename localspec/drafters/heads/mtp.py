@@ -4,9 +4,8 @@ Multi-token prediction (MTP, NextN): layers that were trained with the target. T
 companion of it (`mtp-*.gguf`: these layers, the embeddings and the output), or in another copy of the whole model.
 Hidden states, architecture and tokens must be the target's.
 
-Row t of a layer's cache reads token t together with the state after token t - 1 and guesses what follows token t. Where
-the target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
-its row t - 1. Cells that were computed from guessed states give way to true ones as soon as the target has them.
+Row t of a layer's cache reads token t together with the state after token t - 1 and guesses what follows token t: it is
+cell t - 1 of `head_cache`.
 
 A model may bring several layers (*heads*), one for each depth of the guess: then every head reads what the target
 knows, and the one of depth i reads what was guessed so far anew, as llama.cpp does (common/speculative.cpp).
@@ -20,7 +19,7 @@ needs to be taken back. Files are GGUF of llama.cpp's architecture `gemma4-assis
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,20 +27,18 @@ from typing import Any
 import numpy as np
 
 from localspec import paths
-from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, read_head
+from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, key_sizes, read_head
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, HeadPasses, HeadRow
 from localspec.errors import DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
-from localspec.llama.library.batch import common_prefix
 from localspec.llama.library.handle import context_parameters, most_rows
 from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, nextn_layers
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Float32Array, Tokens
 
 ONE_MTP_LAYER = frozenset(
     {
@@ -208,27 +205,14 @@ def load(path: Path, target: Header) -> Head:
 def _shape(header: Header) -> tuple[object, ...]:
     """Facts that must be equal in a target and in its head."""
     sizes = (header.number(key) for key in ("embedding_length", "embedding_length_out"))
-    return header.architecture, *sizes, *_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
-
-
-def _sizes(header: Header) -> tuple[int, int, int]:
-    """Numbers in a key, in a value, and those of a key that tell its position; what is not stated as llama.cpp takes
-    it to be."""
-
-    def stated(key: str, usual: int) -> int:
-        return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual
-
-    heads = header.numbers("attention.head_count")[0]
-    usual = header.number("embedding_length") // heads if heads > 0 else 0
-    key = stated("attention.key_length", usual)
-    return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
+    return header.architecture, *sizes, *key_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
 
 
 def _check_layers(header: Header, heads: int) -> None:
     """Refuses what llama.cpp ends the process over, though all tensors may be there."""
     name, architecture, last = header.path.name, header.architecture, header.number("block_count")
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
-    key, value, turned = _sizes(header)
+    key, value, turned = key_sizes(header)
     if architecture in _WHOLE_ROTATION and not key == value == turned:
         raise PairError(f"{refused} keys have {key} numbers, of which {turned} are turned, and values {value}.")
     if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > last - heads:
@@ -268,8 +252,8 @@ def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
         yield from shared
 
 
-class AssistantContext:
-    """A `DraftContext` over the target's own cache."""
+class AssistantContext(HeadCache):
+    """Guesses over the target's own cache, and has no cells itself: of a trunk only the last row is computed."""
 
     def __init__(self, model: Model, target: Context) -> None:
         """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
@@ -277,65 +261,53 @@ class AssistantContext:
         (`Tap(nextn=True)`)."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
-        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, min(model.n_vocab, target.n_vocab), 1
-        self._target, self._tapped = target, Tapped(target.states, (NEXTN,))
-        api, n_slots = lib.api(), target.settings.n_slots
+        super().__init__(target, (NEXTN,), model.n_vocab)
+        self.n_paths, self.pass_rows, self._target = 1, self.n_ctx, target
+        api = lib.api()
         params = context_parameters(model, target.settings, target.threads, NO_TAP)
         params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
         params.ctx_other = target.handle.pointer
         width = int(api.llama_model_n_embd_out(model.handle))
         try:
-            self._passes = HeadPasses(model, params, n_slots, n_slots, width)
+            self._passes = HeadPasses(model, params, self._n_slots, self._n_slots, width)
         finally:
-            for slot in range(n_slots):
+            for slot in range(self._n_slots):
                 target.forget(slot)
-        self._own: list[dict[int, tuple[Tokens, Float32Array]]] = [{} for _ in range(n_slots)]
-        """For each slot, {length: (tokens of a path, the assistant's own state after the path)}."""
 
-    def close(self) -> None:
-        self._passes.handle.close()
-
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row after the last token of every feed, each of another slot; all -inf where its states are not there."""
-        starts = [self._start(feed.slot, feed.tokens) for feed in feeds]
-        rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
-        ready = [(index, feeds[index], *start) for index, start in enumerate(starts) if start is not None]
-        if ready:
-            ready.sort(key=lambda one: one[1].slot)
-            batch = self._passes.batch(
-                [position for _, _, position, _ in ready],
-                [(feed.slot, 1) for _, feed, _, _ in ready],
-                True,
-                tokens=[int(feed.tokens[-1]) for _, feed, _, _ in ready],
-                states=np.stack([state for _, _, _, state in ready]),
-            )
-            self._passes.decode(batch)
-            logits, states = self._passes.logits(len(ready)), self._passes.states(len(ready))
-            for (index, feed, _, _), said, state in zip(ready, logits, states, strict=True):
-                self._own[feed.slot][len(feed.tokens)] = (feed.tokens.copy(), state.copy())
-                rows[index] = said[: self.n_vocab]
-        return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
-
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """There is nothing to read: the cache is the target's."""
         return len(tokens) - 1
 
     reusable = prefill_chunk
 
-    def _start(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
-        """The position of the pass and the state before the last token; None where that is not there."""
-        start, known = self._tapped.span(slot, tokens)
-        if start == known:
-            return None
-        if known == len(tokens) - 1:
-            if self._target.held(slot)[0].size > known:
-                self._target.forget(slot, known)  # rejected guesses, which the pass would see
-            self._own[slot].clear()
-            return known, self._tapped.read(slot, known - 1, known)[0]
-        path, state = self._own[slot].get(len(tokens) - 1, (tokens, None))
-        if state is None or common_prefix(path, tokens) < len(path):
-            return None
-        return known, state
+    def _sync(self, slot: int, tokens: Tokens) -> tuple[int, int]:
+        """As ever, but a first guess needs the target's state of every token but the last: the pass drops the rest of
+        the target's cache."""
+        start, stop = super()._sync(slot, tokens)
+        return (start if self._trunks[slot].guesses or stop == len(tokens) - 1 else stop), stop
+
+    def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        pass
+
+    def _remove(self, slot: int, start: int) -> None:
+        pass
+
+    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
+        if self._target.held(slot)[0].size > stop:
+            self._target.forget(slot, stop)  # rejected guesses, which the pass would see
+        return super()._trunk_rows(slot, tokens, stop - 1, stop)
+
+    def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
+        passes, count = self._passes, len(rows)
+        batch = passes.batch(
+            [row.position + 1 - len(row.path or ()) for row in rows],
+            [(row.slot, 1) for row in rows],
+            True,
+            tokens=[row.token for row in rows],
+            states=np.stack([row.state for row in rows]),
+        )
+        passes.decode(batch)
+        return zip(passes.states(count), passes.logits(count), strict=True)
 
 
 _TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
@@ -356,15 +328,7 @@ def load_assistant(path: Path, target: Header) -> Head:
     names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _ASSISTANT_TENSORS]
     everywhere = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
     check_held(header, (f"{name}.weight" for name in (*everywhere, *names)))
-    _check_assistant(header)
-    check_equal(path, target, _assistant_facts(target, header))
-    pairing.check(target, header)
-    tap = Tap(nextn=True)
-    return Head("assistant", path, tap, lambda target: beside(path, Model, target, nextn=True), AssistantContext)
-
-
-def _check_assistant(header: Header) -> None:
-    """Numbers over which llama.cpp ends the process."""
+    # Numbers over which llama.cpp ends the process.
     name, layers, windows = header.path.name, header.n_layers, _windows(header)
     if header.number("nextn_predict_layers") != layers:
         raise ModelFileError(f"{name} is corrupt: {header.number('nextn_predict_layers')} of {layers} layers predict.")
@@ -377,6 +341,10 @@ def _check_assistant(header: Header) -> None:
     for suffix in ("", "_swa"):
         key, value = (header.number(f"attention.{part}_length{suffix}") for part in ("key", "value"))
         check_keys(header, key, value, header.number(f"rope.dimension_count{suffix}") or key)
+    check_equal(path, target, _assistant_facts(target, header))
+    pairing.check(target, header)
+    tap = Tap(nextn=True)
+    return Head("assistant", path, tap, lambda target: beside(path, Model, target, nextn=True), AssistantContext)
 
 
 def _assistant_facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:
