@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from localspec.drafters.setup import MOST_BRANCHES, Conversations, FreeDrafter, Setup, SharedTexts, check_branches
 from localspec.engine.interfaces import EMPTY_DRAFT, Draft, DraftRequest, History, Needs, Outcome
 from localspec.errors import UsageError
-from localspec.native.indexes import LONGEST, NgramIndex
+from localspec.native.indexes import LONGEST, ContextCounts, NgramIndex, SuffixIndex
 from localspec.types import NO_TOKENS, Tokens
 
 _FORCED_CONFIDENCE = 16.0
@@ -175,6 +176,18 @@ class _Searching(FreeDrafter):
         check_branches(branches)
         self._corpus, self._branches = corpus, branches
         self._conversations = conversations or Conversations()
+        self._sources: dict[int, int] = {}
+        """By slot, number of the corpus sequence that the last guess came from; of suffix decoding."""
+
+    @contextmanager
+    def _borrowed(self, searched: bool) -> Iterator[tuple[SuffixIndex | None, ContextCounts | None]]:
+        """The corpus and its counts, if they are `searched` and not in use."""
+        borrowed = self._corpus.borrow() if self._corpus is not None and searched else None
+        try:
+            yield borrowed or (None, None)
+        finally:
+            if borrowed is not None and self._corpus is not None:
+                self._corpus.give_back()
 
     def close(self) -> None:
         self._conversations.close()
@@ -190,28 +203,15 @@ class SuffixDecoding(_Searching):
 
     name = "suffix"
 
-    def __init__(
-        self, corpus: SharedTexts | None = None, branches: int = 1, conversations: Conversations | None = None
-    ) -> None:
-        super().__init__(corpus, branches, conversations)
-        self._sources: dict[int, int] = {}
-        """By slot, number of the corpus sequence that the last guess came from."""
-
     def _guess(self, request: DraftRequest) -> Draft:
         nodes, depth, tokens = request.max_nodes, request.max_depth, request.history.tokens
         tree = not request.chain and (self._branches > 1 or nodes > depth)
         seen = self._conversations.of(request)
         # With a corpus a text drawn by *rejection* or *block* would depend on earlier ones.
-        searched = request.asked.recall and not request.needs_probs
-        borrowed = self._corpus.borrow() if self._corpus is not None and searched else None
-        other = borrowed[0] if borrowed else None
-        try:
+        with self._borrowed(request.asked.recall and not request.needs_probs) as (other, _):
             found = seen.index.follow(
                 tokens, seen.length, max(0, nodes), max(0, depth), tree=tree, other=other, least=PAST_MATCH
             )
-        finally:
-            if borrowed is not None and self._corpus is not None:
-                self._corpus.give_back()
         seen.length = len(request.history)
         self._sources.pop(request.slot, None)
         if found.match < SHORTEST_MATCH:
@@ -243,8 +243,7 @@ class Habits(_Searching):
         if request.needs_probs or not len(tokens):  # else a text would depend on earlier ones
             return EMPTY_DRAFT
         seen = self._conversations.of(request)
-        borrowed = self._corpus.borrow() if self._corpus is not None and request.asked.recall else None
-        try:
+        with self._borrowed(request.asked.recall) as (_, past):
             found = seen.counts.guess(
                 tokens,
                 seen.counted,
@@ -253,11 +252,8 @@ class Habits(_Searching):
                 max(0, request.max_nodes),
                 max(0, request.max_depth),
                 1 if request.chain else MOST_BRANCHES if request.max_nodes > request.max_depth else self._branches,
-                borrowed[1] if borrowed else None,
+                past,
             )
-        finally:
-            if borrowed is not None and self._corpus is not None:
-                self._corpus.give_back()
         seen.counted = len(tokens)
         if not len(found.tokens):
             return EMPTY_DRAFT

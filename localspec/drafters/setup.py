@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec.config import EngineSettings
-from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome
+from localspec.engine.interfaces import NEEDS_NOTHING, Draft, Drafter, DraftRequest, History
 from localspec.errors import UsageError
 from localspec.methods import ROWS
 from localspec.native.indexes import ContextCounts, SuffixIndex
@@ -53,27 +53,17 @@ class Conversations:
         self._slots.clear()
 
 
-class FreeDrafter(ABC):
-    """A drafter that costs next to nothing and needs no reading: a `Drafter` but for its guess."""
+class FreeDrafter(Drafter):
+    """A drafter that costs next to nothing and needs no reading. The next draft reads the history."""
 
-    name: str
     needs = NEEDS_NOTHING
     free = True
-
-    def missing(self, slot: int, history: History) -> int:
-        return 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._guess(request) for request in requests]
 
     @abstractmethod
     def _guess(self, request: DraftRequest) -> Draft: ...
-
-    def observe(self, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - the next draft reads the history
-        pass
-
-    def close(self) -> None:  # noqa: B027
-        pass
 
 
 class SharedTexts(Protocol):

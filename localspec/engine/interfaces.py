@@ -262,7 +262,8 @@ class Drafter(Protocol):
     """Guesses what the target will say. A wrong guess costs time, never correctness.
 
     Its state is a cache of `History`: it must answer for any history it is handed, also after others, so
-    edit, regenerate and branch need no protocol of their own."""
+    edit, regenerate and branch need no protocol of their own. One that guesses all levels of a draft in one pass, so
+    that one level costs as much as all, says so: its `one_pass` is true."""
 
     name: str
     needs: Needs
@@ -271,23 +272,18 @@ class Drafter(Protocol):
 
     def missing(self, slot: int, history: History) -> int:
         """Number of tokens that the drafter must read before it guesses, the last one included; 0 = reading is free."""
+        return 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request, in order; at most `max_nodes` nodes and `max_depth` deep."""
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Tells the drafter what the target said in a pass."""
+        return
 
     def close(self) -> None:
         """Frees memory and files of the drafter; a second call does nothing."""
-
-
-@runtime_checkable
-class OnePass(Protocol):
-    """A drafter that may guess all levels of a draft in one pass, so that one level costs as much as all."""
-
-    one_pass: bool
-    """Whether the drafter guesses all levels in one pass."""
+        return
 
 
 @runtime_checkable

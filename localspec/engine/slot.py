@@ -31,25 +31,18 @@ class TextStream:
         """Takes one token's bytes, returns the text that may be shown now. Without `watch` a stop string neither
         ends nor begins in these bytes."""
         text = self._held + self._decoder.decode(piece)
-        if not self._stop:
-            return text
-        if not watch:
-            self._held = ""
-            return text
-        return self._check(text)
+        if watch:
+            return self._check(text)
+        self._held = ""
+        return text
 
     def finish(self) -> str:
         if self.stopped:
             return ""
         text = self._held + self._decoder.decode(b"", final=True)
-        self._held = ""
-        if not self._stop:
-            return text
         shown = self._check(text)
-        if not self.stopped:
-            shown += self._held
-            self._held = ""
-        return shown
+        self._held = ""
+        return shown if self.stopped else text
 
     def _check(self, text: str) -> str:
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
@@ -57,7 +50,7 @@ class TextStream:
             self.stopped = True
             self._held = ""
             return text[: min(found)]
-        hold = max(overlap(text, stop) for stop in self._stop)
+        hold = max((overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
 

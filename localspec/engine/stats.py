@@ -181,13 +181,9 @@ class RequestStats:
             return {name: round(getattr(self, name), digits) for name in names}
 
         return {
-            "prompt_tokens": self.prompt_tokens,
-            "reused_tokens": self.reused_tokens,
+            **rounded(0, "prompt_tokens", "reused_tokens"),
             "generated_tokens": self.generated,
-            "passes": self.passes,
-            "draft_passes": self.draft_passes,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
+            **rounded(0, "passes", "draft_passes", "drafted", "accepted"),
             **rounded(4, "acceptance_rate", "mean_accepted_tokens", "mean_accepted_length", "tokens_per_pass"),
             "accepted_per_position": list(self.accepted_per_position),
             "accepted_histogram": {str(k): v for k, v in sorted(self.accepted_histogram.items())},

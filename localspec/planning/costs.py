@@ -37,7 +37,7 @@ class DraftCosts:
     """Seconds a drafter takes: for a level of a draft, all slots in one batch, and for a token it must read before it
     can guess.
 
-    Each level costs the same. If one pass guesses all levels (`OnePass`), the first costs everything."""
+    Each level costs the same. If one pass guesses all levels (`Drafter`), the first costs everything."""
 
     def __init__(
         self, levels: Mapping[int, float] | None = None, read_seconds: float = 0.0, *, estimated: bool = False

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.engine.interfaces import Drafter, DraftRequest, OnePass, Proposal, Target, Undrafted
+from localspec.engine.interfaces import Drafter, DraftRequest, Proposal, Target, Undrafted
 from localspec.planning.acceptance import CONVINCING_STREAK, Candidate, Tracker, weigh
 from localspec.planning.budget import Served
 from localspec.planning.costs import DraftCosts
@@ -214,7 +214,7 @@ class CostlyDrafter:
     one_pass: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.one_pass = isinstance(self.drafter, OnePass) and self.drafter.one_pass
+        self.one_pass = bool(getattr(self.drafter, "one_pass", False))
 
     def due(self, offer: Promise, now: PlannedPass) -> bool:
         """Whether to probe the drafter although it does not promise enough: only where its guess could be sent, too."""

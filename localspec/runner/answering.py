@@ -74,13 +74,9 @@ class ChildAnswerer:
     checks_room = True
 
     def __init__(self, make: Callable[[], Host], name: str, key: str = "", *, command: str = "") -> None:
-        """
-        Args:
-            make: makes the host, on a thread; it begins to load then, or when it is waited for.
-            name: until it is known.
-            key: what loads it again; "" = unknown.
-            command: as which other programs are told of the models, until they are closed; "" = they are not.
-        """
+        """`make` makes the host, on a thread; it begins to load then, or when it is waited for. `name` serves until it
+        is known; `key` loads it again, "" = unknown. `command`: as which other programs are told of the models, until
+        they are closed; "" = they are not."""
         self.name, self._key = name, key
         self.facts: Facts | None = None
         self.child: Host | None = None
@@ -174,8 +170,7 @@ class ChildAnswerer:
 
     def _read(self, answer: ChildAnswer) -> None:
         """One answer, from asking to its end, on a thread of its own. Should the process die meanwhile, the next one
-        goes on from the text.
-        """
+        goes on from the text."""
         finish, error = None, None
         try:
             self._loaded.wait()
@@ -243,11 +238,7 @@ class ChildAnswer:
             call.cut()
 
     def read(self, use: HostUse) -> FinishReason:
-        """Asks for what is still to be said, and posts it.
-
-        Raises:
-            Cancelled: its connection was cut.
-        """
+        """Asks for what is still to be said, and posts it. Raises Cancelled: its connection was cut."""
         from localspec.remote.asking import Call
 
         requests, call, number = _requests(use), Call(), secrets.token_hex(8)

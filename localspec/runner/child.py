@@ -233,13 +233,9 @@ class Child:
     """Has one process at a time. One that dies is replaced, once, until a use has come to its end. Thread-safe."""
 
     def __init__(self, load: Load, patience: float = SILENCE_SECONDS, hear: Hear = lambda event, news: None) -> None:
-        """Starts the process. Call `wait` next; it gives the process up if it raises.
-
-        Args:
-            patience: seconds without a sign of life, after which a process is ended; three times its longest pass is
-                added while it works.
-            hear: is told of the other events, on a thread of the child's.
-        """
+        """Starts the process. Call `wait` next; it gives the process up if it raises. A process is ended after
+        `patience` seconds without a sign of life, to which three times its longest pass is added while it works. `hear`
+        is told of the other events, on a thread of the child's."""
         self._load, self._patience, self._hear = load, patience, hear
         self._turn = threading.Condition()
         """Guards what is below."""
@@ -279,12 +275,8 @@ class Child:
         return "" if process is None else process.outdated
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Waits until the first process has loaded.
-
-        Raises:
-            RunnerError: it ended.
-            LocalspecError: what loading raised there; also what `progress` raises is raised.
-        """
+        """Waits until the first process has loaded. Raises RunnerError: it ended; LocalspecError: what loading raised
+        there; also what `progress` raises."""
         try:
             while (news := self._loading.get()) is not None:
                 if isinstance(news, LocalspecError):
@@ -297,11 +289,8 @@ class Child:
 
     @contextmanager
     def use(self) -> Iterator[HostUse]:
-        """Something that is asked of the process; an answer without an error lets a later death be mended again.
-
-        Raises:
-            LocalspecError: there is no process any more.
-        """
+        """Something that is asked of the process; an answer without an error lets a later death be mended again. Raises
+        LocalspecError: there is no process any more."""
         with self._turn:
             self._turn.wait_for(lambda: self.listens)
             if self._closing:

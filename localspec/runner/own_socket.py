@@ -30,10 +30,7 @@ class OwnSocket:
     """Listens. For the process of the models itself, which closes it."""
 
     def __init__(self) -> None:
-        """
-        Raises:
-            UsageError: there can be no such socket.
-        """
+        """Raises UsageError: there can be no such socket."""
         home = folder()
         sweep(home)
         self.path = home / f"{secrets.token_hex(8)}.sock"
@@ -55,11 +52,7 @@ class OwnSocket:
 
 
 def folder() -> Path:
-    """Where the sockets are; made if it is not there.
-
-    Raises:
-        UsageError: others could reach into it.
-    """
+    """Where the sockets are; made if it is not there. Raises UsageError: others could reach into it."""
     import platformdirs
 
     found, fault = Path(f"/tmp/localspec-{os.getuid()}"), ""
@@ -95,12 +88,8 @@ def sweep(home: Path) -> None:
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to this user's process; nothing has been sent.
-
-    Raises:
-        OSError: nothing listens there.
-        LocalspecError: another user's process does.
-    """
+    """A connection to this user's process; nothing has been sent. Raises OSError: nothing listens there;
+    LocalspecError: another user's process does."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.connect(str(path))
@@ -112,11 +101,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def check(made: socket.socket) -> None:
-    """Refuses a connection to another user's process.
-
-    Raises:
-        LocalspecError: it is one.
-    """
+    """Raises LocalspecError: the connection is to another user's process."""
     if sys.platform == "linux":
         found = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         user = struct.unpack("3i", found)[1]

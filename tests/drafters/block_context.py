@@ -11,7 +11,6 @@ import numpy.typing as npt
 from localspec.drafters.heads.blocks import (
     BlockContext,
     BlockRows,
-    IndependentRows,
     LatticeRows,
     MarkovRows,
     Scaling,
@@ -100,7 +99,7 @@ class FakeBlocks(FakeDraftContext):
 def rows_of(blocks: FakeBlocks) -> BlockRows:
     """As `drafters.dflash` reads such blocks."""
     if blocks.kind == "dflash":
-        return IndependentRows(ROWS, Scaling())
+        return BlockRows(ROWS, Scaling())
     if blocks.kind == "dflash2":
         return LatticeRows(ROWS, CANDIDATES, blocks.n_vocab)
     before: Any = Table(blocks.before)

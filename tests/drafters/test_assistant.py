@@ -194,6 +194,10 @@ def test_two_slots_in_one_pass(gemma: Path, target: Context, tmp_path: Path) -> 
     for slot, history in enumerate(histories):
         target.prefill(slot, history, len(history))
     alone = [row(context, history, slot) for slot, history in enumerate(histories)]
+    context.close()
+    context = AssistantContext(model, target)  # which has guessed nothing yet
+    for slot, history in enumerate(histories):
+        target.prefill(slot, history, len(history))
     feeds = [Feed(slot, history, len(history)) for slot, history in enumerate(histories)]
     for one, both in zip(reversed(alone), context.decode(feeds[::-1]), strict=True):
         np.testing.assert_allclose(one, both[0], atol=1e-3)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from localspec.drafters.heads.head import (
     check_held,
     check_keys,
     guessed_ids,
+    key_sizes,
     read_head,
     tapped_layers,
 )
@@ -94,12 +94,6 @@ class DFlashContext(TrunkCache):
             states="none" if shape.logits else "all",
         )
         api.llama_set_causal_attn(self._passes.handle.pointer, shape.causal)
-
-    def close(self) -> None:
-        self._passes.handle.close()
-
-    def _remove(self, slot: int, start: int) -> None:
-        self._passes.remove(slot, start)
 
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
         states, ids = self._tapped.read(slot, start, stop), [(slot, 1)] * (stop - start)
@@ -173,26 +167,19 @@ class Scaling:
         return logits
 
 
-class BlockRows(ABC):
-    """Turns a block into logits, level by level."""
+class BlockRows:
+    """Turns a block into logits, level by level. Of DFlash, row 1 + level says what the token is, whatever the tokens
+    before it turn out to be."""
 
-    levels: int  # number of tokens that a block guesses
+    def __init__(self, rows: int, scaling: Scaling | None = None, first: int = 1) -> None:
+        """Of a block with `rows` rows, of which the `first` one guesses the first token."""
+        self._scaling, self._first = scaling or Scaling(), first
+        self.levels = rows - first  # number of tokens that a block guesses
 
-    @abstractmethod
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         """float32[vocabulary of the target]: logits of the token at a level, -inf for what it cannot be. `previous` is
         the token before the level: the last one of the history at level 0, and a guess after that."""
-
-
-class IndependentRows(BlockRows):
-    """DFlash: row 1 + level says what the token is, whatever the tokens before it turn out to be."""
-
-    def __init__(self, rows: int, scaling: Scaling) -> None:
-        self.levels, self._scaling = rows - 1, scaling
-
-    def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
-        said: Float32Array = block.rows[1 + level]
-        return self._scaling.of(said)
+        return self._scaling.of(block.rows[self._first + level])
 
 
 class MarkovRows(BlockRows):
@@ -214,8 +201,7 @@ class MarkovRows(BlockRows):
         """Of a block with `rows` rows, the first of which guesses, too, if `from_anchor`. `before` is `markov_w1`,
         `after` `markov_w2`, whose rows are of the tokens `ids`; None = of all. `scaling` is that of logits before
         the bias."""
-        self._first = 0 if from_anchor else 1
-        self.levels, self._scaling = rows - self._first, scaling
+        super().__init__(rows, scaling, 0 if from_anchor else 1)
         self._before, self._after = before, after
         self._places = None
         if ids is not None:
@@ -241,7 +227,8 @@ class LatticeRows(BlockRows):
     """DFlash2: each row names a few candidates, and what each is worth after each candidate of the row before."""
 
     def __init__(self, rows: int, candidates: int, n_vocab: int) -> None:
-        self.levels, self._count, self._n_vocab = rows - 1, candidates, n_vocab
+        super().__init__(rows)
+        self._count, self._n_vocab = candidates, n_vocab
 
     def row(self, block: DraftBlock, level: int, previous: int) -> Float32Array:
         count, said = self._count, block.rows[1 + level]
@@ -288,7 +275,7 @@ def load_dflash(path: Path, target: Header) -> Head:
 
     def rows(n_vocab: int) -> BlockRows:
         if kind == "dflash":
-            return IndependentRows(shape.rows, scaling)
+            return BlockRows(shape.rows, scaling)
         if kind == "dflash2":
             return LatticeRows(shape.rows, header.number("selector_top_k"), n_vocab)
         before, after = (TensorRows(header, tensors[f"markov_{table}.weight"]) for table in ("w1", "w2"))
@@ -329,9 +316,7 @@ def _check_attention(header: Header) -> None:
         raise PairError(f"{name} joins its layers by hyper-connections, which localspec cannot draft with yet.")
     if header.number("attention.head_count") < 1 or header.number("attention.head_count_kv") < 1:
         raise ModelFileError(f"{name} is corrupt: it has no attention heads.")
-    usual = header.number("embedding_length") // header.number("attention.head_count")
-    key, value = (header.metadata.get(f"dflash.attention.{part}_length", usual) for part in ("key", "value"))
-    check_keys(header, key, value, header.metadata.get("dflash.rope.dimension_count", key))
+    check_keys(header, *key_sizes(header))
     if header.number("attention.sliding_window") > 0:
         pattern = header.array("dflash.attention.sliding_window_pattern")
         if len(pattern) != header.n_layers or not any(value is True for value in pattern):

@@ -13,7 +13,7 @@ architecture `eagle3`, as its own conversion writes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,8 +26,10 @@ from localspec.drafters.heads.head import (
     Head,
     beside,
     check_held,
+    check_keys,
     check_sizes,
     guessed_ids,
+    key_sizes,
     output_matrix,
     read_head,
     tapped_layers,
@@ -202,7 +204,7 @@ class EagleContext(HeadCache):
         self._guessed: list[dict[head_cache.Path, tuple[Float32Array, Float32Array]]] = [{} for _ in self._trunks]
         """Key and value of every guess, by slot and path."""
 
-    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+    def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
         layer, threads = self._layer, self._threads
         x, h = layer.enter(rows, threads)
         positions = np.array([row.position for row in rows], dtype=np.float32)
@@ -213,15 +215,12 @@ class EagleContext(HeadCache):
             else:
                 assert row.path is not None
                 self._guessed[row.slot][row.path] = key, value
-        if not asked:
-            return None
-        wanted = [index for index, row in enumerate(rows) if row.path is not None]
+        if not wanted:
+            return ()
         queries = layer.heads("q", h[wanted], positions[wanted], threads)
         mixed = [layer.attend(query, *self._seen(rows[index])) for query, index in zip(queries, wanted, strict=True)]
-        states, logits = np.zeros_like(x), np.zeros((len(rows), len(layer.output.values)), dtype=np.float32)
-        states[wanted] = layer.leave(x[wanted], np.stack(mixed), threads)
-        logits[wanted] = kernels.matvec(layer.output, states[wanted], threads)
-        return states, logits
+        states = layer.leave(x[wanted], np.stack(mixed), threads)
+        return zip(states, kernels.matvec(layer.output, states, threads), strict=True)
 
     def _seen(self, row: HeadRow) -> tuple[Float32Array, Float32Array]:
         """Keys and values of what a row looks back on, its own included."""
@@ -236,8 +235,8 @@ class EagleContext(HeadCache):
     def _remove(self, slot: int, start: int) -> None:
         self._guessed[slot].clear()  # a trunk that shrinks takes its guesses along, and the rest is overwritten
 
-    def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
-        pass  # a guess finds its cells by its path
+    def close(self) -> None:
+        """There is nothing to free."""
 
 
 class Eagle3Context(HeadCache):
@@ -254,10 +253,7 @@ class Eagle3Context(HeadCache):
         width = int(self._api.llama_model_n_embd(model.handle))
         self._passes = HeadPasses(model, params, MOST_PASS_ROWS, self._n_slots * self.n_paths, width)
 
-    def close(self) -> None:
-        self._passes.handle.close()
-
-    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+    def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
         """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
         passes, count, states = self._passes, len(rows), np.stack([row.state for row in rows])
         if rows[0].sequence is None:
@@ -267,11 +263,8 @@ class Eagle3Context(HeadCache):
             states = passes.states(count).copy()
         positions, tokens, ways = [row.position for row in rows], [row.token for row in rows], self.n_paths
         ids = [(row.slot * ways, ways) if row.sequence is None else (row.slot * ways + row.sequence, 1) for row in rows]
-        passes.decode(passes.batch(positions, ids, asked, tokens=tokens, states=states))
-        return (passes.states(count), passes.logits(count)) if asked else None
-
-    def _remove(self, slot: int, start: int) -> None:
-        self._passes.remove(-1 if self._n_slots == 1 else slot, start)
+        passes.decode(passes.batch(positions, ids, bool(wanted), tokens=tokens, states=states))
+        return [(passes.states(count)[row], passes.logits(count)[row]) for row in wanted]
 
     def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
         first = slot * self.n_paths
@@ -290,31 +283,15 @@ def load_eagle3(path: Path, target: Header) -> Head:
     check_forgets(target)
     pairing.check(target, header)
     layers, count = tapped_layers(header, target, three=True)
-    _check_tensors(header, target)
-    return Head(
-        "eagle3",
-        path,
-        Tap(tuple(sorted({layer for layer in layers if layer < count})), nextn=count in layers),
-        lambda target: beside(path, HeadModel, target),
-        lambda model, target: Eagle3Context(model, target, layers),
-    )
-
-
-def _check_tensors(header: Header, target: Header) -> None:
     tensors = {tensor.name: tensor for tensor in header.tensors}
     if header.n_layers != 1:
         raise ModelFileError(
             f"{header.path.name} is corrupt: an EAGLE-3 head has one layer, this has {header.n_layers}."
         )
-    key, value = (header.number(f"attention.{part}_length") for part in ("key", "value"))
-    if key != value:
-        raise ModelFileError(f"{header.path.name} is corrupt: keys have {key} numbers, and values {value}.")
+    check_keys(header, *key_sizes(header))
     norms = ("fc", "output_norm", *(["enc.output_norm"] if header.flag("eagle3.norm_before_fc") else []))
     check_held(header, (f"{name}.weight" for name in (*norms, *(f"blk.0.{part}" for part in _EAGLE3_TENSORS))))
     hidden, wide = header.number("embedding_length"), target.number("embedding_length")
-    size, turned = key or hidden // max(1, header.number("attention.head_count")), header.number("rope.dimension_count")
-    if turned > size or turned % 2:
-        raise ModelFileError(f"{header.path.name} is corrupt: it turns {turned} of {size} numbers of a key.")
     for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
         if name not in tensors and hidden != wide:
             raise PairError(
@@ -322,3 +299,11 @@ def _check_tensors(header: Header, target: Header) -> None:
                 f" {wide} in the target and {hidden} in the head."
             )
     guessed_ids(header, tensors, target)
+    tap = Tap(tuple(sorted({layer for layer in layers if layer < count})), nextn=count in layers)
+    return Head(
+        "eagle3",
+        path,
+        tap,
+        lambda target: beside(path, HeadModel, target),
+        lambda model, target: Eagle3Context(model, target, layers),
+    )

@@ -125,13 +125,26 @@ def check_held(header: Header, names: Iterable[str]) -> None:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.")
 
 
-def check_keys(header: Header, key: object, value: object, turned: object) -> None:
+def key_sizes(header: Header) -> tuple[int, int, int]:
+    """Numbers in a key, in a value, and those of a key that tell its position; what is not stated as llama.cpp takes
+    it to be."""
+
+    def stated(key: str, usual: int) -> int:
+        return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual
+
+    heads = header.numbers("attention.head_count")[0]
+    usual = header.number("embedding_length") // heads if heads > 0 else 0
+    key = stated("attention.key_length", usual)
+    return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
+
+
+def check_keys(header: Header, key: int, value: int, turned: int) -> None:
     """Numbers over which llama.cpp ends the process: those of a key, of a value, and of a key that rotary positions
     turn."""
     name = header.path.name
-    if key != value or not isinstance(key, int) or key < 1:
+    if key != value or key < 1:
         raise ModelFileError(f"{name} is corrupt: keys have {key} numbers, and values {value}.")
-    if not isinstance(turned, int) or not 0 < turned <= key or turned % 2:
+    if not 0 < turned <= key or turned % 2:
         raise ModelFileError(f"{name} is corrupt: it turns {turned} of {key} numbers of a key.")
 
 

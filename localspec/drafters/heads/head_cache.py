@@ -182,6 +182,7 @@ class TrunkCache(ABC):
     which asks what it says."""
     pass_rows = MOST_PASS_ROWS
     """Most rows of a pass that only fills the cache."""
+    _passes: HeadPasses
 
     def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
         """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
@@ -197,12 +198,13 @@ class TrunkCache(ABC):
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
         """A pass over cells [start, stop) of the trunk, asking nothing of them."""
 
-    @abstractmethod
     def _remove(self, slot: int, start: int) -> None:
         """Drops the slot's cells from a position on, of all sequences."""
+        self._passes.remove(-1 if self._n_slots == 1 else slot, start)
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Frees the cache. A second call does nothing."""
+        self._passes.handle.close()
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """Makes up to 512 of the cells that are missing; how many tokens count as cached then (see `reusable`)."""
@@ -270,14 +272,15 @@ class HeadCache(TrunkCache):
     """A `DraftContext` with paths; a method says how cells are computed."""
 
     ahead = 1
+    most_guesses = 2**31
+    """Most guesses that follow the trunk on a path, one after the other."""
 
     @abstractmethod
-    def _compute(self, rows: Sequence[HeadRow], asked: bool) -> tuple[Float32Array, Float32Array] | None:
+    def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
         """A pass over at most `MOST_PASS_ROWS` rows, of the trunk or of guesses, each of a cell after those of its
-        sequence; returns float32[n, n_embd] states and float32[n, at least n_vocab] logits, kept by their maker
-        until the next pass; None if not `asked` for."""
+        sequence; returns float32[n_embd] states and float32[at least n_vocab] logits of the rows with the `wanted`
+        indices, valid until the next pass."""
 
-    @abstractmethod
     def _fork(self, slot: int, source: int, sequence: int, start: int, stop: int) -> None:
         """The cells [start, stop) of the sequence `source` belong to another one, too."""
 
@@ -289,7 +292,7 @@ class HeadCache(TrunkCache):
             shorter = common.setdefault(feed.slot, feed.tokens)
             common[feed.slot] = shorter[: common_prefix(shorter, feed.tokens)]
         stops: dict[int, int] = {}  # where each trunk will end; 0 = there are no states
-        for slot, tokens in common.items():
+        for slot, tokens in sorted(common.items()):
             start, stop = self._sync(slot, tokens)
             if start < stop:  # what is more than a pass takes is read at once
                 self._read(slot, tokens, max(self._trunks[slot].stop, start), stop - MOST_PASS_ROWS // self._n_slots)
@@ -299,7 +302,8 @@ class HeadCache(TrunkCache):
         for slot, stop in stops.items():
             if stop:
                 self._make_room(slot, {path for its_slot, path in paths if its_slot == slot})
-        while rows := self._next_guesses([path for path in paths if stops[path[0]]]):
+        reached = sorted(path for path in paths if stops[path[0]] and len(path[1]) < self.most_guesses)
+        while rows := self._next_guesses(reached):
             self._run(rows)
         nothing = np.full(self.n_vocab, -np.inf, dtype=np.float32)
         said = [self._trunks[slot].guesses.get(path) for slot, path in paths]
@@ -372,15 +376,13 @@ class HeadCache(TrunkCache):
 
     def _run(self, rows: Sequence[HeadRow]) -> None:
         """A pass; keeps what it says after every row whose path is asked for."""
+        wanted = [index for index, row in enumerate(rows) if row.path is not None]
         with self._passing({row.slot for row in rows}):
-            found = self._compute(rows, any(row.path is not None for row in rows))
-        if found is None:
-            return
-        states, logits = found
-        for row, state, said in zip(rows, states, logits, strict=True):
-            if row.path is not None:
-                guess = HeadGuess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
-                self._trunks[row.slot].guesses[row.path] = guess
+            found = self._compute(rows, wanted)
+        for index, (state, said) in zip(wanted, found, strict=True):
+            row = rows[index]
+            guess = HeadGuess(row.sequence or 0, state.copy(), said[: self.n_vocab].copy())
+            self._trunks[row.slot].guesses[row.path or ()] = guess
 
 
 def _ways(paths: Set[Path]) -> int:

@@ -4,9 +4,8 @@ Multi-token prediction (MTP, NextN): layers that were trained with the target. T
 companion of it (`mtp-*.gguf`: these layers, the embeddings and the output), or in another copy of the whole model.
 Hidden states, architecture and tokens must be the target's.
 
-Row t of a layer's cache reads token t together with the state after token t - 1 and guesses what follows token t. Where
-the target has computed that state, it is the target's; after the end of what the target knows it is the layer's own, of
-its row t - 1. Cells that were computed from guessed states give way to true ones as soon as the target has them.
+Row t of a layer's cache reads token t together with the state after token t - 1 and guesses what follows token t: it is
+cell t - 1 of `head_cache`.
 
 A model may bring several layers (*heads*), one for each depth of the guess: then every head reads what the target
 knows, and the one of depth i reads what was guessed so far anew, as llama.cpp does (common/speculative.cpp).
@@ -20,28 +19,26 @@ needs to be taken back. Files are GGUF of llama.cpp's architecture `gemma4-assis
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from localspec import paths
-from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, read_head
-from localspec.drafters.heads.head_cache import HeadPasses
-from localspec.errors import Cancelled, DecodeError, ModelFileError, PairError, UsageError
+from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, key_sizes, read_head
+from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, HeadPasses, HeadRow
+from localspec.errors import DecodeError, ModelFileError, PairError, UsageError
 from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import States, Tapped
 from localspec.llama.library import lib
-from localspec.llama.library.batch import Cells, common_prefix
 from localspec.llama.library.handle import context_parameters, most_rows
 from localspec.llama.library.settings import NEXTN, NO_TAP, SHOWS_NEXTN, Tap
 from localspec.llama.model import Model, check_text_model
 from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, nextn_layers
-from localspec.types import Feed, Float32Array, LogitRows, Tokens
+from localspec.types import Float32Array, Tokens
 
 ONE_MTP_LAYER = frozenset(
     {
@@ -61,43 +58,9 @@ def runs(architecture: str, heads: int) -> bool:
     return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
 
 
-@dataclass(slots=True)
-class _Slot:
-    """Cells of one slot in the cache, and the states that they were computed from."""
-
-    cells: Cells
-    first: int = 0
-    """First position with a cell: above 0 if the target had no states of earlier positions."""
-    sure: int = 0
-    """Cells before this one were computed from the target's states."""
-    own: dict[int, Float32Array] = field(default_factory=dict)
-    """{position: float32[n_embd], the MTP layer's own state after it}."""
-
-    def cut(self, length: int) -> None:
-        self.cells.length = min(self.cells.length, length)
-        self.sure = min(self.sure, length)
-        self.own = {position: state for position, state in self.own.items() if position < length}
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of one slot that a pass computes next."""
-
-    slot: int
-    tokens: Tokens
-    start: int
-    stop: int
-    head: int = 0
-    """Index of the MTP layer that computes the rows. If there are several, all compute true rows."""
-    true: bool = True
-    """Whether all rows read the target's states, not a guess's own."""
-    restart: bool = False
-    """Whether the slot's cache starts anew with these rows."""
-    logits: bool = True
-
-
-class MtpContext:
-    """The cache of a model's MTP layers; a `drafters.draft_model.DraftContext`."""
+class MtpContext(HeadCache):
+    """The cache of a model's MTP layers: cell p is row p + 1 of a layer, since a layer also has a row of the very first
+    token, with no state before it."""
 
     def __init__(self, model: Model, target: Context) -> None:
         """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
@@ -105,149 +68,87 @@ class MtpContext:
         cannot run the layers."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("MTP layers need a target that keeps the states they start from.")
-        self._states: States = target.states
         self._api, self._extension = lib.api(), lib.extension()
         self.heads = int(self._api.llama_model_n_layer_nextn(model.handle))
         """Number of MTP layers, each for one depth of a draft; a single one guesses at every depth."""
         architecture = model.header.architecture
         if not runs(architecture, self.heads):
             raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
-        self.settings = replace(target.settings, max_leaves=1, grid_prefill=False, rollback=0)
-        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, model.n_vocab, 1
-        self._grid = most_rows(self.settings)
-        params = context_parameters(model, self.settings, target.threads, NO_TAP)
+        super().__init__(target, (NEXTN,), model.n_vocab)
+        self.n_paths = 1
+        if self.heads > 1:
+            self.most_guesses = self.heads
+        settings = replace(target.settings, max_leaves=1, grid_prefill=False, rollback=0)
+        self.pass_rows = most_rows(settings)
+        params = context_parameters(model, settings, target.threads, NO_TAP)
         params.ctx_type = self._api.LLAMA_CONTEXT_TYPE_MTP
+        params.n_batch = params.n_ubatch = max(MOST_PASS_ROWS, self.pass_rows) + self._n_slots
         self._passes = HeadPasses(
             model,
             params,
-            self._grid,
-            self.settings.n_slots,
+            params.n_batch,
+            self._n_slots,
             int(self._api.llama_model_n_embd_out(model.handle)),
             states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
             what="a context of {name}'s MTP layers",
         )
-        self._slots = [_Slot(Cells(self.n_ctx + 64, 0, "all")) for _ in range(self.settings.n_slots)]
 
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The guess after the last token of every feed, in one pass as a rule; all -inf where the target's states do
-        not lead there, or where no head reaches so deep."""
-        rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
-        left = dict(enumerate(feeds))
-        while left:
-            steps = {index: self._next(feed.slot, feed.tokens) for index, feed in left.items()}
-            able = {index: step for index, step in steps.items() if step is not None}
-            if not able:
-                break
-            head = min(step.head for step in able.values())
-            now = [(step, index) for index, step in able.items() if step.head == head]
-            now.sort(key=lambda pair: pair[0].slot)
-            for row, (step, index) in zip(self._run([step for step, _ in now]), now, strict=True):
-                if step.stop == len(step.tokens):
-                    rows[index] = _row(self._api.llama_get_logits_ith(self._passes.handle.pointer, row), self.n_vocab)
-                    del left[index]
-            left = {index: feed for index, feed in left.items() if index in able}
-        return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
+    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
+        rows = super()._trunk_rows(slot, tokens, start, stop)
+        nothing = np.zeros(self._passes.width, dtype=np.float32)
+        return rows if start else [HeadRow(slot, int(tokens[0]), -1, None, nothing, None), *rows]
 
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """One pass over what the target knows of all tokens but the last; how many are cached then."""
-        step = self._next(slot, tokens)
-        stop = 0 if step is None else min(step.stop, len(tokens) - 1)
-        if step is None or not step.true or stop <= step.start:
-            return self.reusable(slot, tokens, prompt_length)
-        self._run([replace(step, stop=stop, logits=False)])
-        return stop
+    def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> list[tuple[Float32Array, Float32Array]]:
+        if self.heads == 1 or rows[0].sequence is None:
+            for head in reversed(range(self.heads)):  # all read what the target knows
+                said = self._pass(rows, wanted, head)
+            return said
+        found = dict[int, tuple[Float32Array, Float32Array]]()
+        for depth in {len(row.path or ()) for row in rows}:  # its head reads all guesses of a path anew
+            places = [place for place, row in enumerate(rows) if len(row.path or ()) == depth]
+            again = [one for place in places for one in self._path_rows(rows[place])]
+            said = self._pass(again, range(depth - 1, len(again), depth), depth)
+            found |= {place: (state.copy(), row.copy()) for place, (state, row) in zip(places, said, strict=True)}
+        return [found[place] for place in wanted]
 
-    def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        """Number of leading tokens that need no reading any more; all but the last if there is nothing to read."""
-        step = self._next(slot, tokens)
-        return len(tokens) - 1 if step is None else step.start
+    def _path_rows(self, last: HeadRow) -> list[HeadRow]:
+        """The rows of all guesses of a path, the last one given."""
+        path, guesses = last.path or (), self._trunks[last.slot].guesses
+        first = last.position + 1 - len(path)
+        return [
+            HeadRow(last.slot, token, first + place, 0, guesses[path[:place]].state, None)
+            for place, token in enumerate(path)
+        ]
 
-    def _next(self, slot: int, tokens: Tokens) -> _Rows | None:
-        """The next rows towards a guess after `tokens`; None = there is nothing to compute them from."""
-        held, count = self._slots[slot], len(tokens)
-        start, stop = self._states.span(slot, tokens, NEXTN)
-        known = min(stop + 1, count) if stop > start else int(count == 1)
-        shared = held.cells.keep(tokens, 0)
-        if shared < held.first:
-            shared = 0
-        end = min(held.sure, shared)
-        if end < known:  # what was guessed, or is missing, can be computed from true states
-            return self._true(slot, tokens, end, known, start)
-        if end == 0:
-            return None
-        reach = next((at for at in range(end - 1, shared) if at not in held.own), shared)
-        if reach < end:  # of the last true row the cell is held, and not what it guessed
-            return self._true(slot, tokens, end - 1, end, start) if end <= known else None
-        if self.heads == 1:
-            return _Rows(slot, tokens, reach, reach + 1, true=False)
-        depth = reach + 1 - end
-        return _Rows(slot, tokens, end, reach + 1, depth, true=False) if depth < self.heads else None
-
-    def _true(self, slot: int, tokens: Tokens, begin: int, stop: int, start: int) -> _Rows | None:
-        """Rows [begin, stop) from the target's states, which are held from `start` on."""
-        restart = False
-        if begin - 1 < start and start > 0:
-            begin, restart = start + 1, True
-        elif begin == 0 or begin <= self._slots[slot].first:
-            restart = True
-        if begin >= stop:
-            return None
-        return _Rows(slot, tokens, begin, min(stop, begin + self._grid // self.settings.n_slots), restart=restart)
-
-    def _run(self, steps: Sequence[_Rows]) -> list[int]:
-        """One pass over all steps, which are in order of slots and of one head; true rows one for each head. Returns
-        the index of each step's last row."""
-        passes = self._passes
-        for step in steps:
-            held = self._slots[step.slot]
-            held.cut(step.start if step.true else step.stop - 1)
-            if step.restart:
-                held.cells.put(0, step.tokens[: step.start])
-                held.first = held.sure = step.start
-        ends = [int(end) - 1 for end in np.cumsum([step.stop - step.start for step in steps])]
-        wanted = np.zeros(ends[-1] + 1, dtype=np.bool_)
-        wanted[ends] = [step.logits for step in steps]
+    def _pass(
+        self, rows: Sequence[HeadRow], wanted: Sequence[int], head: int
+    ) -> list[tuple[Float32Array, Float32Array]]:
+        """The state and the logits of each row that is wanted; views that are valid until the next pass."""
+        passes, pointer = self._passes, self._passes.handle.pointer
+        for slot, start in {row.slot: row.position for row in reversed(rows)}.items():
+            passes.remove(slot, start + 1)
+        output = np.zeros(len(rows), dtype=np.bool_)
+        output[list(wanted)] = True
         batch = passes.batch(
-            np.concatenate([np.arange(step.start, step.stop) for step in steps]),
-            [(step.slot, 1) for step in steps for _ in range(step.start, step.stop)],
-            wanted,
-            tokens=np.concatenate([step.tokens[step.start : step.stop] for step in steps]),
-            states=np.concatenate([self._states_before(step) for step in steps]),
+            [row.position + 1 for row in rows],
+            [(row.slot, 1) for row in rows],
+            output,
+            tokens=[row.token for row in rows],
+            states=np.stack([row.state for row in rows]),
         )
-        true = any(step.true for step in steps)
-        for head in (*range(self.heads - 1, 0, -1), 0) if true else (steps[0].head,):
-            for step in steps:
-                passes.remove(step.slot, 0 if step.restart else step.start)
-            if self.heads > 1:
-                self._extension.llama_set_nextn_layer_offset(passes.handle.pointer, head)
-            try:
-                passes.decode(batch)
-            except (Cancelled, DecodeError):
-                for step in steps:
-                    self._slots[step.slot].cut(0)
-                    passes.remove(step.slot, 0)
-                raise
-        for row, step in zip(ends, steps, strict=True):
-            held = self._slots[step.slot]
-            held.cells.put(step.start, step.tokens[step.start : step.stop])
-            if step.true:
-                held.sure = step.stop
-                held.own.clear()
-            if step.logits:
-                state = self._extension.llama_get_embeddings_nextn_ith(passes.handle.pointer, row)
-                held.own[step.stop - 1] = _row(state, passes.width).copy()
-        return ends
+        if self.heads > 1:
+            self._extension.llama_set_nextn_layer_offset(pointer, head)
+        passes.decode(batch)
+        return [
+            (
+                _row(self._extension.llama_get_embeddings_nextn_ith(pointer, row), passes.width),
+                _row(self._api.llama_get_logits_ith(pointer, row), self.n_vocab),
+            )
+            for row in wanted
+        ]
 
-    def _states_before(self, step: _Rows) -> Float32Array:
-        """float32[rows, n_embd]: after the token before each row's; nothing is before the first token of all."""
-        if not step.true:
-            own = self._slots[step.slot].own
-            return np.stack([own[position - 1] for position in range(step.start, step.stop)])
-        found = self._states.read(step.slot, NEXTN, max(step.start, 1) - 1, step.stop - 1)
-        return found if step.start else np.concatenate([np.zeros((1, self._passes.width), dtype=np.float32), found])
-
-    def close(self) -> None:
-        self._passes.handle.close()
+    def _remove(self, slot: int, start: int) -> None:
+        self._passes.remove(slot, start + 1 if start else 0)
 
 
 def _row(pointer: Any, count: int) -> Float32Array:
@@ -304,27 +205,14 @@ def load(path: Path, target: Header) -> Head:
 def _shape(header: Header) -> tuple[object, ...]:
     """Facts that must be equal in a target and in its head."""
     sizes = (header.number(key) for key in ("embedding_length", "embedding_length_out"))
-    return header.architecture, *sizes, *_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
-
-
-def _sizes(header: Header) -> tuple[int, int, int]:
-    """Numbers in a key, in a value, and those of a key that tell its position; what is not stated as llama.cpp takes
-    it to be."""
-
-    def stated(key: str, usual: int) -> int:
-        return header.number(key) if f"{header.architecture}.{key}" in header.metadata else usual
-
-    heads = header.numbers("attention.head_count")[0]
-    usual = header.number("embedding_length") // heads if heads > 0 else 0
-    key = stated("attention.key_length", usual)
-    return key, stated("attention.value_length", usual), stated("rope.dimension_count", key)
+    return header.architecture, *sizes, *key_sizes(header), f"{header.count('tokenizer.ggml.tokens')} tokens"
 
 
 def _check_layers(header: Header, heads: int) -> None:
     """Refuses what llama.cpp ends the process over, though all tensors may be there."""
     name, architecture, last = header.path.name, header.architecture, header.number("block_count")
     refused = f"llama.cpp cannot draft with the MTP layers of {name} ({architecture}):"
-    key, value, turned = _sizes(header)
+    key, value, turned = key_sizes(header)
     if architecture in _WHOLE_ROTATION and not key == value == turned:
         raise PairError(f"{refused} keys have {key} numbers, of which {turned} are turned, and values {value}.")
     if architecture in _LEADING_DENSE and header.number("leading_dense_block_count") > last - heads:
@@ -364,8 +252,8 @@ def _needed(architecture: str, held: Container[str]) -> Iterator[str]:
         yield from shared
 
 
-class AssistantContext:
-    """A `DraftContext` over the target's own cache."""
+class AssistantContext(HeadCache):
+    """Guesses over the target's own cache, and has no cells itself: of a trunk only the last row is computed."""
 
     def __init__(self, model: Model, target: Context) -> None:
         """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
@@ -373,65 +261,53 @@ class AssistantContext:
         (`Tap(nextn=True)`)."""
         if target.states is None or not target.states.tap.nextn:
             raise UsageError("An assistant needs a target that keeps the states it starts from.")
-        self.n_ctx, self.n_vocab, self.n_paths = target.n_ctx, min(model.n_vocab, target.n_vocab), 1
-        self._target, self._tapped = target, Tapped(target.states, (NEXTN,))
-        api, n_slots = lib.api(), target.settings.n_slots
+        super().__init__(target, (NEXTN,), model.n_vocab)
+        self.n_paths, self.pass_rows, self._target = 1, self.n_ctx, target
+        api = lib.api()
         params = context_parameters(model, target.settings, target.threads, NO_TAP)
         params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
         params.ctx_other = target.handle.pointer
         width = int(api.llama_model_n_embd_out(model.handle))
         try:
-            self._passes = HeadPasses(model, params, n_slots, n_slots, width)
+            self._passes = HeadPasses(model, params, self._n_slots, self._n_slots, width)
         finally:
-            for slot in range(n_slots):
+            for slot in range(self._n_slots):
                 target.forget(slot)
-        self._own: list[dict[int, tuple[Tokens, Float32Array]]] = [{} for _ in range(n_slots)]
-        """For each slot, {length: (tokens of a path, the assistant's own state after the path)}."""
 
-    def close(self) -> None:
-        self._passes.handle.close()
-
-    def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
-        """The row after the last token of every feed, each of another slot; all -inf where its states are not there."""
-        starts = [self._start(feed.slot, feed.tokens) for feed in feeds]
-        rows = np.full((len(feeds), self.n_vocab), -np.inf, dtype=np.float32)
-        ready = [(index, feeds[index], *start) for index, start in enumerate(starts) if start is not None]
-        if ready:
-            ready.sort(key=lambda one: one[1].slot)
-            batch = self._passes.batch(
-                [position for _, _, position, _ in ready],
-                [(feed.slot, 1) for _, feed, _, _ in ready],
-                True,
-                tokens=[int(feed.tokens[-1]) for _, feed, _, _ in ready],
-                states=np.stack([state for _, _, _, state in ready]),
-            )
-            self._passes.decode(batch)
-            logits, states = self._passes.logits(len(ready)), self._passes.states(len(ready))
-            for (index, feed, _, _), said, state in zip(ready, logits, states, strict=True):
-                self._own[feed.slot][len(feed.tokens)] = (feed.tokens.copy(), state.copy())
-                rows[index] = said[: self.n_vocab]
-        return [LogitRows.from_matrix(rows[index : index + 1]) for index in range(len(feeds))]
-
-    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
+    def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """There is nothing to read: the cache is the target's."""
         return len(tokens) - 1
 
     reusable = prefill_chunk
 
-    def _start(self, slot: int, tokens: Tokens) -> tuple[int, Float32Array] | None:
-        """The position of the pass and the state before the last token; None where that is not there."""
-        start, known = self._tapped.span(slot, tokens)
-        if start == known:
-            return None
-        if known == len(tokens) - 1:
-            if self._target.held(slot)[0].size > known:
-                self._target.forget(slot, known)  # rejected guesses, which the pass would see
-            self._own[slot].clear()
-            return known, self._tapped.read(slot, known - 1, known)[0]
-        path, state = self._own[slot].get(len(tokens) - 1, (tokens, None))
-        if state is None or common_prefix(path, tokens) < len(path):
-            return None
-        return known, state
+    def _sync(self, slot: int, tokens: Tokens) -> tuple[int, int]:
+        """As ever, but a first guess needs the target's state of every token but the last: the pass drops the rest of
+        the target's cache."""
+        start, stop = super()._sync(slot, tokens)
+        return (start if self._trunks[slot].guesses or stop == len(tokens) - 1 else stop), stop
+
+    def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
+        pass
+
+    def _remove(self, slot: int, start: int) -> None:
+        pass
+
+    def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
+        if self._target.held(slot)[0].size > stop:
+            self._target.forget(slot, stop)  # rejected guesses, which the pass would see
+        return super()._trunk_rows(slot, tokens, stop - 1, stop)
+
+    def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
+        passes, count = self._passes, len(rows)
+        batch = passes.batch(
+            [row.position + 1 - len(row.path or ()) for row in rows],
+            [(row.slot, 1) for row in rows],
+            True,
+            tokens=[row.token for row in rows],
+            states=np.stack([row.state for row in rows]),
+        )
+        passes.decode(batch)
+        return zip(passes.states(count), passes.logits(count), strict=True)
 
 
 _TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
@@ -452,15 +328,7 @@ def load_assistant(path: Path, target: Header) -> Head:
     names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _ASSISTANT_TENSORS]
     everywhere = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
     check_held(header, (f"{name}.weight" for name in (*everywhere, *names)))
-    _check_assistant(header)
-    check_equal(path, target, _assistant_facts(target, header))
-    pairing.check(target, header)
-    tap = Tap(nextn=True)
-    return Head("assistant", path, tap, lambda target: beside(path, Model, target, nextn=True), AssistantContext)
-
-
-def _check_assistant(header: Header) -> None:
-    """Numbers over which llama.cpp ends the process."""
+    # Numbers over which llama.cpp ends the process.
     name, layers, windows = header.path.name, header.n_layers, _windows(header)
     if header.number("nextn_predict_layers") != layers:
         raise ModelFileError(f"{name} is corrupt: {header.number('nextn_predict_layers')} of {layers} layers predict.")
@@ -473,6 +341,10 @@ def _check_assistant(header: Header) -> None:
     for suffix in ("", "_swa"):
         key, value = (header.number(f"attention.{part}_length{suffix}") for part in ("key", "value"))
         check_keys(header, key, value, header.number(f"rope.dimension_count{suffix}") or key)
+    check_equal(path, target, _assistant_facts(target, header))
+    pairing.check(target, header)
+    tap = Tap(nextn=True)
+    return Head("assistant", path, tap, lambda target: beside(path, Model, target, nextn=True), AssistantContext)
 
 
 def _assistant_facts(target: Header, head: Header) -> Iterator[tuple[str, str, str]]:

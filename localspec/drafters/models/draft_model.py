@@ -25,9 +25,9 @@ from localspec.engine.interfaces import (
     HIGHEST_PROBABILITY,
     NEEDS_NOTHING,
     Draft,
+    Drafter,
     DraftRequest,
     History,
-    Outcome,
 )
 from localspec.errors import DecodeError, KernelError, UsageError
 from localspec.native import kernels
@@ -92,8 +92,9 @@ class _Guess:
     """Whether the draft goes on after this guess, which takes a path in the context."""
 
 
-class DraftModel:
-    """Drafts with a model that a `DraftContext` evaluates, which may be a trained head's."""
+class DraftModel(Drafter):
+    """Drafts with a model that a `DraftContext` evaluates, which may be a trained head's. It observes nothing: the next
+    draft feeds what the history has grown by."""
 
     NAME = "draft"
     needs = NEEDS_NOTHING
@@ -107,16 +108,10 @@ class DraftModel:
         name: str = NAME,
         release: Callable[[], None] | None = None,
     ) -> None:
-        """
-        Args:
-            context: the draft model's cache. One with `n_paths` above 1 lets trees grow; others get chains.
-            end_tokens: after one of these nothing is guessed (the answer is over).
-            branches: guesses per position. 1 draws a chain. 2 or more draw a tree, and that many guesses are followed
-                in a pass; or a chain with leaves beside it where the context has one path, and for rules that a choice
-                among drawn tokens would bend (`needs_probs`).
-            name: the drafter's: of the method, for a head.
-            release: frees a cache that was made for this drafter alone; None = the caller frees it.
-        """
+        """After one of `end_tokens` nothing is guessed (the answer is over). With 1 of `branches` a chain is drawn; two
+        or more draw a tree, and that many guesses are followed in a pass; or a chain with leaves beside it where the
+        context has one path, and for rules that a choice among drawn tokens would bend (`needs_probs`). `release` frees
+        a cache that was made for this drafter alone; None = the caller frees it."""
         check_branches(branches)
         self.name, self.branches = name, branches
         self._context: DraftContext | None = context
@@ -132,9 +127,6 @@ class DraftModel:
         if self.branches == 1 or self._n_paths == 1:
             return self._chains(requests)
         return [self._chains([one])[0] if one.needs_probs else self._tree(one) for one in requests]
-
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
-        pass  # the next draft feeds what the history has grown by
 
     def close(self) -> None:
         self._context = None
@@ -172,18 +164,15 @@ class DraftModel:
             feeds = [Feed(chain.request.slot, chain.path[: chain.length], chain.length) for chain in growing]
             for chain, rows in zip(growing, self._decode(feeds), strict=True):
                 self._extend(chain, rows)
-        return [
-            Draft(
-                np.array(chain.tokens, dtype=np.int32),
-                np.array(chain.parents, dtype=np.int32),
-                tuple(chain.probs) if chain.request.needs_probs else None,
-                np.array(chain.confidence, dtype=np.float32),
-                self.name,
-            )
-            if chain.tokens
-            else EMPTY_DRAFT
-            for chain in chains
-        ]
+        return [self._made(one.tokens, one.parents, one.confidence, one.probs) for one in chains]
+
+    def _made(
+        self, tokens: list[int], parents: list[int], confidence: list[float], probs: Sequence[SparseProbs] = ()
+    ) -> Draft:
+        if not tokens:
+            return EMPTY_DRAFT
+        nodes = np.array(tokens, dtype=np.int32), np.array(parents, dtype=np.int32)
+        return Draft(*nodes, tuple(probs) or None, np.array(confidence, dtype=np.float32), self.name)
 
     def _extend(self, chain: _Chain, rows: LogitRows) -> None:
         request, length = chain.request, chain.length
@@ -230,16 +219,9 @@ class DraftModel:
             if not waiting:
                 break
         best = _best(guesses, request.max_nodes)
-        if not best:
-            return EMPTY_DRAFT
         numbers = {id(guess): number for number, guess in enumerate(best)}
-        return Draft(
-            np.array([guess.path[-1] for guess in best], dtype=np.int32),
-            np.array([numbers.get(id(guess.parent), -1) for guess in best], dtype=np.int32),
-            None,
-            np.array([guess.confidence for guess in best], dtype=np.float32),
-            self.name,
-        )
+        parents = [numbers.get(id(guess.parent), -1) for guess in best]
+        return self._made([int(guess.path[-1]) for guess in best], parents, [guess.confidence for guess in best])
 
     def _after(self, request: DraftRequest, guess: _Guess, rows: LogitRows) -> list[_Guess]:
         """The best few guesses after one, in trial order."""
