@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.text_file import check_text
-from localspec.cli.output import not_used, print_plain, transfer_progress
+from localspec.cli.output import not_used, print_plain, report, transfer_progress
 from localspec.cli.parser import add_engine_settings, whole
 from localspec.cli.shared import places
 from localspec.errors import Cancelled, ModelError, UsageError
@@ -71,14 +71,12 @@ def run_pull(options: argparse.Namespace) -> int:
     if plan.missing_bytes and not options.yes:
         _ask(plan)
     try:
-        with transfer_progress(plan.missing_bytes) as report:
-            entries = install(plan, hub, store, report, load_head=find)
+        with transfer_progress(plan.missing_bytes) as tell:
+            entries = install(plan, hub, store, tell, load_head=find)
     except KeyboardInterrupt:
         raise Cancelled("Stopped.", "What came so far is kept; the same command goes on there.") from None
-    if options.json:
-        print(json.dumps({"plan": before, "installed": [entry.as_dict() for entry in entries]}))
-    else:
-        print_plain(*result_lines(entries, options.name))
+    data = {"plan": before, "installed": [entry.as_dict() for entry in entries]}
+    report(options.json, data, *result_lines(entries, options.name))
     return 0
 
 
@@ -217,20 +215,16 @@ def run_suggest(options: argparse.Namespace) -> int:
         parts = read_parts(path)
         names.add(path.name)
     found = suggest(parts, names, catalog, candidates(path), name if parts else "")
-    if options.json:
-        print(json.dumps([asdict(one) | {"unused": not_used(one.method)} for one in found]))
-        return 0 if found else 1
+    lines = list[str]()
     for one in found:
         here = "here" if one.installed else "on the hub"
         length = f", {decimal(one.bytes)}" if one.bytes else ""
         doubt = f"in doubt: {one.doubt}" if one.doubt else ""
         notes = (f"  note: {note}" for note in (not_used(one.method), *one.warnings, doubt) if note)
-        print_plain(f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes)
-        if not one.installed or not not_used(one.method):
-            print_plain(f"  {one.command}")
-    if not found:
-        print_plain(
-            f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
-            f"localspec train {quote(name)} makes a draft model."
-        )
+        lines += [f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes]
+        lines += [f"  {one.command}"] if not one.installed or not not_used(one.method) else []
+    none = f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
+    none += f"localspec train {quote(name)} makes a draft model."
+    data = [asdict(one) | {"unused": not_used(one.method)} for one in found]
+    report(options.json, data, *(lines or [none]))
     return 0 if found else 1

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from localspec.chat.plain_text import plain_text
-from localspec.cli.output import print_rows
+from localspec.cli.output import aligned, print_plain
 from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
 from localspec.processes import running, servers
@@ -115,7 +114,7 @@ def run_ps(options: argparse.Namespace) -> int:
         where, memory = at.get(process.pid, "-"), process.memory()
         taken = decimal(memory) if memory else "-"
         rows.append((str(process.pid), process.command, where, models[0], models[1], context, taken, since))
-    print_rows(rows)
+    print_plain(*aligned(rows))
     return 0
 
 
@@ -147,5 +146,5 @@ def run_stop(options: argparse.Namespace) -> int:
         raise LocalspecError(f"{words} is another user's, who alone can end it.") from None
     while server in servers():
         time.sleep(_LOOK_SECONDS)
-    print(plain_text(f"{words} has ended."))
+    print_plain(f"{words} has ended.")
     return 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.output import count_bar
+from localspec.cli.output import bars, count_bar
 from localspec.cli.parser import add_whole, numbers
 from localspec.cli.shared import add_model_options, load_engine
 from localspec.errors import LocalspecError, UsageError, reason
@@ -181,7 +181,8 @@ def _reports() -> Iterator[Reports]:
     """A live line on a terminal, a line now and then elsewhere; on standard error."""
     from localspec.training.course import Reports
 
-    if not sys.stderr.isatty():
+    bar = bars("TimeElapsedColumn", "{task.fields[detail]}")
+    if bar is None:
         last, said = "", 0.0
 
         def phase(what: str, share: float, detail: str = "") -> None:
@@ -193,12 +194,7 @@ def _reports() -> Iterator[Reports]:
 
         yield Reports(phase, partial(print, file=sys.stderr, flush=True))
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
-    columns = (words, BarColumn(bar_width=24), TimeElapsedColumn(), detail)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bar:
         task = bar.add_task("plan", total=1.0, detail="")
 
         def shown(what: str, share: float, detail: str = "") -> None:
