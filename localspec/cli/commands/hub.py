@@ -18,6 +18,7 @@ from localspec.cli.parser import add_engine_settings, whole
 from localspec.cli.shared import places
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import read_parts
+from localspec.models.hub.names import RepositoryName, parse
 from localspec.models.installed.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def add_options_pull(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
-    add_engine_settings(parser, "context", told="tokens to plan memory for; default: as for run")
+    add_engine_settings(parser, "context", text="tokens to plan memory for; default: as for run")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and fetch nothing")
     parser.add_argument("--offline", action="store_true", help="use only what is in the Hugging Face cache")
@@ -145,7 +146,6 @@ def plan_lines(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> l
 
 
 def result_lines(entries: list[Entry], asked: str) -> list[str]:
-    """What is installed now, and how to use it."""
     lines, first = [f"installed {entry.name}: {entry.path}" for entry in entries], entries[0]
     if first.role == "target":
         lines.append(f'Try: localspec run {quote(asked if "://" not in asked else first.name)} "Hello"')
@@ -198,7 +198,6 @@ def add_options_suggest(parser: argparse.ArgumentParser) -> None:
 
 
 def run_suggest(options: argparse.Namespace) -> int:
-    from localspec.models.hub.names import RepositoryName, parse
     from localspec.models.hub.pull import candidates, suggest
     from localspec.models.installed.installed import find_one
 

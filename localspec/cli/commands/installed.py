@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.filesize import decimal
 
@@ -15,17 +15,9 @@ from localspec.cli.output import aligned, not_used, print_plain, report, transfe
 from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import read_header
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
 from localspec.processes import users_of
-
-if TYPE_CHECKING:
-    from localspec.models.installed.store import Entry, Store
-
-
-def _store() -> Store:
-    from localspec.models.installed.store import Store
-
-    return Store()
 
 
 def add_options_use(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +58,7 @@ def add_options_list(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     if options.catalog:
         return _print_catalog(options.json)
-    entries = _store().entries()
+    entries = Store().entries()
     if options.names:
         from localspec.models.installed.installed import names
 
@@ -109,7 +101,6 @@ def _fault(entry: Entry, every_byte: bool) -> str:
 
 
 def _bundled() -> list[dict[str, Any]]:
-    """The models shipped with localspec."""
     return [
         {"name": model.name, "role": model.role, "source": "bundled", "path": str(model.path), "fault": ""}
         for model in Catalog.load().models.values()
@@ -191,7 +182,7 @@ def run_rm(options: argparse.Namespace) -> int:
         return _partial(options)
     if not options.names:
         raise UsageError("There is nothing to remove.", "localspec list shows what is installed.")
-    store, removed = _store(), []
+    store, removed = Store(), []
     installed = {entry.name for entry in store.entries()}
     begun = [name for name in options.names if name not in installed and is_begun(name)]
     doomed = _models([name for name in options.names if name not in begun], store)
@@ -253,7 +244,7 @@ def _partial(options: argparse.Namespace) -> int:
 
     if options.names:
         raise UsageError("--partial takes no names.")
-    removed = remove_partials(Hub(offline=True), _store().files)
+    removed = remove_partials(Hub(offline=True), Store().files)
     lines = [f"{path}: {size / 1e6:.1f} MB given back." for path, size in removed]
     data = [{"path": str(path), "bytes": size} for path, size in removed]
     report(options.json, data, *lines, f"{len(removed)} interrupted downloads removed.")
@@ -282,7 +273,7 @@ def run_import(options: argparse.Namespace) -> int:
         return _find_kept(options.json)
     if options.file is None:
         raise UsageError("FILE is missing.", "`localspec import --find` lists what other programs keep.")
-    store = _store()
+    store = Store()
     with transfer_progress(0) as tell:
         entry = adopt(
             options.file,
@@ -301,7 +292,7 @@ def _find_kept(as_json: bool) -> int:
     """Lists what other programs keep; exit code 1 if that is nothing."""
     from localspec.models.installed.adopt import find_kept
 
-    found = find_kept(_store())
+    found = find_kept(Store())
     rows = [("NAME", "SIZE", "QUANT", "KEPT BY", "FILE")]
     for one in found:
         name = f"{one.name} (here: {one.installed})" if one.installed else one.name

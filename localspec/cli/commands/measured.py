@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import date
@@ -215,17 +215,17 @@ def _print_tuned(options: argparse.Namespace, tried: TuneReport, found: Tuning |
         bits = "the last bits of logits depend on threads, kernels and cache."
         lines.append(f"Answers may read differently from now on: {bits}")
     lines += [end[0].upper() + end[1:] + "."] if end else []
-    told: dict[str, Any] = {"defaults": tried.defaults, "trials": trials, "finished": tried.finished}
-    told |= {"settings": tried.settings if found else {}, "gain": tried.gain and asdict(tried.gain)}
-    report(options.json, told | {"outcome": end or "the defaults stay"}, *lines)
+    data: dict[str, Any] = {"defaults": tried.defaults, "trials": trials, "finished": tried.finished}
+    data |= {"settings": tried.settings if found else {}, "gain": tried.gain and asdict(tried.gain)}
+    report(options.json, data | {"outcome": end or "the defaults stay"}, *lines)
 
 
 def add_options_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.add_argument("--check-updates", action="store_true", help="ask PyPI whether a newer localspec is out")
     parser.add_argument("--disk", action="store_true", help="all that is kept on disk, with sizes")
-    told = "write a report for an issue as JSON, without prompts and keys"
-    parser.add_argument("--bundle", metavar="FILE", help=told)
+    text = "write a report for an issue as JSON, without prompts and keys"
+    parser.add_argument("--bundle", metavar="FILE", help=text)
     shared.add_model_options(parser)
 
 
@@ -279,8 +279,10 @@ _WARM_TOKENS = 8
 
 def add_options_bench(parser: argparse.ArgumentParser) -> None:
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", title="benchmarks; default: run")
-    for name, (add, _, line, description) in _BENCHMARKS.items():
-        add(benchmarks.add_parser(name, help=line, description=description))
+    line = "speed, acceptance and texts of real prompts, plain and speculative taking turns"
+    _add_run_options(benchmarks.add_parser("run", help=line, description=_RUN))
+    line = "time of passes by width, and of prefill"
+    _add_pass_options(benchmarks.add_parser("passes", help=line, description=_PASSES))
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -301,12 +303,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="everything as JSON on standard output")
     group.add_argument("--chart", type=typed, metavar="FILE", help="a picture of the speeds: .png, .svg or .pdf")
     group = parser.add_argument_group("another program beside us")
-    told = "an OpenAI-style endpoint that serves the same model; repeatable"
-    group.add_argument("--against", action="append", default=[], metavar="[NAME=]URL", help=told)
+    text = "an OpenAI-style endpoint that serves the same model; repeatable"
+    group.add_argument("--against", action="append", default=[], metavar="[NAME=]URL", help=text)
     group.add_argument("--against-model", default="", metavar="NAME", help="as it calls the model; default: its first")
     group.add_argument("--against-key", metavar="VARIABLE", help="environment variable that holds its key")
-    told = "of silence, reading a prompt included"
-    group.add_argument("--against-timeout", type=float, default=300.0, metavar="SECONDS", help=told)
+    text = "of silence, reading a prompt included"
+    group.add_argument("--against-timeout", type=float, default=300.0, metavar="SECONDS", help=text)
     shared.add_model_options(parser)
 
 
@@ -322,7 +324,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    return _BENCHMARKS[options.benchmark][1](options)
+    return _bench_run(options) if options.benchmark == "run" else _bench_passes(options)
 
 
 def _bench_run(options: argparse.Namespace) -> int:
@@ -489,14 +491,3 @@ def _bench_passes(options: argparse.Namespace) -> int:
         measured = pass_times.measure_passes(path, settings, progress)
     _show_measured(pass_times, measured, options.json)
     return 130 if measured.interrupted else 0
-
-
-_BENCHMARKS: dict[str, tuple[Callable[..., None], Callable[..., int], str, str]] = {
-    "run": (
-        _add_run_options,
-        _bench_run,
-        "speed, acceptance and texts of real prompts, plain and speculative taking turns",
-        _RUN,
-    ),
-    "passes": (_add_pass_options, _bench_passes, "time of passes by width, and of prefill", _PASSES),
-}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from localspec.cli import COMMANDS, build_parser
 from localspec.cli.output import aligned, print_plain
 from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
@@ -24,8 +25,6 @@ def add_options_help(parser: argparse.ArgumentParser) -> None:
 
 
 def run_help(options: argparse.Namespace) -> int:
-    from localspec.cli import COMMANDS, build_parser
-
     if not options.words:
         build_parser().print_help()
         return 0
@@ -53,8 +52,6 @@ def add_options_completion(parser: argparse.ArgumentParser) -> None:
 
 def run_completion(options: argparse.Namespace) -> int:
     import shtab
-
-    from localspec.cli import COMMANDS, build_parser
 
     parser = build_parser(*COMMANDS)
     _complete(parser, shtab.FILE)
@@ -122,8 +119,8 @@ _LOOK_SECONDS = 0.1  # how often it is looked whether the server has ended
 
 
 def add_options_stop(parser: argparse.ArgumentParser) -> None:
-    told = "its model, port or socket file; default: the one that runs"
-    parser.add_argument("server", nargs="?", metavar="NAME|PORT", help=told)
+    text = "its model, port or socket file; default: the one that runs"
+    parser.add_argument("server", nargs="?", metavar="NAME|PORT", help=text)
 
 
 def run_stop(options: argparse.Namespace) -> int:

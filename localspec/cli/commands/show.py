@@ -34,6 +34,7 @@ from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import ROLLS_BACK, Header, read_header, read_parts
 from localspec.methods import COPYING, ROWS, TABLE
+from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
 
 def _listed(entry: ModelEntry) -> ServedModel:
     """A model of the catalogue, by its file if that is on this machine."""
-    from localspec.models.hub.names import quant_of
     from localspec.models.installed.installed import find_one
 
     try:
@@ -272,7 +272,6 @@ def _show_endpoint(entry: EndpointEntry, as_json: bool) -> int:
 
 
 def _trained_for(sha256: str) -> str:
-    """A head's target in words."""
     from localspec.models.installed.installed import name_of
 
     return f"{name_of(sha256) or 'a model that is not known here'} (sha256 {sha256})"
@@ -345,10 +344,8 @@ def _tokenizer(found: dict[str, Any]) -> str:
 
 
 def _count(number: int) -> str:
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= unit:
-            return f"{number / unit:.1f} {name}"
-    return str(number)
+    units = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
+    return next((f"{number / unit:.1f} {name}" for unit, name in units if number >= unit), str(number))
 
 
 def add_options_check(parser: argparse.ArgumentParser) -> None:
@@ -454,15 +451,15 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     exact, exact_words = (None, "unknown") if refusal else _exactness(facts)
     drafts = suggest(parts, {options.target, path.name}, Catalog.load(), candidates(path), options.target)
     methods = [method.name for method in facts.methods if method.fits]
-    told: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
-    told |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
-    told |= {"template_fault": fault, "tokenizer_doubt": doubt, "methods": methods}
-    told |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}, "memory": plan.as_dict()}
+    data: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
+    data |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
+    data |= {"template_fault": fault, "tokenizer_doubt": doubt, "methods": methods}
+    data |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}, "memory": plan.as_dict()}
     chats = "" if facts.template else "; it has no chat template, so it completes text"
     known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
     report(
         options.json,
-        told,
+        data,
         f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
         f"loads: {f'no: {refusal}' if refusal else 'yes'}",
         *(f"note: {note}" for note in (fault, doubt) if note),
