@@ -222,8 +222,10 @@ def run_suggest(options: argparse.Namespace) -> int:
         notes = (f"  note: {note}" for note in (not_used(one.method), *one.warnings, doubt) if note)
         lines += [f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes]
         lines += [f"  {one.command}"] if not one.installed or not not_used(one.method) else []
-    none = f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
-    none += f"localspec train {quote(name)} makes a draft model."
+    none = (
+        f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
+        f"localspec train {quote(name)} makes a draft model."
+    )
     data = [asdict(one) | {"unused": not_used(one.method)} for one in found]
     report(options.json, data, *(lines or [none]))
     return 0 if found else 1

@@ -212,8 +212,9 @@ def _print_tuned(options: argparse.Namespace, tried: TuneReport, found: Tuning |
         verdict = f"{words}: {interval(tried.gain)} of the defaults on other prompts{unsure}."
     lines.append(verdict)
     if found is not None and set(found.settings) & {"threads", "kernels", "cache"}:
-        bits = "the last bits of logits depend on threads, kernels and cache."
-        lines.append(f"Answers may read differently from now on: {bits}")
+        lines.append(
+            "Answers may read differently from now on: the last bits of logits depend on threads, kernels and cache."
+        )
     lines += [end[0].upper() + end[1:] + "."] if end else []
     data: dict[str, Any] = {"defaults": tried.defaults, "trials": trials, "finished": tried.finished}
     data |= {"settings": tried.settings if found else {}, "gain": tried.gain and asdict(tried.gain)}
