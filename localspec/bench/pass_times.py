@@ -365,7 +365,6 @@ def heading(report: PassReport) -> str:
 
 
 def notes(report: PassReport) -> list[str]:
-    """What a reader of the tables should know."""
     lines = []
     if not report.wide_isa:
         lines.append(f"Only llama.cpp's kernels were measured: {report.wide_reason}")

@@ -117,8 +117,6 @@ INTERVAL = {
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """What all sides are asked alike."""
-
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
     tokens: int = 64
     rounds: int = 3
@@ -192,7 +190,6 @@ def heading(results: Results) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader of the tables should know."""
     lines = [*results.labels, f"Passes: {results.machine['exactness']}."]
     lines.append("Speed is generated tokens over decode time: a draft model's reading counts, the target's does not.")
     if results.interval:

@@ -90,7 +90,6 @@ class EngineSide:
 
 
 def engine_sides(engine: Engine, drafters: Sequence[str] = (), lengths: Sequence[int] = ()) -> list[EngineSide]:
-    """Plain decoding, localspec as it comes, and each drafter with each length."""
     found = [EngineSide(engine, BASELINE, length=0), EngineSide(engine, PRODUCT)]
     for drafter in drafters:
         if drafter == "draft" and engine.loaded.draft_context is None:

@@ -38,8 +38,6 @@ Loading = Callable[[str, float], None]  # (what is being done, share done from 0
 
 
 class AskedTurn(NamedTuple):
-    """One answer to be given."""
-
     messages: tuple[Message, ...]
     """The conversation, a user's or tool's message last; empty where the prompt is raw text."""
     options: Options

@@ -74,11 +74,11 @@ class DraftGain:
     @property
     def sentence(self) -> str:
         before, after = self.ratios
-        told = f"answers ran at {self.words}"
+        figures = f"answers ran at {self.words}"
         if self.worth_it:
-            return f"Worth it: {told}."
+            return f"Worth it: {figures}."
         why = "that is no more than chance" if after > before else "what drafted before is faster here"
-        return f"Not worth it: {told}; {why}."
+        return f"Not worth it: {figures}; {why}."
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"gain": self.gain and [self.gain.value, self.gain.low, self.gain.high]}
@@ -237,11 +237,7 @@ def tune(
     `base` are fields of `EngineSettings` that are given and so not tuned. A `report` is filled in as results come, so
     that an interrupted run has some. `open_side` makes an engine; None = `Answering` in a process of its own.
     """
-    if open_side is None:
-
-        def open_side(settings: Mapping[str, Any], say: Loading) -> Tried:
-            return Apart(Answering, target, draft, settings, progress=say)
-
+    open_side = open_side or (lambda settings, say: Apart(Answering, target, draft, settings, progress=say))
     parts = [part.path for path in (target, draft) if path is not None for part in read_parts(path)]
     free, size = available_bytes(), sum(part.stat().st_size for part in parts)
     both = free is None or 3.5 * size < free  # side by side, one of them comparing two copies of the target as it loads

@@ -12,55 +12,55 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from localspec import __version__
 from localspec.cli import streams
 from localspec.cli.parser import CommandParser
+from localspec.errors import LocalspecError
 
-COMMANDS: dict[str, str] = {
-    "help": "explain localspec, or one of its commands",
-    "run": "answer a prompt (or standard input, or a file of prompts) and exit",
-    "chat": "talk with a model, in screens or line by line",
-    "chats": "list, search, show, export, import and remove the chats on disk",
-    "corpus": "count, cut, clear or add to the texts that drafters search: past answers, and your files",
-    "serve": "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts",
-    "connect": "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve",
-    "verify": "check on this machine that speculation does not change the text",
-    "pull": "fetch a pair or model, checked and planned before any big file moves",
-    "use": "choose the model that answers where none is named",
-    "list": "show what is installed, and whether it is sound",
-    "show": "explain a model: architecture, tokenizer, template, memory, what can draft for it",
-    "check": "say whether a target and a draft fit each other, and memory; or what a model alone is good for",
-    "suggest": "name drafts for a target",
-    "rm": "remove models; what something else still uses is kept",
-    "ps": "show running localspec processes and the models they have open",
-    "stop": "end a running serve, as Ctrl-C does",
-    "import": "take a GGUF file of this machine into the list",
-    "search": "find GGUF models on the hub",
-    "tune": "find faster settings for a pair on this machine, and keep them if they surely are",
-    "train": "make a draft model for a target that is here, from its own layers and answers",
-    "extract": "write what goes into layers, and final states, of texts to a safetensors file",
-    "completion": "print a shell's completion script: bash, zsh or fish",
-    "doctor": "show versions, backends, exact widths and costs, and what to do about bad findings",
-    "bench": "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
-}
-"""Name of each command and its line in the help; a file in `localspec.cli.commands` has `add_options` and `run`."""
+_TABLE = (
+    ("help", "program", "explain localspec, or one of its commands"),
+    ("run", "run", "answer a prompt (or standard input, or a file of prompts) and exit"),
+    ("chat", "chat", "talk with a model, in screens or line by line"),
+    ("chats", "kept", "list, search, show, export, import and remove the chats on disk"),
+    ("corpus", "kept", "count, cut, clear or add to the texts that drafters search: past answers, and your files"),
+    ("serve", "serve", "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts"),
+    ("connect", "connect", "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve"),
+    ("verify", "measured", "check on this machine that speculation does not change the text"),
+    ("pull", "hub", "fetch a pair or model, checked and planned before any big file moves"),
+    ("use", "installed", "choose the model that answers where none is named"),
+    ("list", "installed", "show what is installed, and whether it is sound"),
+    ("show", "show", "explain a model: architecture, tokenizer, template, memory, what can draft for it"),
+    ("check", "show", "say whether a target and a draft fit each other, and memory; or what a model alone is good for"),
+    ("suggest", "hub", "name drafts for a target"),
+    ("rm", "installed", "remove models; what something else still uses is kept"),
+    ("ps", "program", "show running localspec processes and the models they have open"),
+    ("stop", "program", "end a running serve, as Ctrl-C does"),
+    ("import", "installed", "take a GGUF file of this machine into the list"),
+    ("search", "hub", "find GGUF models on the hub"),
+    ("tune", "measured", "find faster settings for a pair on this machine, and keep them if they surely are"),
+    ("train", "train", "make a draft model for a target that is here, from its own layers and answers"),
+    ("extract", "train", "write what goes into layers, and final states, of texts to a safetensors file"),
+    ("completion", "program", "print a shell's completion script: bash, zsh or fish"),
+    ("doctor", "measured", "show versions, backends, exact widths and costs, and what to do about bad findings"),
+    (
+        "bench",
+        "measured",
+        "measure speed, acceptance and texts of real prompts, plain and speculative; passes by width",
+    ),
+)
+"""Each command, its file in `localspec.cli.commands`, and its line in the help."""
+COMMANDS: dict[str, str] = {name: line for name, _, line in _TABLE}
 
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 """Commands that have commands of their own; the first is meant where none is named."""
 
 FOR_ANOTHER = ("connect",)  # commands that start another program, which gets the words after `--` as they are
-TOGETHER: dict[str, str] = {
-    "help": "program", "completion": "program", "ps": "program", "stop": "program", "chats": "kept", "corpus": "kept",
-    "verify": "measured", "tune": "measured", "doctor": "measured", "bench": "measured", "train": "train",
-    "extract": "train", "use": "installed", "list": "installed", "rm": "installed", "import": "installed",
-    "pull": "hub", "search": "hub", "suggest": "hub", "show": "show", "check": "show",
-}  # fmt: skip
-"""Files that several commands share; there, `add_options` and `run` have the command's name at their end."""
 
 
 def part_of(command: str, name: str) -> Callable[..., Any]:
-    """`add_options` or `run` of a command, from a file of its own name or one that it shares."""
-    file = import_module(f"localspec.cli.commands.{TOGETHER.get(command, command)}")
-    found: Callable[..., Any] = getattr(file, f"{name}_{command}" if command in TOGETHER else name)
+    """`add_options` or `run` of a command; in a file that several share, the command's name is at its end."""
+    file = import_module(f"localspec.cli.commands.{next(file for one, file, _ in _TABLE if one == command)}")
+    found: Callable[..., Any] = getattr(file, f"{name}_{command}", None) or getattr(file, name)
     return found
 
 
@@ -76,8 +76,6 @@ _OWN_OPTIONS = ("-h", "--help", "--help-all", "--version")
 
 def build_parser(*with_options: str | None) -> CommandParser:
     """With the options of these commands only, so that help needs no heavy import."""
-    from localspec import __version__
-
     parser = CommandParser(
         prog="localspec",
         description="Local LLM text, faster than the target model alone and provably the same.",
@@ -122,8 +120,6 @@ def _run(given: list[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program's edge: an error becomes a sentence and an exit code, never a traceback."""
-    from localspec.errors import LocalspecError
-
     given = list(sys.argv[1:] if arguments is None else arguments)
     streams.prepare()
     if not given and sys.stdin.isatty() and sys.stdout.isatty():

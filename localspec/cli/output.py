@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,19 +26,28 @@ if TYPE_CHECKING:
     from localspec.runtime.generation import Generation
 
 
-@contextmanager
-def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[..., None] | None]:
-    """What updates a bar with these columns of rich's; None where standard error is not a terminal."""
+def bars(*columns: str, **more: Any) -> Progress | None:
+    """Bars on standard error, not shown yet; None where that is no terminal. After text and bar come these columns of
+    rich's, or texts; `more` is rich's."""
     if not sys.stderr.isatty():
-        yield None
-        return
+        return None
     from rich import progress
     from rich.console import Console
 
-    shown = [progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24)]
-    shown += [getattr(progress, name)() for name in columns]
-    with progress.Progress(*shown, console=Console(stderr=True), transient=True) as bar:
-        yield partial(bar.update, bar.add_task(what, total=total))
+    shown: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}", markup=False)]  # of names: [/b]
+    shown += [progress.BarColumn(bar_width=24)]
+    shown += [
+        getattr(progress, name)() if name.isidentifier() else progress.TextColumn(name, markup=False)
+        for name in columns
+    ]
+    return progress.Progress(*shown, console=Console(stderr=True), transient=True, **more)
+
+
+@contextmanager
+def _bar(what: str, total: float | None, *columns: str) -> Iterator[Callable[..., None] | None]:
+    """What updates a bar; None where there is none."""
+    with bars(*columns) or nullcontext() as bar:
+        yield None if bar is None else partial(bar.update, bar.add_task(what, total=total))
 
 
 @contextmanager
@@ -53,19 +62,10 @@ SHOWN_AFTER = 0.3  # seconds of reading from which on it is shown: a line that c
 @contextmanager
 def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
     """A bar for (tokens of the prompt that were read, all), gone before the answer comes; on a terminal only."""
-    if not sys.stderr.isatty():
+    bar = bars("{task.fields[left]}", redirect_stdout=False, redirect_stderr=False)
+    if bar is None:
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("reading {task.total:,.0f} tokens"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.description}"),
-    )
-    more: dict[str, Any] = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
-    bar = Progress(*columns, console=Console(stderr=True), **more)
     task, began = bar.add_task(""), list[tuple[float, int]]()
 
     def end() -> None:
@@ -78,8 +78,8 @@ def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
             return
         began.append((perf_counter(), done))
         seconds, read = began[-1][0] - began[0][0], done - began[0][1]
-        words = f"about {max(1, round((total - done) * seconds / read))} s" if read else ""
-        bar.update(task, completed=done, total=total, description=words)
+        left = f"about {max(1, round((total - done) * seconds / read))} s" if read else ""
+        bar.update(task, completed=done, total=total, description=f"reading {total:,} tokens", left=left)
         if seconds >= SHOWN_AFTER and bar.console.is_interactive:
             bar.start()
 
@@ -97,8 +97,11 @@ def count_bar() -> Iterator[Callable[[str, int, int], None] | None]:
 
 
 def report(as_json: bool, data: Any, *lines: str, ensure_ascii: bool = True) -> None:
-    """What a command found: as JSON, or in lines for people."""
-    print(json.dumps(data, ensure_ascii=ensure_ascii) if as_json else "\n".join(lines))
+    """What a command found: as JSON, or in lines for people, which `print_plain` prints."""
+    if as_json:
+        print(json.dumps(data, ensure_ascii=ensure_ascii))
+    else:
+        print_plain(*lines)
 
 
 def print_plain(*lines: str) -> None:
@@ -106,11 +109,10 @@ def print_plain(*lines: str) -> None:
     print(plain_text("\n".join(lines)))
 
 
-def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """Prints a table whose columns are as wide as their widest cell; the last one may be of any width."""
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table whose columns are as wide as their widest cell; the last one may be of any width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    for *cells, last in rows:
-        print_plain("  ".join([*(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)), last]))
+    return ["  ".join([*(f"{cell:{size}}" for cell, size in zip(row, widths, strict=False)), row[-1]]) for row in rows]
 
 
 def print_table(table: ReportTable) -> None:
@@ -247,16 +249,8 @@ _SECONDS_PER_LINE = 10.0
 @contextmanager
 def transfer_progress(total: int) -> Iterator[Report]:
     """On a terminal bars for each file and all, of `total` bytes still to come; elsewhere lines now and then."""
-    if not sys.stderr.isatty():
-        yield _line_report()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    name = TextColumn("{task.description}", markup=False)  # a file may be called [/b]
-    columns = (name, BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield _bar_report(bars, total)
+    with bars("DownloadColumn", "TransferSpeedColumn", "TimeRemainingColumn") or nullcontext() as shown:
+        yield _line_report() if shown is None else _bar_report(shown, total)
 
 
 def _bar_report(bars: Progress, total: int) -> Report:

@@ -22,9 +22,9 @@ from localspec.settings import Setting, settings_of
 _Number = TypeVar("_Number", int, float)
 
 
-def add_setting(group: argparse._ActionsContainer, row: Setting, told: str = "", **more: Any) -> None:
-    """A setting's option; None = not given. `told` is its help if not the declared one, `more` is argparse's."""
-    told = told or row.declared.help or f"{row.clause}; default: {row.show(row.default)}"
+def add_setting(group: argparse._ActionsContainer, row: Setting, text: str = "", **more: Any) -> None:
+    """A setting's option; None = not given. `text` is its help if not the declared one, `more` is argparse's."""
+    text = text or row.declared.help or f"{row.clause}; default: {row.show(row.default)}"
     if row.kind is bool:
         more["action"] = "store_false" if row.default else "store_true"
     elif row.choices and not row.declared.symbol:
@@ -33,24 +33,24 @@ def add_setting(group: argparse._ActionsContainer, row: Setting, told: str = "",
         more["metavar"] = row.symbol
     if row.kind in (int, float):
         more["type"] = reader(row)
-    group.add_argument(*row.flags, dest=row.name, help=told.replace("%", "%%"), **more)
+    group.add_argument(*row.flags, dest=row.name, help=text.replace("%", "%%"), **more)
 
 
-def add_engine_settings(group: argparse._ActionsContainer, *names: str, told: str = "") -> None:
-    """Options of settings of the engine, by their names; `told` as for `add_setting`."""
+def add_engine_settings(group: argparse._ActionsContainer, *names: str, text: str = "") -> None:
+    """Options of settings of the engine, by their names; `text` as for `add_setting`."""
     from localspec.config import EngineSettings
 
     rows = {row.name: row for row in settings_of(EngineSettings)}
     for name in names:
-        add_setting(group, rows[name], told)
+        add_setting(group, rows[name], text)
 
 
-def add_temperatures(group: argparse._ActionsContainer, told: str, **more: Any) -> None:
+def add_temperatures(group: argparse._ActionsContainer, text: str, **more: Any) -> None:
     """The temperature of answers, in the range that is declared of it; arguments as for `add_setting`."""
     from localspec.options import SamplingParams
 
     (row,) = (row for row in settings_of(SamplingParams) if row.name == "temperature")
-    add_setting(group, row, told, **more)
+    add_setting(group, row, text, **more)
 
 
 MOST_PORT = 65_535
@@ -69,7 +69,7 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
 
 
 def _read(kind: type[_Number], words: str, least: float, most: float, text: str) -> _Number:
-    """A number; else the message, in which a bound that only the number format sets is told to those who go beyond."""
+    """A number; else the message, in which a bound that only the number format sets is named to those who go beyond."""
     try:
         value = kind(text)
         if least <= value <= most and (kind is int or math.isfinite(value)):
@@ -107,11 +107,11 @@ def reader(row: Setting) -> Callable[[str], Any]:
 
 
 def add_whole(
-    group: argparse._ActionsContainer, name: str, told: str, default: int | None, least: float = 1, most: float = MOST
+    group: argparse._ActionsContainer, name: str, text: str, default: int | None, least: float = 1, most: float = MOST
 ) -> None:
     """An option of a whole number whose help says its default."""
-    told = told if default is None else f"{told}; default: {default}"
-    group.add_argument(name, type=whole(least, most), default=default, metavar="N", help=told)
+    text = text if default is None else f"{text}; default: {default}"
+    group.add_argument(name, type=whole(least, most), default=default, metavar="N", help=text)
 
 
 def numbers(name: str, text: str, kind: type[_Number]) -> tuple[_Number, ...]:

@@ -25,6 +25,7 @@ from localspec.options import LIMITS, Options, SamplingParams
 from localspec.paths import typed
 from localspec.processes import announce
 from localspec.runtime.memory import places as places
+from localspec.runtime.memory import settle
 from localspec.settings import numbers_of
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which models, how they are loaded, and who drafts."""
     group = parser.add_argument_group("models")
-    told = "installed pair or model, or GGUF file; default: the chosen one"
-    group.add_argument("--target", metavar="NAME|FILE", help=told)
+    text = "installed pair or model, or GGUF file; default: the chosen one"
+    group.add_argument("--target", metavar="NAME|FILE", help=text)
     group.add_argument(
         "--draft", metavar="NAME|FILE", help="a small model with the same tokenizer, or a head trained for the target"
     )
-    told = "a head trained for the target (EAGLE, MTP, Medusa, ...); repeatable"
-    group.add_argument("--head", action="append", dest="heads", metavar="NAME|PATH", help=told)
+    text = "a head trained for the target (EAGLE, MTP, Medusa, ...); repeatable"
+    group.add_argument("--head", action="append", dest="heads", metavar="NAME|PATH", help=text)
     add_engine_settings(group, "cross_tokenizer", "context")
     group.add_argument(
         "--fit", action="store_true", help="choose context and GPU layers that fit memory, draft included"
@@ -55,28 +56,27 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add_engine_settings(group, "gpu_layers", "device", "rpc", "split_mode", "main_gpu", "override_tensor", "cpu_moe")
     add_engine_settings(group, "draft_gpu_layers", "draft_device")
     group = parser.add_argument_group("speculation")
-    told = f"who guesses: {', '.join(NAMES)}, an installed package's drafter, or package.module:Class; default: auto; "
-    group.add_argument("--drafter", metavar="NAME", help=f"{told}any other drafts in every pass, paying or not")
+    text = f"who guesses: {', '.join(NAMES)}, an installed package's drafter, or package.module:Class; default: auto; "
+    group.add_argument("--drafter", metavar="NAME", help=f"{text}any other drafts in every pass, paying or not")
     add_engine_settings(group, "max_draft_tokens", "draft_cap", "rollback", "branches")
-    told = "keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat"
-    group.add_argument("--corpus", action="store_const", const="on", help=told)
-    told = "neither keep nor search past answers"
-    group.add_argument("--no-corpus", dest="corpus", action="store_const", const="off", help=told)
+    text = "keep answers on disk and search them when drafting (`localspec corpus`); default: in the terminal chat"
+    group.add_argument("--corpus", action="store_const", const="on", help=text)
+    text = "neither keep nor search past answers"
+    group.add_argument("--no-corpus", dest="corpus", action="store_const", const="off", help=text)
     add_engine_settings(group, "corpus_mb", "min_ngram", "max_ngram")
-    told = "how drafts are checked; only coupled (default) keeps the text of plain decoding"
-    group.add_argument("--verify-rule", choices=["coupled", "rejection", "block"], help=told)
+    text = "how drafts are checked; only coupled (default) keeps the text of plain decoding"
+    group.add_argument("--verify-rule", choices=["coupled", "rejection", "block"], help=text)
     add_engine_settings(group, "exact")
     group.add_argument("--speculative-config", metavar="JSON", help="the same with vLLM's keys")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """How tokens are drawn; defaults are llama.cpp's."""
     group = parser.add_argument_group("sampling")
     for row in numbers_of(SamplingParams):
         add_setting(group, row)
-    told = 'no repetition goes across; repeatable; `none` for none; default: \\n : " *'
+    text = 'no repetition goes across; repeatable; `none` for none; default: \\n : " *'
     name = "dry_sequence_breakers"
-    group.add_argument("--dry-sequence-breaker", dest=name, action="append", metavar="TEXT", help=told)
+    group.add_argument("--dry-sequence-breaker", dest=name, action="append", metavar="TEXT", help=text)
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=X", help="add X to a token's logit; repeatable"
     )
@@ -181,13 +181,12 @@ def check_comparison(options: argparse.Namespace) -> None:
 
 def load_engine(options: argparse.Namespace, **more: Any) -> Engine:
     """Loads what the options name in this process, with progress; other programs are told of it until it is closed."""
-    from localspec.runtime import memory
     from localspec.runtime.engine import Engine
 
     settings = fitting(options, engine_settings(options) | more)
     with load_progress() as progress:
         engine = Engine.load(progress=progress, **settings)
-    memory.settle()
+    settle()
     loaded = engine.loaded.settings
     engine.at_close.callback(announce(options.command, loaded.target, loaded.draft, engine.loaded.context.n_ctx))
     return engine
@@ -227,8 +226,8 @@ def wanted_of(options: argparse.Namespace) -> Options:
 
 
 def add_process(parser: argparse._ActionsContainer) -> None:
-    told = "each model in a process of its own, which may die without the program; default: yes (Windows: no)"
-    parser.add_argument("--process", action=argparse.BooleanOptionalAction, default=os.name != "nt", help=told)
+    text = "each model in a process of its own, which may die without the program; default: yes (Windows: no)"
+    parser.add_argument("--process", action=argparse.BooleanOptionalAction, default=os.name != "nt", help=text)
 
 
 def names_model(word: str) -> bool:
@@ -315,7 +314,6 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fit_settings(options: argparse.Namespace) -> FitSettings:
-    """Settings of a memory plan from parsed options."""
     from localspec.models.memory.fit import FitSettings
 
     names = ("context", "slots", "gpu_layers", "cpu_moe")
@@ -353,10 +351,9 @@ def say_of_model(target: Path, completes: bool, options: argparse.Namespace) -> 
 
 
 def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
-    """Where the server is, which of its models, and its key."""
     parser.add_argument("--endpoint", metavar="URL", help="let an OpenAI-style server answer: vLLM, llama-server, ...")
-    told = "a model of --endpoint, or a server's by its name in models.toml"
-    parser.add_argument("--model", metavar="NAME", help=told)
+    text = "a model of --endpoint, or a server's by its name in models.toml"
+    parser.add_argument("--model", metavar="NAME", help=text)
     parser.add_argument("--api-key-file", metavar="FILE", help="with --endpoint: its key; default: OPENAI_API_KEY")
     parser.set_defaults(listed=None)
 

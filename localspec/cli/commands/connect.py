@@ -120,13 +120,13 @@ _SECONDS, _LOAD_SECONDS = 5.0, 120.0  # how long a server may take to list its m
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    told = f"one of {', '.join(CLIENTS)}; what stands after -- goes to it"
-    parser.add_argument("client", choices=[*CLIENTS], metavar="CLIENT", help=told)
+    text = f"one of {', '.join(CLIENTS)}; what stands after -- goes to it"
+    parser.add_argument("client", choices=[*CLIENTS], metavar="CLIENT", help=text)
     parser.add_argument("--run", action="store_true", help="start the client instead of printing its command")
     parser.add_argument("--url", default=_URL, help=f"where the server is; default: {_URL}")
     parser.add_argument("--model", metavar="NAME", help="which of its models; default: the first")
-    told = f"file with the server's key; or the variable {KEY_VARIABLE}"
-    parser.add_argument("--api-key-file", metavar="FILE", help=told)
+    text = f"file with the server's key; or the variable {KEY_VARIABLE}"
+    parser.add_argument("--api-key-file", metavar="FILE", help=text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -142,9 +142,9 @@ def run(options: argparse.Namespace) -> int:
         )
     setup = setup_of(options.client, server)
     if options.run:
-        told = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
-        if told:
-            print(told, file=sys.stderr)
+        slow = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
+        if slow:
+            print(slow, file=sys.stderr)
         path = shutil.which(setup.program)
         if path is None:
             raise LocalspecError(f"{setup.program} is not installed, or not on PATH.")
@@ -221,7 +221,7 @@ def _command(setup: ClientSetup, more: list[str], has_key: bool) -> str:
     return " ".join(["env", *unset, *named, setup.program, *map(quote, (*setup.arguments, *more))])
 
 
-# How long a server will read a coding agent's first prompt, told before the agent starts.
+# How long a server will read a coding agent's first prompt, said before the agent starts.
 
 _WORDS = 300  # of the text that is read to measure the speed; a word is a token or more
 _WARM_UP_WORDS = 30  # of the text before it: a pass or two
@@ -248,8 +248,8 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
     if not isinstance(rate, int | float) or rate <= 0 or tokens / rate < _WORTH_SAYING:
         return ""
     seconds = tokens / rate
-    told = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+    wait = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
     return (
         f"localspec: the first prompt of {client} has some {round(tokens, -3):,} tokens; at {rate:.0f} tokens/s this "
-        f"machine reads them in about {told}. Later prompts begin alike, and what is alike is read once."
+        f"machine reads them in about {wait}. Later prompts begin alike, and what is alike is read once."
     )

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from localspec.chat.text_file import check_text
-from localspec.cli.output import not_used, print_plain, transfer_progress
+from localspec.cli.output import not_used, print_plain, report, transfer_progress
 from localspec.cli.parser import add_engine_settings, whole
 from localspec.cli.shared import places
 from localspec.errors import Cancelled, ModelError, UsageError
 from localspec.gguf import read_parts
+from localspec.models.hub.names import RepositoryName, parse
 from localspec.models.installed.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def add_options_pull(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
     parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
-    add_engine_settings(parser, "context", told="tokens to plan memory for; default: as for run")
+    add_engine_settings(parser, "context", text="tokens to plan memory for; default: as for run")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and fetch nothing")
     parser.add_argument("--offline", action="store_true", help="use only what is in the Hugging Face cache")
@@ -71,14 +72,12 @@ def run_pull(options: argparse.Namespace) -> int:
     if plan.missing_bytes and not options.yes:
         _ask(plan)
     try:
-        with transfer_progress(plan.missing_bytes) as report:
-            entries = install(plan, hub, store, report, load_head=find)
+        with transfer_progress(plan.missing_bytes) as tell:
+            entries = install(plan, hub, store, tell, load_head=find)
     except KeyboardInterrupt:
         raise Cancelled("Stopped.", "What came so far is kept; the same command goes on there.") from None
-    if options.json:
-        print(json.dumps({"plan": before, "installed": [entry.as_dict() for entry in entries]}))
-    else:
-        print_plain(*result_lines(entries, options.name))
+    data = {"plan": before, "installed": [entry.as_dict() for entry in entries]}
+    report(options.json, data, *result_lines(entries, options.name))
     return 0
 
 
@@ -147,7 +146,6 @@ def plan_lines(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> l
 
 
 def result_lines(entries: list[Entry], asked: str) -> list[str]:
-    """What is installed now, and how to use it."""
     lines, first = [f"installed {entry.name}: {entry.path}" for entry in entries], entries[0]
     if first.role == "target":
         lines.append(f'Try: localspec run {quote(asked if "://" not in asked else first.name)} "Hello"')
@@ -200,7 +198,6 @@ def add_options_suggest(parser: argparse.ArgumentParser) -> None:
 
 
 def run_suggest(options: argparse.Namespace) -> int:
-    from localspec.models.hub.names import RepositoryName, parse
     from localspec.models.hub.pull import candidates, suggest
     from localspec.models.installed.installed import find_one
 
@@ -217,20 +214,18 @@ def run_suggest(options: argparse.Namespace) -> int:
         parts = read_parts(path)
         names.add(path.name)
     found = suggest(parts, names, catalog, candidates(path), name if parts else "")
-    if options.json:
-        print(json.dumps([asdict(one) | {"unused": not_used(one.method)} for one in found]))
-        return 0 if found else 1
+    lines = list[str]()
     for one in found:
         here = "here" if one.installed else "on the hub"
         length = f", {decimal(one.bytes)}" if one.bytes else ""
         doubt = f"in doubt: {one.doubt}" if one.doubt else ""
         notes = (f"  note: {note}" for note in (not_used(one.method), *one.warnings, doubt) if note)
-        print_plain(f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes)
-        if not one.installed or not not_used(one.method):
-            print_plain(f"  {one.command}")
-    if not found:
-        print_plain(
-            f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
-            f"localspec train {quote(name)} makes a draft model."
-        )
+        lines += [f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes]
+        lines += [f"  {one.command}"] if not one.installed or not not_used(one.method) else []
+    none = (
+        f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
+        f"localspec train {quote(name)} makes a draft model."
+    )
+    data = [asdict(one) | {"unused": not_used(one.method)} for one in found]
+    report(options.json, data, *(lines or [none]))
     return 0 if found else 1

@@ -7,26 +7,17 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.filesize import decimal
 
-from localspec.chat.plain_text import plain_text
-from localspec.cli.output import not_used, print_plain, print_rows, transfer_progress
+from localspec.cli.output import aligned, not_used, print_plain, report, transfer_progress
 from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import read_header
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
 from localspec.processes import users_of
-
-if TYPE_CHECKING:
-    from localspec.models.installed.store import Entry, Store
-
-
-def _store() -> Store:
-    from localspec.models.installed.store import Store
-
-    return Store()
 
 
 def add_options_use(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +42,9 @@ def run_use(options: argparse.Namespace) -> int:
         raise UsageError("--draft goes with a model.", "Try: localspec use NAME --draft NAME")
     found = installed.default()
     if found.fault:
-        print(plain_text(found.fault))
+        print_plain(found.fault)
     with_draft = f" with {found.draft}" if found.draft else ""
-    print(plain_text(f"{installed.called(found)}{with_draft} answers where no model is named."))
+    print_plain(f"{installed.called(found)}{with_draft} answers where no model is named.")
     return 0
 
 
@@ -67,7 +58,7 @@ def add_options_list(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     if options.catalog:
         return _print_catalog(options.json)
-    entries = _store().entries()
+    entries = Store().entries()
     if options.names:
         from localspec.models.installed.installed import names
 
@@ -110,7 +101,6 @@ def _fault(entry: Entry, every_byte: bool) -> str:
 
 
 def _bundled() -> list[dict[str, Any]]:
-    """The models shipped with localspec."""
     return [
         {"name": model.name, "role": model.role, "source": "bundled", "path": str(model.path), "fault": ""}
         for model in Catalog.load().models.values()
@@ -137,7 +127,7 @@ def _print_catalog(as_json: bool) -> int:
         speed = here.words(offer.read_bytes) if here and offer and offer.read_bytes and not target.bundled else ""
         unused = f" ({pair.method}: no drafter yet)" if not_used(pair.method) else ""
         rows.append((pair.name, pair.target, pair.draft + unused, size, speed, target.licence))
-    print_rows(rows)
+    print_plain(*aligned(rows))
     paired = {name for pair in catalog.pairs.values() for name in (pair.target, pair.draft)}
     alone = sorted(set(catalog.models) - paired)
     print(f"\nFetch one: localspec pull PAIR. Further models by name: {', '.join(alone) or 'none'}.")
@@ -165,16 +155,14 @@ def _print_installed(entries: list[Entry], faults: dict[str, str]) -> None:
         first = "default; " if entry.name == default else ""
         rows.append((entry.name, entry.role, decimal(entry.bytes), entry.quant, first + state))
     rows += [(one.name, "endpoint", "", "", one.title) for one in Catalog.load().endpoints.values()]
-    print_rows(rows)
+    print_plain(*aligned(rows))
     if found.fault:
         print_plain(f"{found.fault} {default} answers where no model is named.")
     if not entries:
         from localspec.runtime.offered import HEADING, offered
 
         if offers := offered():  # as the chat's welcome has them
-            print(f"\n{HEADING}")
-            print_rows(offers)
-            print("localspec pull NAME fetches one.")
+            print_plain("", HEADING, *aligned(offers), "localspec pull NAME fetches one.")
     broken = [name for name, fault in faults.items() if fault]
     if broken:
         print(f"localspec: {len(broken)} cannot be used; pull or import them again, or remove them.", file=sys.stderr)
@@ -194,7 +182,7 @@ def run_rm(options: argparse.Namespace) -> int:
         return _partial(options)
     if not options.names:
         raise UsageError("There is nothing to remove.", "localspec list shows what is installed.")
-    store, removed = _store(), []
+    store, removed = Store(), []
     installed = {entry.name for entry in store.entries()}
     begun = [name for name in options.names if name not in installed and is_begun(name)]
     doomed = _models([name for name in options.names if name not in begun], store)
@@ -256,13 +244,10 @@ def _partial(options: argparse.Namespace) -> int:
 
     if options.names:
         raise UsageError("--partial takes no names.")
-    removed = remove_partials(Hub(offline=True), _store().files)
-    if options.json:
-        print(json.dumps([{"path": str(path), "bytes": size} for path, size in removed]))
-    else:
-        for path, size in removed:
-            print(f"{path}: {size / 1e6:.1f} MB given back.")
-        print(f"{len(removed)} interrupted downloads removed.")
+    removed = remove_partials(Hub(offline=True), Store().files)
+    lines = [f"{path}: {size / 1e6:.1f} MB given back." for path, size in removed]
+    data = [{"path": str(path), "bytes": size} for path, size in removed]
+    report(options.json, data, *lines, f"{len(removed)} interrupted downloads removed.")
     return 0
 
 
@@ -288,21 +273,18 @@ def run_import(options: argparse.Namespace) -> int:
         return _find_kept(options.json)
     if options.file is None:
         raise UsageError("FILE is missing.", "`localspec import --find` lists what other programs keep.")
-    store = _store()
-    with transfer_progress(0) as report:
+    store = Store()
+    with transfer_progress(0) as tell:
         entry = adopt(
             options.file,
             store,
             name=options.name,
             role=options.role,
             copy=options.copy,
-            progress=lambda name, done, size: report(name, done, size, "checking"),
+            progress=lambda name, done, size: tell(name, done, size, "checking"),
         )
-    if options.json:
-        print(json.dumps(entry.as_dict()))
-    else:
-        twin = twin_sentence(entry, store.entries())
-        print_plain(*result_lines([entry], entry.name), *([twin] if twin else []))
+    twin = twin_sentence(entry, store.entries())
+    report(options.json, entry.as_dict(), *result_lines([entry], entry.name), *([twin] if twin else []))
     return 0
 
 
@@ -310,20 +292,16 @@ def _find_kept(as_json: bool) -> int:
     """Lists what other programs keep; exit code 1 if that is nothing."""
     from localspec.models.installed.adopt import find_kept
 
-    found = find_kept(_store())
-    if as_json:
-        print(json.dumps([asdict(one) | {"path": str(one.path)} for one in found]))
-    elif found:
-        rows = [("NAME", "SIZE", "QUANT", "KEPT BY", "FILE")]
-        for one in found:
-            name = f"{one.name} (here: {one.installed})" if one.installed else one.name
-            rows.append((name, decimal(one.bytes), one.quant, one.program, str(one.path)))
-        print_rows(rows)
-        new = next((one for one in found if not one.installed), None)
-        if new is not None:
-            role = " --role draft" if new.is_head else ""
-            words = f"localspec import {shlex.quote(str(new.path))} --name {shlex.quote(new.name)}{role}"
-            print_plain(f"Take one in: {words}")
-    else:
-        print("No model of LM Studio, Ollama, llama.cpp or the hub's cache is here, and no .gguf file in Downloads.")
+    found = find_kept(Store())
+    rows = [("NAME", "SIZE", "QUANT", "KEPT BY", "FILE")]
+    for one in found:
+        name = f"{one.name} (here: {one.installed})" if one.installed else one.name
+        rows.append((name, decimal(one.bytes), one.quant, one.program, str(one.path)))
+    none = "No model of LM Studio, Ollama, llama.cpp or the hub's cache is here, and no .gguf file in Downloads."
+    lines = aligned(rows) if found else [none]
+    if (new := next((one for one in found if not one.installed), None)) is not None:
+        role = " --role draft" if new.is_head else ""
+        words = f"localspec import {shlex.quote(str(new.path))} --name {shlex.quote(new.name)}{role}"
+        lines.append(f"Take one in: {words}")
+    report(as_json, [asdict(one) | {"path": str(one.path)} for one in found], *lines)
     return 0 if found else 1

@@ -201,24 +201,23 @@ def add_options_corpus(parser: argparse.ArgumentParser) -> None:
     trim = "cut what is kept to --corpus-mb, what was of no use for longest first"
     _add_shared(actions.add_parser("trim", help=trim))
     one = actions.add_parser("add", help="add text files, or all text files of folders")
-    told = "names that begin with a dot and text that is not UTF-8 are left out"
-    one.add_argument("files", nargs="+", metavar="FILE", help=told)
+    text = "names that begin with a dot and text that is not UTF-8 are left out"
+    one.add_argument("files", nargs="+", metavar="FILE", help=text)
     _add_shared(one)
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    told = "whose tokenizer; all models with the same share one corpus; default: the bundled pair"
-    parser.add_argument("--target", metavar="NAME|FILE", help=told)
-    add_engine_settings(parser, "corpus_mb", told="disk it may take; default: 16")
+    text = "whose tokenizer; all models with the same share one corpus; default: the bundled pair"
+    parser.add_argument("--target", metavar="NAME|FILE", help=text)
+    add_engine_settings(parser, "corpus_mb", text="disk it may take; default: 16")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run_corpus(options: argparse.Namespace) -> int:
-    return _CORPUS[options.action](options)
+    return _CORPUS[options.action](options) or 0
 
 
 def _opened(options: argparse.Namespace) -> tuple[Path, CorpusFile]:
-    """The target's file, and its corpus."""
     from localspec.llama.model import check_text_model
     from localspec.models.installed.installed import find
     from localspec.runtime.kept.corpus import file_of
@@ -229,7 +228,7 @@ def _opened(options: argparse.Namespace) -> tuple[Path, CorpusFile]:
     return target, file_of(check_text_model(target), settings.corpus_mb)
 
 
-def _stats(options: argparse.Namespace) -> int:
+def _stats(options: argparse.Namespace) -> None:
     target, file = _opened(options)
     with closing(file):
         sequences = file.read()
@@ -250,10 +249,9 @@ def _stats(options: argparse.Namespace) -> int:
         if file.size > file.budget:
             lines.append("Others gave it more room; `localspec corpus trim` cuts it to yours.")
     report(options.json, facts, *lines)
-    return 0
 
 
-def _clear(options: argparse.Namespace) -> int:
+def _clear(options: argparse.Namespace) -> None:
     from localspec.runtime.kept.corpus import files
 
     cleared = 0
@@ -263,16 +261,14 @@ def _clear(options: argparse.Namespace) -> int:
             file.drop_damaged()
     done = f"Cleared {'all corpora' if options.all else 'the corpus'}." if cleared else "The corpus was empty."
     report(options.json, {"cleared": cleared}, done)
-    return 0
 
 
-def _trim(options: argparse.Namespace) -> int:
+def _trim(options: argparse.Namespace) -> None:
     file = _opened(options)[1]
     with closing(file):
         removed = file.trim(file.budget)
     facts = {"removed": removed, "bytes": file.size, "budget_bytes": file.budget}
     report(options.json, facts, f"{removed} texts were removed; {decimal(file.size)} of {decimal(file.budget)}.")
-    return 0
 
 
 def _add(options: argparse.Namespace) -> int:
@@ -332,11 +328,14 @@ def _text(path: Path) -> str | None:
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
             return None
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError):
-            print(f"localspec: cannot read {path}: {error.strerror}.", file=sys.stderr)
-        return None
-    return None if "\0" in text else text
+        return None if "\0" in text else text
+    except OSError as error:
+        print(f"localspec: cannot read {path}: {error.strerror}.", file=sys.stderr)
+    except UnicodeDecodeError:
+        pass
+    return None
 
 
-_CORPUS: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "clear": _clear, "trim": _trim, "add": _add}
+_CORPUS: dict[str, Callable[[argparse.Namespace], int | None]] = {
+    "stats": _stats, "clear": _clear, "trim": _trim, "add": _add,
+}  # fmt: skip

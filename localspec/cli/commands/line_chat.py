@@ -41,14 +41,11 @@ _HELP = """\
 Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
 
 
-class _Inbox:
+class _Inbox(SimpleQueue[Told]):
     """What an answerer tells, until it is read."""
 
-    def __init__(self) -> None:
-        self.waiting = SimpleQueue[Told]()
-
     def post_message(self, message: Told) -> bool:
-        self.waiting.put(message)
+        self.put(message)
         return True
 
 
@@ -57,7 +54,7 @@ def loaded(answerer: Answerer) -> Facts:
     inbox = _Inbox()
     with output.load_progress() as progress:
         answerer.start(inbox)
-        while not isinstance(news := inbox.waiting.get(), ModelReady):
+        while not isinstance(news := inbox.get(), ModelReady):
             if isinstance(news, LoadFailed):
                 raise news.error
             if isinstance(news, Loading) and progress is not None:
@@ -175,7 +172,7 @@ class Conversation:
             with output.answer_lines() as write:
 
                 def read() -> AnswerEnded:
-                    while not isinstance(news := inbox.waiting.get(), AnswerEnded):
+                    while not isinstance(news := inbox.get(), AnswerEnded):
                         if isinstance(news, AnswerPart):
                             parts.append(news.text)
                             write(retelling.push(news.text))

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import date
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.checks import ASPECTS
 from localspec.cli import shared
-from localspec.cli.output import count_bar, load_progress, print_table
+from localspec.cli.output import aligned, count_bar, load_progress, print_table, report
 from localspec.cli.parser import add_temperatures, add_whole, numbers, reader, words
 from localspec.config import EngineSettings
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
@@ -67,39 +67,34 @@ def run_verify(options: argparse.Namespace) -> int:
     branches = options.branches or (2 if chosen is None else 1)
     drafter = "auto" if chosen is None else chosen.drafter
     more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
-    settings, report, interrupted = None if chosen is None else [chosen], Report(), False
-    given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": report}
+    settings, found, interrupted = None if chosen is None else [chosen], Report(), False
+    given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": found}
     with shared.load_engine(options, **more) as engine:
         try:
             with count_bar() as progress:
                 verify(engine, prompts, temperatures, settings, progress=progress, **given)
         except KeyboardInterrupt:
-            if not report.runs:
+            if not found.runs:
                 raise
             interrupted = True
             print("Interrupted; this was found until then:", file=sys.stderr)
         exact = engine.loaded.exactness
-    _print_verified(options, report, exact)
-    return 130 if interrupted else 1 if report.forks or not report.drafted else 0
+    _print_verified(options, found, exact)
+    return 130 if interrupted else 1 if found.forks or not found.drafted else 0
 
 
-def _print_verified(options: argparse.Namespace, report: Report, exact: str) -> None:
-    if options.json:
-        print(json.dumps(report.as_dict() | {"exact": exact}))
-        return
-    print(f"{'setting':24} {'runs':>6} {'tokens':>8} {'drafted':>8} {'accepted':>8} {'forks':>6}")
-    for setting, tally in report.by_setting.items():
+def _print_verified(options: argparse.Namespace, found: Report, exact: str) -> None:
+    lines = [f"{'setting':24} {'runs':>6} {'tokens':>8} {'drafted':>8} {'accepted':>8} {'forks':>6}"]
+    for setting, tally in found.by_setting.items():
         row = f"{tally.runs:6d} {tally.tokens:8d} {tally.drafted:8d} {tally.accepted:8d} {len(tally.forks):6d}"
-        print(f"{setting!s:24} {row}")
-    print(f"passes: {exact}")
-    for fork in report.forks:
-        print(fork)
-    if report.too_long:
-        print(f"{report.too_long} prompts are longer than the context and were left out. --context N holds more.")
-    verdict = "byte-equal" if not report.forks else f"{len(report.forks)} forks"
-    if not report.drafted:
-        verdict += ", but nothing was drafted, so nothing was tested"
-    print(f"{report.runs} runs, {report.tokens} tokens: {verdict}.")
+        lines.append(f"{setting!s:24} {row}")
+    lines += [f"passes: {exact}", *map(str, found.forks)]
+    if found.too_long:
+        lines.append(f"{found.too_long} prompts are longer than the context and were left out. --context N holds more.")
+    verdict = "byte-equal" if not found.forks else f"{len(found.forks)} forks"
+    verdict += "" if found.drafted else ", but nothing was drafted, so nothing was tested"
+    lines.append(f"{found.runs} runs, {found.tokens} tokens: {verdict}.")
+    report(options.json, found.as_dict() | {"exact": exact}, *lines)
 
 
 _TUNE = """\
@@ -160,24 +155,23 @@ def _tune(options: argparse.Namespace, target: Path, draft: Path | None, heads: 
     for name in aspects:
         if name not in ASPECTS:
             raise UsageError(f"--only names {name!r}; there are: {', '.join(ASPECTS)}.")
-    plan = TunePlan(aspects, options.rounds, options.minutes)
-    report = TuneReport()
+    plan, tried = TunePlan(aspects, options.rounds, options.minutes), TuneReport()
     try:
         with load_progress() as progress:
-            tune(target, draft, base, search, check, plan, progress, report)
+            tune(target, draft, base, search, check, plan, progress, tried)
     except KeyboardInterrupt:
-        _print_tuned(options, report, None, "interrupted; nothing was stored")
+        _print_tuned(options, tried, None, "interrupted; nothing was stored")
         return 130
-    if not report.sure or (gain := report.gain) is None:
-        _print_tuned(options, report, None, "")
+    if not tried.sure or (gain := tried.gain) is None:
+        _print_tuned(options, tried, None, "")
         return 0
     prompts = "the shipped prompts" if options.prompts is None else options.prompts.name
     workload = f"{prompts}, temperature {options.temperature:g}, {options.max_tokens} tokens"
     exact, today = str(base.get("exact", "auto")), date.today().isoformat()
-    found = tuning.Tuning(report.settings, gain.value, gain.low, gain.high, exact, today, workload)
+    found = tuning.Tuning(tried.settings, gain.value, gain.low, gain.high, exact, today, workload)
     fault = "" if options.dry_run else tuning.write(target, draft, found)
     end = f"not stored, nothing can be kept: {fault}" if fault else "stored"
-    _print_tuned(options, report, found, "not stored (--dry-run)" if options.dry_run else end)
+    _print_tuned(options, tried, found, "not stored (--dry-run)" if options.dry_run else end)
     return 1 if fault else 0
 
 
@@ -196,47 +190,43 @@ def _questions(options: argparse.Namespace) -> tuple[list[Task], list[Task]]:
     return found[::2], found[1::2]
 
 
-def _print_tuned(options: argparse.Namespace, report: TuneReport, found: Tuning | None, end: str) -> None:
-    if options.json:
-        trials = list[dict[str, Any]]()
-        for trial in report.trials:
-            tried = {"aspect": trial.aspect, "settings": trial.changes}
-            gained = {"gain": trial.gain and asdict(trial.gain), "taken": trial.taken, "why": trial.why}
-            trials.append(tried | gained)
-        told: dict[str, Any] = {"defaults": report.defaults, "trials": trials, "finished": report.finished}
-        told |= {"settings": report.settings if found else {}, "gain": report.gain and asdict(report.gain)}
-        print(json.dumps(told | {"outcome": end or "the defaults stay"}))
-        return
-
+def _print_tuned(options: argparse.Namespace, tried: TuneReport, found: Tuning | None, end: str) -> None:
     def interval(gain: Ratio) -> str:
         return f"{gain.value:.3f}x ({gain.low:.3f} to {gain.high:.3f})"
 
-    if report.defaults:
-        print(f"defaults: {report.defaults['configuration']}, {report.defaults['threads']} threads")
-    for trial in report.trials:
+    trials, lines = list[dict[str, Any]](), list[str]()
+    if tried.defaults:
+        lines = [f"defaults: {tried.defaults['configuration']}, {tried.defaults['threads']} threads"]
+    for trial in tried.trials:
+        facts = {"aspect": trial.aspect, "settings": trial.changes, "gain": trial.gain and asdict(trial.gain)}
+        trials.append(facts | {"taken": trial.taken, "why": trial.why})
         gain = "" if trial.gain is None else f"{interval(trial.gain)} of the best so far"
         parts = (gain, "taken" if trial.taken else trial.why)
-        print(f"{trial.words:28} {', '.join(filter(None, parts))}")
-    if not report.finished and end != "interrupted; nothing was stored":
-        print("The time was up before everything was tried; --minutes gives more.")
+        lines.append(f"{trial.words:28} {', '.join(filter(None, parts))}")
+    if not tried.finished and end != "interrupted; nothing was stored":
+        lines.append("The time was up before everything was tried; --minutes gives more.")
     verdict = "No setting that was tried is faster than the defaults beyond noise; the defaults stay."
-    if report.gain is not None:
-        words = ", ".join(f"{name} {value}" for name, value in report.settings.items())
+    if tried.gain is not None:
+        words = ", ".join(f"{name} {value}" for name, value in tried.settings.items())
         unsure = "" if found is not None else "; not surely faster, so the defaults stay"
-        verdict = f"{words}: {interval(report.gain)} of the defaults on other prompts{unsure}."
-    print(verdict)
+        verdict = f"{words}: {interval(tried.gain)} of the defaults on other prompts{unsure}."
+    lines.append(verdict)
     if found is not None and set(found.settings) & {"threads", "kernels", "cache"}:
-        print("Answers may read differently from now on: the last bits of logits depend on threads, kernels and cache.")
-    if end:
-        print(end[0].upper() + end[1:] + ".")
+        lines.append(
+            "Answers may read differently from now on: the last bits of logits depend on threads, kernels and cache."
+        )
+    lines += [end[0].upper() + end[1:] + "."] if end else []
+    data: dict[str, Any] = {"defaults": tried.defaults, "trials": trials, "finished": tried.finished}
+    data |= {"settings": tried.settings if found else {}, "gain": tried.gain and asdict(tried.gain)}
+    report(options.json, data | {"outcome": end or "the defaults stay"}, *lines)
 
 
 def add_options_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.add_argument("--check-updates", action="store_true", help="ask PyPI whether a newer localspec is out")
     parser.add_argument("--disk", action="store_true", help="all that is kept on disk, with sizes")
-    told = "write a report for an issue as JSON, without prompts and keys"
-    parser.add_argument("--bundle", metavar="FILE", help=told)
+    text = "write a report for an issue as JSON, without prompts and keys"
+    parser.add_argument("--bundle", metavar="FILE", help=text)
     shared.add_model_options(parser)
 
 
@@ -254,18 +244,13 @@ def run_doctor(options: argparse.Namespace) -> int:
         settings = asdict(engine.settings)
     if options.bundle:
         doctor.write_bundle(typed(options.bundle), findings, settings)
-    if options.json:
-        print(json.dumps([asdict(finding) for finding in findings]))
-    else:
-        width = max(len(finding.name) for finding in findings)
-        for finding in findings:
-            print(f"{finding.name:{width}}  {finding.value}")
-            if finding.advice:
-                print(f"{'':{width}}  -> {finding.advice}")
-            if finding.command:
-                print(f"{'':{width}}     {finding.command}")
-        if options.bundle:
-            print(f"Wrote {options.bundle}. Read it before you attach it to an issue.")
+    rows = list[tuple[str, str]]()
+    for finding in findings:
+        rows.append((finding.name, finding.value))
+        rows += [("", f"-> {finding.advice}")] if finding.advice else []
+        rows += [("", f"   {finding.command}")] if finding.command else []
+    lines = [f"Wrote {options.bundle}. Read it before you attach it to an issue."] if options.bundle else []
+    report(options.json, [asdict(finding) for finding in findings], *aligned(rows), *lines)
     return 1 if any(finding.advice for finding in findings) else 0
 
 
@@ -295,8 +280,10 @@ _WARM_TOKENS = 8
 
 def add_options_bench(parser: argparse.ArgumentParser) -> None:
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", title="benchmarks; default: run")
-    for name, (add, _, line, description) in _BENCHMARKS.items():
-        add(benchmarks.add_parser(name, help=line, description=description))
+    line = "speed, acceptance and texts of real prompts, plain and speculative taking turns"
+    _add_run_options(benchmarks.add_parser("run", help=line, description=_RUN))
+    line = "time of passes by width, and of prefill"
+    _add_pass_options(benchmarks.add_parser("passes", help=line, description=_PASSES))
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -317,12 +304,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="everything as JSON on standard output")
     group.add_argument("--chart", type=typed, metavar="FILE", help="a picture of the speeds: .png, .svg or .pdf")
     group = parser.add_argument_group("another program beside us")
-    told = "an OpenAI-style endpoint that serves the same model; repeatable"
-    group.add_argument("--against", action="append", default=[], metavar="[NAME=]URL", help=told)
+    text = "an OpenAI-style endpoint that serves the same model; repeatable"
+    group.add_argument("--against", action="append", default=[], metavar="[NAME=]URL", help=text)
     group.add_argument("--against-model", default="", metavar="NAME", help="as it calls the model; default: its first")
     group.add_argument("--against-key", metavar="VARIABLE", help="environment variable that holds its key")
-    told = "of silence, reading a prompt included"
-    group.add_argument("--against-timeout", type=float, default=300.0, metavar="SECONDS", help=told)
+    text = "of silence, reading a prompt included"
+    group.add_argument("--against-timeout", type=float, default=300.0, metavar="SECONDS", help=text)
     shared.add_model_options(parser)
 
 
@@ -338,12 +325,12 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    return _BENCHMARKS[options.benchmark][1](options)
+    return _bench_run(options) if options.benchmark == "run" else _bench_passes(options)
 
 
 def _bench_run(options: argparse.Namespace) -> int:
     """Measures and prints; exit code 1 if an exact text differs, 130 when it was interrupted."""
-    from localspec.bench import report
+    from localspec.bench import report as form
     from localspec.bench.sides import facts_of
     from localspec.checks.compare import tasks
     from localspec.checks.prompts import load_workloads
@@ -355,11 +342,11 @@ def _bench_run(options: argparse.Namespace) -> int:
     shared.check_comparison(options)
     shared.take_target(options, options.pair, "PAIR")
     if options.chart is not None:
-        report.figure_type()  # says now if there is nothing to draw with
+        form.figure_type()  # says now if there is nothing to draw with
     limit = _PROMPTS if options.limit is None and options.prompts is None else options.limit
     workloads = load_workloads(words(options.workloads or ""), options.prompts, limit)
     temperatures = numbers("temperature", options.temperature, float)
-    settings = report.BenchSettings(temperatures, options.tokens, options.rounds, options.seed)
+    settings = form.BenchSettings(temperatures, options.tokens, options.rounds, options.seed)
     prompts = [prompt for several in workloads.values() for prompt in several]
     asked, lengths = tasks(prompts, temperatures, settings.tokens, settings.seed), _lengths(options)
     with ExitStack() as stack:
@@ -375,10 +362,10 @@ def _bench_run(options: argparse.Namespace) -> int:
         end = _measure([*who, *servers], asked, settings.rounds, heats)
         facts, total = {one.name: dict(one.facts) for one in servers}, len(asked) * settings.rounds
         total *= len(who) + len(servers)
-        results = report.Results(report.make_cells(heats), settings, *facts_of(engine), total, facts)
+        results = form.Results(form.make_cells(heats), settings, *facts_of(engine), total, facts)
     if options.chart is not None:
-        report.draw(results, options.chart)
-    _show_measured(report, results, options.json)
+        form.draw(results, options.chart)
+    _show_measured(form, results, options.json)
     if isinstance(end, LocalspecError):
         raise end
     return 130 if end is not None else 1 if results.forks else 0
@@ -502,17 +489,6 @@ def _bench_passes(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     with load_progress() as progress:
-        report = pass_times.measure_passes(path, settings, progress)
-    _show_measured(pass_times, report, options.json)
-    return 130 if report.interrupted else 0
-
-
-_BENCHMARKS: dict[str, tuple[Callable[..., None], Callable[..., int], str, str]] = {
-    "run": (
-        _add_run_options,
-        _bench_run,
-        "speed, acceptance and texts of real prompts, plain and speculative taking turns",
-        _RUN,
-    ),
-    "passes": (_add_pass_options, _bench_passes, "time of passes by width, and of prefill", _PASSES),
-}
+        measured = pass_times.measure_passes(path, settings, progress)
+    _show_measured(pass_times, measured, options.json)
+    return 130 if measured.interrupted else 0

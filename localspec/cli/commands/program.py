@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from localspec.chat.plain_text import plain_text
-from localspec.cli.output import print_rows
+from localspec.cli import COMMANDS, build_parser
+from localspec.cli.output import aligned, print_plain
 from localspec.cli.parser import did_you_mean
 from localspec.errors import LocalspecError, UsageError
 from localspec.processes import running, servers
@@ -25,8 +25,6 @@ def add_options_help(parser: argparse.ArgumentParser) -> None:
 
 
 def run_help(options: argparse.Namespace) -> int:
-    from localspec.cli import COMMANDS, build_parser
-
     if not options.words:
         build_parser().print_help()
         return 0
@@ -54,8 +52,6 @@ def add_options_completion(parser: argparse.ArgumentParser) -> None:
 
 def run_completion(options: argparse.Namespace) -> int:
     import shtab
-
-    from localspec.cli import COMMANDS, build_parser
 
     parser = build_parser(*COMMANDS)
     _complete(parser, shtab.FILE)
@@ -115,7 +111,7 @@ def run_ps(options: argparse.Namespace) -> int:
         where, memory = at.get(process.pid, "-"), process.memory()
         taken = decimal(memory) if memory else "-"
         rows.append((str(process.pid), process.command, where, models[0], models[1], context, taken, since))
-    print_rows(rows)
+    print_plain(*aligned(rows))
     return 0
 
 
@@ -123,8 +119,8 @@ _LOOK_SECONDS = 0.1  # how often it is looked whether the server has ended
 
 
 def add_options_stop(parser: argparse.ArgumentParser) -> None:
-    told = "its model, port or socket file; default: the one that runs"
-    parser.add_argument("server", nargs="?", metavar="NAME|PORT", help=told)
+    text = "its model, port or socket file; default: the one that runs"
+    parser.add_argument("server", nargs="?", metavar="NAME|PORT", help=text)
 
 
 def run_stop(options: argparse.Namespace) -> int:
@@ -147,5 +143,5 @@ def run_stop(options: argparse.Namespace) -> int:
         raise LocalspecError(f"{words} is another user's, who alone can end it.") from None
     while server in servers():
         time.sleep(_LOOK_SECONDS)
-    print(plain_text(f"{words} has ended."))
+    print_plain(f"{words} has ended.")
     return 0

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    told = "model or pair by name (or --target), and the prompt; standard input or -f is put after it"
-    parser.add_argument("words", nargs="*", metavar="[NAME] PROMPT", help=told)
+    text = "model or pair by name (or --target), and the prompt; standard input or -f is put after it"
+    parser.add_argument("words", nargs="*", metavar="[NAME] PROMPT", help=text)
     parser.add_argument("-f", "--file", metavar="FILE", help="text file to put after the prompt; - is standard input")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--raw", action="store_true", help="complete the text as it is, without the chat template")
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stats", action="store_true", help="figures on standard error")
     add_whole(parser, "--log-probs", "with --json: log-probabilities, and of the N best", None, 0, 100)
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
-    add_engine_settings(parser, "slots", told="requests at once with --batch; default: 4")
+    add_engine_settings(parser, "slots", text="requests at once with --batch; default: 4")
     shared.add_endpoint_options(parser)
     shared.add_model_options(parser)
     shared.add_sampling_options(parser)

@@ -35,39 +35,39 @@ _LOG = "Library/Logs/localspec.log"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="installed pair or model; default: the chosen one")
-    told = "address to listen on, or unix:PATH; any but a loopback one needs a key"
-    parser.add_argument("--host", default="127.0.0.1", help=told)
+    text = "address to listen on, or unix:PATH; any but a loopback one needs a key"
+    parser.add_argument("--host", default="127.0.0.1", help=text)
     port = whole(0, MOST_PORT)
     parser.add_argument("--port", type=port, default=8080, metavar="N", help="default: 8080; 0 = any free one")
-    told = "requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)"
-    add_engine_settings(parser, "slots", told=told)
+    text = "requests at once per model; default: 4, or 1 where several would draft nothing (recurrent layers, trees)"
+    add_engine_settings(parser, "slots", text=text)
     parser.add_argument("--ssl-cert", type=typed, metavar="FILE", help="certificate (PEM): HTTPS in place of HTTP")
     parser.add_argument("--ssl-key", type=typed, metavar="FILE", help="its key, if that is not in the same file")
     parser.add_argument("--print-unit", choices=KINDS, help="print a unit that starts this with the session, and exit")
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
     group = parser.add_argument_group("who may come in")
-    told = f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
-    group.add_argument("--api-key-file", metavar="FILE", help=told)
+    text = f"file of keys, one a line; or one in the variable {KEY_VARIABLE}"
+    group.add_argument("--api-key-file", metavar="FILE", help=text)
     several: dict[str, Any] = {"action": "append", "default": []}
-    told = "accept this Host header, too; * = any"
-    group.add_argument("--allow-host", dest="allowed_hosts", type=str.lower, **several, metavar="NAME", help=told)
-    told = "let in pages of this origin; localhost; * = all"
-    group.add_argument("--cors", dest="cors_origins", **several, metavar="ORIGIN", help=told)
+    text = "accept this Host header, too; * = any"
+    group.add_argument("--allow-host", dest="allowed_hosts", type=str.lower, **several, metavar="NAME", help=text)
+    text = "let in pages of this origin; localhost; * = all"
+    group.add_argument("--cors", dest="cors_origins", **several, metavar="ORIGIN", help=text)
     group.add_argument("--any-model", action="store_true", help="a name of no model means the default one; else 404")
     group.add_argument("--allow-pull", action="store_true", help="let clients install models of the hub")
     group = parser.add_argument_group("limits")
-    told = "refuse requests with unknown fields, which are else ignored"
-    group.add_argument("--strict-fields", action="store_true", help=told)
+    text = "refuse requests with unknown fields, which are else ignored"
+    group.add_argument("--strict-fields", action="store_true", help=text)
     add_whole(group, "--max-queue", "answers that may wait", 64, 0)
     group.add_argument("--max-body", type=whole(1), default=16, metavar="MIB", help="largest request; default: 16 MiB")
-    seconds, told = real(0, MOST_SECONDS), "seconds for running answers at the end; default: 10"
-    group.add_argument("--drain", dest="drain_seconds", type=seconds, default=10.0, metavar="S", help=told)
-    told = "unload a model that was not used for S seconds"
-    group.add_argument("--idle-unload", type=seconds, metavar="S", help=told)
-    told = "disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk"
+    seconds, text = real(0, MOST_SECONDS), "seconds for running answers at the end; default: 10"
+    group.add_argument("--drain", dest="drain_seconds", type=seconds, default=10.0, metavar="S", help=text)
+    text = "unload a model that was not used for S seconds"
+    group.add_argument("--idle-unload", type=seconds, metavar="S", help=text)
+    text = "disk for long prompts that come again; 0: none are kept; default: 4, or an eighth of the free disk"
     name = "--prompt-cache-size"
-    group.add_argument(name, type=real(0, 1e6), dest="prompt_cache_gb", metavar="GB", help=told)
+    group.add_argument(name, type=real(0, 1e6), dest="prompt_cache_gb", metavar="GB", help=text)
     add_process(group)
     parser.add_argument(
         "--alias", dest="aliases", **several, metavar="NAME", help="one more name for the default model"
@@ -117,8 +117,8 @@ def _serve(
         url = listen.url_of(listening, "http" if settings.ssl_cert is None else "https")
         announce("serve", name=pool.default, at=listen.place_of(listening))
         if options.json:
-            told = {"event": "listening", "model": pool.default, "url": url, "slots": slots}
-            print(json.dumps(told | {"api_key": bool(settings.api_keys)}), flush=True)
+            data = {"event": "listening", "model": pool.default, "url": url, "slots": slots}
+            print(json.dumps(data | {"api_key": bool(settings.api_keys)}), flush=True)
         else:
             key = "needs an API key" if settings.api_keys else "no API key"
             count = f"{slots} slot{'s' if slots > 1 else ''}"

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.filesize import decimal
 
-from localspec.chat.plain_text import plain_text
-from localspec.cli.output import not_used, print_plain, report
+from localspec.cli.output import aligned, not_used, report
 from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import ROLLS_BACK, Header, read_header, read_parts
 from localspec.methods import COPYING, ROWS, TABLE
+from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
 
 def _listed(entry: ModelEntry) -> ServedModel:
     """A model of the catalogue, by its file if that is on this machine."""
-    from localspec.models.hub.names import quant_of
     from localspec.models.installed.installed import find_one
 
     try:
@@ -199,22 +198,17 @@ def run_show(options: argparse.Namespace) -> int:
     if heads.is_checkpoint(paths[0]):
         return _show_checkpoint(paths[0], options.json)
     settings, there, why = serving(fit_settings(options), paths[0], paths[1] if paths[1:] else None, places())
-    data, tables = list[dict[str, Any]](), list[list[tuple[str, str]]]()
+    data, lines = list[dict[str, Any]](), list[str]()
     for parts in [read_parts(path) for path in paths]:
         facts, fault = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault
         exact, exact_words = _exactness(facts)
         data.append(asdict(facts) | {"exact": exact, "template_fault": fault})
-        if not options.json:
-            tables.append(_rows(facts, fault))
-            if exact is not None:
-                where = gpu_lines(plan(parts, None, settings, there), why)
-                tables[-1] += [("" if line else "GPU", words) for line, words in enumerate(where)]
-                tables[-1].append(("exact", exact_words))
-    if options.json:
-        print(json.dumps(data if pair else data[0]))
-    for index, rows in enumerate(tables):
-        print("\n" * (index > 0), end="")
-        _print(rows)
+        rows = _rows(facts, fault)
+        if exact is not None:
+            where = gpu_lines(plan(parts, None, settings, there), why)
+            rows += [("" if line else "GPU", words) for line, words in enumerate(where)] + [("exact", exact_words)]
+        lines += [*([""] if lines else []), *aligned(rows)]
+    report(options.json, data if pair else data[0], *lines)
     return 0
 
 
@@ -241,10 +235,7 @@ def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
     """What the catalogue says about something that is not on this machine."""
     pair = catalog.pairs.get(options.name)
     names = [options.name] if pair is None else [pair.target, pair.draft]
-    entries = [catalog.models[name] for name in names]
-    if options.json:
-        print(json.dumps([asdict(entry) | {"installed": False} for entry in entries]))
-        return 0
+    entries, lines = [catalog.models[name] for name in names], list[str]()
     for entry in entries:
         rows = [
             ("name", entry.name),
@@ -260,30 +251,27 @@ def _show_listed(options: argparse.Namespace, catalog: Catalog) -> int:
             ("checked", entry.verified or "not yet"),
             ("in doubt", entry.doubt),
         ]
-        _print([(name, value) for name, value in rows if value])
-        print()
+        lines += [*aligned([row for row in rows if row[1]]), ""]
     if pair is not None:
         method = pair.method + (" (localspec has no such drafter yet)" if not_used(pair.method) else "")
-        _print([("pair", pair.name), ("method", method), ("why", pair.why), ("in doubt", pair.doubt or "-")])
-        print()
-    print(f"Not on this machine. localspec pull {options.name}")
+        rows = [("pair", pair.name), ("method", method), ("why", pair.why), ("in doubt", pair.doubt or "-")]
+        lines += [*aligned(rows), ""]
+    lines.append(f"Not on this machine. localspec pull {options.name}")
+    report(options.json, [asdict(entry) | {"installed": False} for entry in entries], *lines)
     return 0
 
 
 def _show_endpoint(entry: EndpointEntry, as_json: bool) -> int:
     """A model that a server answers with; the server is not asked, and its key is not read."""
-    if as_json:
-        print(json.dumps(asdict(entry)))
-        return 0
     place = f"environment variable {entry.key_env}" if entry.key_env else f"keyring, service {entry.keyring}"
     rows = [("name", entry.name), ("what it is", "a model that a server answers with"), ("server", entry.endpoint)]
     rows += [("model", entry.model or "the first that it lists")]
-    _print([*rows, ("key", place if entry.key_env or entry.keyring else "none")])
+    rows += [("key", place if entry.key_env or entry.keyring else "none")]
+    report(as_json, asdict(entry), *aligned(rows))
     return 0
 
 
 def _trained_for(sha256: str) -> str:
-    """A head's target in words."""
     from localspec.models.installed.installed import name_of
 
     return f"{name_of(sha256) or 'a model that is not known here'} (sha256 {sha256})"
@@ -296,20 +284,13 @@ def _show_checkpoint(path: Path, as_json: bool) -> int:
     kind, target = heads.checkpoint_kind(path), heads.trained_for(path)
     files = [{"file": str(file), "bytes": file.stat().st_size} for file in heads.weights_of(path)]
     config = {key: value for key, value in heads.config_of(path).items() if isinstance(value, str | int | float)}
-    if as_json:
-        print(json.dumps({"kind": kind.sentence, "method": kind.method, "made_for": target, "files": files, **config}))
-        return 0
     rows = [("name", path.name), ("what it is", kind.sentence)]
     rows += [("file", f"{one['file']} ({decimal(int(str(one['bytes'])))})") for one in files]
     rows.append(("trained for", _trained_for(target) if target else "not stated"))
-    _print([*rows, *((key, str(value)) for key, value in config.items() if key != "target_sha256")])
+    rows += [(key, str(value)) for key, value in config.items() if key != "target_sha256"]
+    data = {"kind": kind.sentence, "method": kind.method, "made_for": target, "files": files, **config}
+    report(as_json, data, *aligned(rows))
     return 0
-
-
-def _print(rows: list[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:{width}}  {plain_text(value)}")  # it quotes files
 
 
 def _rows(facts: FileDescription, template_fault: str) -> list[tuple[str, str]]:
@@ -363,10 +344,8 @@ def _tokenizer(found: dict[str, Any]) -> str:
 
 
 def _count(number: int) -> str:
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= unit:
-            return f"{number / unit:.1f} {name}"
-    return str(number)
+    units = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
+    return next((f"{number / unit:.1f} {name}" for unit, name in units if number >= unit), str(number))
 
 
 def add_options_check(parser: argparse.ArgumentParser) -> None:
@@ -408,16 +387,12 @@ def run_check(options: argparse.Namespace) -> int:
     if drafts is None or loading.is_head(draft):
         settings, drafts = replace(settings, heads=loading.shapes(parts[0], [draft])), None
     plan = (fit.choose if options.fit else fit.plan)(parts, drafts, settings, there)
-    unused = not_used(match.method) if match.fits else ""
-    if options.json:
-        found = replace(match, shared=shared).as_dict()
-        print(json.dumps({"match": found, "memory": plan.as_dict(), "unused": unused}))
-    else:
-        count = ""  # the verdict or its first warning has it where it was asked for
-        if shared is not None and not options.cross_tokenizer:
-            count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
-        notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
-        print_plain(match.verdict, *notes, *_memory_lines(plan, why))
+    unused, count = not_used(match.method) if match.fits else "", ""
+    if shared is not None and not options.cross_tokenizer:  # else the verdict or its first warning has it
+        count = f"{len(shared)} of the target's {shared.target_size} tokens are shared"
+    found = {"match": replace(match, shared=shared).as_dict(), "memory": plan.as_dict(), "unused": unused}
+    notes = (f"  note: {note}" for note in (unused, count, *match.warnings) if note)
+    report(options.json, found, match.verdict, *notes, *_memory_lines(plan, why))
     return 0 if match.fits and plan.fits else 1
 
 
@@ -475,24 +450,22 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
         refusal = str(error)
     exact, exact_words = (None, "unknown") if refusal else _exactness(facts)
     drafts = suggest(parts, {options.target, path.name}, Catalog.load(), candidates(path), options.target)
-    if options.json:
-        told: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
-        told |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
-        told |= {"template_fault": fault, "tokenizer_doubt": doubt}
-        told |= {"methods": [method.name for method in facts.methods if method.fits]}
-        told |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}}
-        print(json.dumps(told | {"memory": plan.as_dict()}))
-    else:
-        chats = "" if facts.template else "; it has no chat template, so it completes text"
-        copying = [method.name for method in facts.methods if method.fits and method.name in COPYING]
-        known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
-        print_plain(
-            f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
-            f"loads: {f'no: {refusal}' if refusal else 'yes'}",
-            *(f"note: {note}" for note in (fault, doubt) if note),
-            f"exact: {exact_words}",
-            f"drafted from the text alone: {', '.join(copying) or 'no'}",
-            *(f"drafted by {one}" for one in known or ["a model or head: none is known"]),
-            *_memory_lines(plan, why),
-        )
+    methods = [method.name for method in facts.methods if method.fits]
+    data: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
+    data |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
+    data |= {"template_fault": fault, "tokenizer_doubt": doubt, "methods": methods}
+    data |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}, "memory": plan.as_dict()}
+    chats = "" if facts.template else "; it has no chat template, so it completes text"
+    known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
+    report(
+        options.json,
+        data,
+        f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
+        f"loads: {f'no: {refusal}' if refusal else 'yes'}",
+        *(f"note: {note}" for note in (fault, doubt) if note),
+        f"exact: {exact_words}",
+        f"drafted from the text alone: {', '.join(name for name in methods if name in COPYING) or 'no'}",
+        *(f"drafted by {one}" for one in known or ["a model or head: none is known"]),
+        *_memory_lines(plan, why),
+    )
     return 0 if plan.fits and not refusal else 1

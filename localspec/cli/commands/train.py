@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import paths
 from localspec.chat.text_file import read_text
-from localspec.cli.output import count_bar
+from localspec.cli.output import bars, count_bar
 from localspec.cli.parser import add_whole, numbers
-from localspec.cli.shared import add_model_options, load_engine
+from localspec.cli.shared import add_model_options, load_engine, places
 from localspec.errors import LocalspecError, UsageError, reason
 from localspec.gguf import read_header
 from localspec.machine import default_threads
+from localspec.models.installed.store import Store
 from localspec.paths import typed
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ _GPU_RATE = 100e9  # bytes a second that any GPU reads at least
 def add_options_train(parser: argparse.ArgumentParser) -> None:
     parser.description = _TRAIN
     parser.add_argument("target", metavar="TARGET", help="model or GGUF file to train a draft model for")
-    told = "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; "
-    told += "default: a list that localspec brings"
-    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=told)
+    text = "what the target is asked: prompts in JSON or JSON lines, text or code files, your own chats; "
+    text += "default: a list that localspec brings"
+    parser.add_argument("--texts", nargs="+", default=[], metavar="FILE|FOLDER|chats", help=text)
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="in all; default: 60")
     parser.add_argument("--out", metavar="NAME", help="what to call it; default: the target's name with -draft")
     add_whole(parser, "--layers", "of the target's", 2, most=8)
@@ -64,15 +65,14 @@ def add_options_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what it takes, and do nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask whether your chats may be read")
     parser.add_argument("--eval", type=typed, metavar="FILE", help="only measure this draft model beside the target")
-    told = "the plan, or what was measured, as JSON on standard output"
-    parser.add_argument("--json", action="store_true", help=told)
+    text = "the plan, or what was measured, as JSON on standard output"
+    parser.add_argument("--json", action="store_true", help=text)
 
 
 def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
     from localspec.models.installed.adopt import keep
-    from localspec.models.installed.store import Store
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
@@ -109,9 +109,7 @@ def _course(options: argparse.Namespace) -> Course:
     from localspec.llama.exact import wide
     from localspec.models.facts.shape import shape_of
     from localspec.models.installed.adopt import check_name, size_of, work_folder
-    from localspec.models.installed.store import Store
     from localspec.runtime.costs import Rates, pass_seconds
-    from localspec.runtime.memory import places
     from localspec.training import course
 
     path, before = _compared(options.target)
@@ -143,7 +141,6 @@ def _course(options: argparse.Namespace) -> Course:
 def _compared(name: str) -> tuple[Path, Path | None]:
     """A target, and what drafts for it where it is installed."""
     from localspec.models.installed.installed import entry_of, find
-    from localspec.models.installed.store import Store
 
     path, before = find(name)
     entry = entry_of(path, Store())
@@ -181,7 +178,8 @@ def _reports() -> Iterator[Reports]:
     """A live line on a terminal, a line now and then elsewhere; on standard error."""
     from localspec.training.course import Reports
 
-    if not sys.stderr.isatty():
+    bar = bars("TimeElapsedColumn", "{task.fields[detail]}")
+    if bar is None:
         last, said = "", 0.0
 
         def phase(what: str, share: float, detail: str = "") -> None:
@@ -193,12 +191,7 @@ def _reports() -> Iterator[Reports]:
 
         yield Reports(phase, partial(print, file=sys.stderr, flush=True))
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
-    columns = (words, BarColumn(bar_width=24), TimeElapsedColumn(), detail)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bar:
         task = bar.add_task("plan", total=1.0, detail="")
 
         def shown(what: str, share: float, detail: str = "") -> None:
