@@ -23,7 +23,7 @@ from localspec.settings import Setting, settings_of
 from localspec.tui.screens.chat import Page
 from localspec.tui.talk.session import Preferences, checked
 from localspec.tui.widgets.dialogs import ChoiceDialog, Line, errors_said, say
-from localspec.tui.widgets.registry import CLOSE, bind
+from localspec.tui.widgets.registry import bind
 from localspec.types import SamplingParams
 
 
@@ -149,7 +149,6 @@ class ParametersScreen(Page):
     CSS_PATH = "form.tcss"
     TITLE = "Parameters of this chat"
     BINDINGS: ClassVar[list[BindingType]] = [
-        CLOSE,
         bind("parameters.save", "ctrl+s", "save", "Apply", "Use this for the chat", show=True, priority=True),
         bind(
             "parameters.preset", "ctrl+y", "preset", "Presets", "Fill the form from a preset", show=True, priority=True
@@ -220,7 +219,6 @@ class SettingsScreen(Page):
     CSS_PATH = "form.tcss"
     TITLE = "Settings"
     BINDINGS: ClassVar[list[BindingType]] = [
-        CLOSE,
         bind("settings.save", "ctrl+s", "save", "Save", "Keep these settings", show=True, priority=True),
         bind("settings.reload", "ctrl+l", "reload", "Save, reload", "Keep them and load the models again", show=True,
              priority=True),

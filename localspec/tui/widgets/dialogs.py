@@ -30,7 +30,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec import paths
-from localspec.chat.plain_text import pictured, plain_text
+from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
 from localspec.tui.widgets.registry import CLOSE
@@ -81,14 +81,20 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
 
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, classes="question", markup=False)
+            yield from self.body()
+
+    def body(self) -> ComposeResult:
+        yield from ()
+
     def action_close(self) -> None:
         self.dismiss(None)
-
-    def say(self, text: str, bad: bool = False) -> None:
-        """Says something in the line `#note`, in a box that has one; it may quote what comes from outside."""
-        note = self.query_one("#note", Static)
-        note.update(Content(pictured(text)))
-        note.set_class(bad, "bad")
 
 
 class ItemList(OptionList, Generic[T]):
@@ -113,15 +119,13 @@ class ChoiceDialog(Dialog[T | None]):
 
     def __init__(self, question: str, answers: Sequence[tuple[T, str, str]]) -> None:
         """`answers`: (value, label, what it does)."""
-        super().__init__()
-        self._question, self._answers = question, answers
+        super().__init__(question)
+        self._answers = answers
         self._number = ""  # digits typed so far
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
-            yield OptionList(*map(Option, lines))
+    def body(self) -> ComposeResult:
+        lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
+        yield OptionList(*map(Option, lines))
 
     def on_key(self, event: events.Key) -> None:
         if not event.key.isdigit():
@@ -142,13 +146,11 @@ class Line(Dialog[str | None]):
     """One line of text; None = given up."""
 
     def __init__(self, question: str, value: str = "", placeholder: str = "") -> None:
-        super().__init__()
-        self._question, self._value, self._placeholder = question, value, placeholder
+        super().__init__(question)
+        self._input = Input(value, placeholder=placeholder)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            yield Input(self._value, placeholder=self._placeholder)
+    def body(self) -> ComposeResult:
+        yield self._input
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
