@@ -101,7 +101,7 @@ class Question:
     """The text comes as the model says it, its marks included; a server's does not."""
     room: int | None = None
     """Tokens that must be free after the prompt, else it is refused; if it is not, `Taken` says so. None = neither is
-    wanted. Heeded where the answerer `checks_room`."""
+    wanted. Heeded where the context is known."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
 
@@ -174,8 +174,6 @@ class Answerer(Protocol):
     """What to call it before `Facts` are there."""
     facts: Facts | None
     """None until it is ready."""
-    checks_room: bool
-    """It refuses a question that leaves less than its `room`; faces count tokens before they ask where it does not."""
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""

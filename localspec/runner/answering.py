@@ -71,8 +71,6 @@ class Host(Protocol):
 class ChildAnswerer:
     """Starts and asks a host; the first question may come before the model is loaded."""
 
-    checks_room = True
-
     def __init__(self, make: Callable[[], Host], name: str, key: str = "", *, command: str = "") -> None:
         """
         Args:
