@@ -95,7 +95,6 @@ class HistoryScreen(Page):
 
     @property
     def marked_chat(self) -> Chat | None:
-        """That of the marked entry, which keys act on."""
         entry = self._entries.item
         return self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
 

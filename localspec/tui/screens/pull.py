@@ -204,24 +204,21 @@ class Transfers:
         rate = (after - before) / (last - first) if last - first > 0.2 else 0.0
         cells = max(8, min(40, width - _SPEED_CELLS))
         doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
-        lines = [
-            Content.assemble(
-                (f"{one_line(name)}\n", "dim"),
-                (bar(done / size if size else 0.0, cells), "$primary"),
-                f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
+
+        def line(name: str, style: str, done: int, size: int, more: str) -> Content:
+            share = bar(done / size if size else 0.0, cells)
+            return Content.assemble(
+                (f"{name}\n", style), (share, "$primary"), f" {amount(done)} of {amount(size)}{more}"
             )
+
+        lines = [
+            line(one_line(name), "dim", done, size, doing.get(what, f"  {what}"))
             for name, (done, size, what) in files.items()
         ]
         if self.missing_bytes:
             left = max(0, self.missing_bytes - come)
             speed = f"  {amount(rate)}/s, {duration(left / rate)} left" if rate and left else ""
-            lines.append(
-                Content.assemble(
-                    ("in all\n", "bold"),
-                    (bar(come / self.missing_bytes, cells), "$primary"),
-                    f" {amount(come)} of {amount(self.missing_bytes)}{speed}",
-                )
-            )
+            lines.append(line("in all", "bold", come, self.missing_bytes, speed))
         return Content("\n").join(lines)
 
 

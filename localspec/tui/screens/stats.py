@@ -418,7 +418,6 @@ def _quoted(text: str) -> str:
 
 
 def timing(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
-    """How long this pass took beside the usual one, and what it cost a token."""
     one, usual = passes[index], median(known.seconds for known in passes)
     slowest = max(known.seconds for known in passes) or 1.0
     cells = max(8, min(30, width - 46))
@@ -446,7 +445,6 @@ def timeline(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
 
 
 def so_far(passes: Sequence[AnswerPass], index: int) -> str:
-    """Tokens, time and rate up to and with this pass."""
     tokens = sum(len(one.emitted) for one in passes[: index + 1])
     seconds = sum(one.seconds for one in passes[: index + 1])
     rate = f", {tokens / seconds:.0f} tok/s" if seconds else ""

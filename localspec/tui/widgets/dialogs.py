@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, TypeVar
@@ -160,24 +161,22 @@ async def errand(work: Callable[[], T], what: str = "") -> T:
     """The result of `work`, which runs on a thread that nothing waits for, not even the end of the program: that waits
     for `asyncio.to_thread`. `what`: words for it in the sentence on an unexpected error, such as "The search"; "" =
     that is raised as it is."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-    result, failure = list[T](), list[Exception]()
+    result = Future[T]()
+    result.set_running_or_notify_cancel()  # what does not wait any more must not end it
 
     def run() -> None:
         try:
-            result.append(work())
+            result.set_result(work())
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-            failure.append(error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(done.set)
+            result.set_exception(error)
 
     threading.Thread(target=run, name="localspec-errand", daemon=True).start()
-    await done.wait()
-    if not failure:
-        return result[0]
-    if what and not isinstance(failure[0], LocalspecError):
-        raise LocalspecError(f"{what} failed: {failure[0]!r}.") from failure[0]
-    raise failure[0]
+    try:
+        return await asyncio.wrap_future(result)
+    except Exception as error:
+        if what and not isinstance(error, LocalspecError):
+            raise LocalspecError(f"{what} failed: {error!r}.") from error
+        raise
 
 
 VARIABLES = ("VISUAL", "EDITOR")  # which editor it is: the first that is set. It may have options, as in `code --wait`.
