@@ -87,7 +87,7 @@ class Question:
     """The text comes as the model says it, its marks included; a server's does not."""
     room: int | None = None
     """Tokens that must be free after the prompt, else it is refused; if it is not, `Taken` says so. None = neither is
-    wanted. Heeded where the answerer `checks_room`."""
+    wanted. Heeded where the context is known."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
 
@@ -150,7 +150,6 @@ class Answerer(Protocol):
 
     name: str  # what to call it before `Facts` are there
     facts: Facts | None  # None until it is ready
-    checks_room: bool  # it refuses a question that leaves less than its `room`; else faces count tokens first
 
     def start(self, sink: Sink) -> None:
         """Begins to load in the background: posts `Loading`s, then one `ModelReady` or `LoadFailed`."""

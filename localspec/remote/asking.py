@@ -202,8 +202,6 @@ class Reply:
 class ServedAnswerer:
     """Asks `URL/chat/completions` with `stream`; knows no tokens, origins or context."""
 
-    checks_room = False
-
     def __init__(self, endpoint: str, model: str | None = None, key: str | None = None) -> None:
         """`endpoint`: with or without /v1 at its end. `model`: None = the first that the endpoint lists."""
         server = Server(endpoint, key)

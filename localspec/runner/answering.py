@@ -71,8 +71,6 @@ class Host(Protocol):
 class ChildAnswerer:
     """Starts and asks a host; the first question may come before the model is loaded."""
 
-    checks_room = True
-
     def __init__(self, make: Callable[[], Host], name: str, key: str = "", *, command: str = "") -> None:
         """`make` makes the host, on a thread; it begins to load then, or when it is waited for. `name` serves until it
         is known; `key` loads it again, "" = unknown. `command`: as which other programs are told of the models, until

@@ -143,7 +143,6 @@ class Paced:
     """An answerer that says Markdown at a steady rate."""
 
     name = "paced"
-    checks_room = False
 
     def __init__(self, rate: float, seconds: float) -> None:
         self.facts: Any = None
@@ -162,7 +161,11 @@ class Paced:
         return sum(len(message.content) // 4 for message in question.messages)
 
     def answer(self, question: Any, sink: Any) -> Any:
+        from localspec.remote.answerer import Taken
+
         answer = type("Answer", (), {"seed": 1, "cancel": lambda self: None})()
+        if question.room is not None:
+            sink.post_message(Taken(answer, self.count(question)))
         threading.Thread(target=self._play, args=(answer, sink), daemon=True).start()
         return answer
 

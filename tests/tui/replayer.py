@@ -19,7 +19,18 @@ from localspec.chat.reply.harmony import MARKS, apart
 from localspec.chat.reply.reply import ReplyParser
 from localspec.engine.slot import FinishReason, Origin, PassRecord
 from localspec.engine.stats import RequestStats
-from localspec.remote.answerer import AnswerEnded, AnswerPart, Facts, Loading, ModelReady, Prefilled, Question, Sink
+from localspec.errors import ContextOverflowError
+from localspec.remote.answerer import (
+    AnswerEnded,
+    AnswerPart,
+    Facts,
+    Loading,
+    ModelReady,
+    Prefilled,
+    Question,
+    Sink,
+    Taken,
+)
 
 FOLDER = Path(__file__).parent / "recordings"
 
@@ -104,8 +115,6 @@ class ReplayAnswer:
 class ReplayAnswerer:
     """Implements `Answerer`; keeps the questions for tests to look at."""
 
-    checks_room = False
-
     def __init__(self, recording: Recording, *, pause: float = 0.0, load: threading.Event | None = None) -> None:
         """`pause`: seconds between two posts. `load`: it is ready once this is set; None = at once."""
         self.name = recording.facts.name
@@ -130,6 +139,14 @@ class ReplayAnswerer:
 
     def answer(self, question: Question, sink: Sink) -> ReplayAnswer:
         answer = ReplayAnswer(question.seed)
+        if question.room is not None:
+            tokens, context = self.count(question), self._recording.facts.context
+            assert tokens is not None
+            if question.room and context is not None and tokens > context - question.room:
+                error = ContextOverflowError(f"The prompt has {tokens} tokens.")
+                sink.post_message(AnswerEnded(answer, FinishReason.ERROR, RequestStats(), error))
+                return answer
+            sink.post_message(Taken(answer, tokens))
         recorded = self._recording.answers[len(self.questions) % len(self._recording.answers)]
         self.questions.append(question)
         threading.Thread(target=self._play, args=(answer, recorded, sink), daemon=True).start()

@@ -6,7 +6,7 @@ import pytest
 
 from localspec.engine.stats import RequestStats
 from localspec.tui.screens.stats import AnswerFigures, positions, stats_page
-from localspec.tui.text.origin_lines import AnswerPass, DraftGuess, Emitted
+from localspec.tui.text.origin_lines import AnswerPass, DraftGuess, OriginCell
 from localspec.tui.widgets.meter import bar, columns, duration, graph
 
 
@@ -82,7 +82,7 @@ def test_old_or_strange_stats_do_no_harm(stats: dict[str, object]) -> None:
 
 def guessed(*accepted: bool) -> AnswerPass:
     guesses = tuple(DraftGuess("a", depth - 2, depth, good) for depth, good in enumerate(accepted, 1))
-    return AnswerPass("draft", guesses, (Emitted("b", "", 0),), 1 + len(guesses), 0.01)
+    return AnswerPass("draft", guesses, (OriginCell("b", "", 0),), 1 + len(guesses), 0.01)
 
 
 def test_acceptance_by_position_is_of_the_guesses_made_there() -> None:

@@ -12,8 +12,8 @@ from localspec.tui.text.origin_lines import (
     REJECTED,
     AnswerPass,
     DraftGuess,
-    Emitted,
     Line,
+    OriginCell,
     OriginLines,
     kind_of,
     ordered,
@@ -25,7 +25,7 @@ from localspec.tui.text.origin_lines import (
 
 def a_pass(*emitted: tuple[str, str, int], rejected: tuple[str, ...] = (), drafter: str = "draft") -> AnswerPass:
     guesses = tuple(DraftGuess(text, -1, depth, False) for depth, text in enumerate(rejected, 1))
-    return AnswerPass(drafter, guesses, tuple(Emitted(*one) for one in emitted), 1 + len(rejected), 0.01)
+    return AnswerPass(drafter, guesses, tuple(OriginCell(*one) for one in emitted), 1 + len(rejected), 0.01)
 
 
 def shown(passes: list[AnswerPass], width: int, ghosts: bool = False, line_ends: bool = False) -> list[str]:

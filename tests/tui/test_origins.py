@@ -195,9 +195,9 @@ async def test_a_legend_counts_every_token() -> None:
 
 async def test_a_long_answer_never_keeps_keys_waiting(make_app: MakeApp) -> None:
     """20,000 tokens are laid out in slices; all of them arrive."""
-    from localspec.tui.text.origin_lines import AnswerPass, Emitted
+    from localspec.tui.text.origin_lines import AnswerPass, OriginCell
 
-    passes = [AnswerPass("draft", (), tuple([Emitted(" word", "draft", 1)] * 4), 5, 0.01) for _ in range(5000)]
+    passes = [AnswerPass("draft", (), tuple([OriginCell(" word", "draft", 1)] * 4), 5, 0.01) for _ in range(5000)]
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         view = OriginView()

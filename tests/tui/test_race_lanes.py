@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from localspec.tui.screens.race import Lane, likeness, summary
 from localspec.tui.screens.stats import headline, so_far, timeline, timing, verdict
-from localspec.tui.text.origin_lines import AnswerPass, DraftGuess, Emitted
+from localspec.tui.text.origin_lines import AnswerPass, DraftGuess, OriginCell
 
 
 def brought(count: int, seconds: float) -> AnswerPass:
-    return AnswerPass("", (), tuple(Emitted("a", "", 0) for _ in range(count)), 1, seconds)
+    return AnswerPass("", (), tuple(OriginCell("a", "", 0) for _ in range(count)), 1, seconds)
 
 
 def test_a_clock_adds_up_what_passes_took() -> None:
@@ -58,8 +58,8 @@ def drafted(*texts: tuple[str, int, bool], own: str = " end") -> AnswerPass:
     guesses: list[DraftGuess] = []
     for text, parent, accepted in texts:
         guesses.append(DraftGuess(text, parent, 1 if parent < 0 else guesses[parent].depth + 1, accepted))
-    emitted = [Emitted(guess.text, "draft", guess.depth) for guess in guesses if guess.accepted]
-    return AnswerPass("draft", tuple(guesses), (*emitted, Emitted(own, "", 0)), 1 + len(guesses), 0.004)
+    emitted = [OriginCell(guess.text, "draft", guess.depth) for guess in guesses if guess.accepted]
+    return AnswerPass("draft", tuple(guesses), (*emitted, OriginCell(own, "", 0)), 1 + len(guesses), 0.004)
 
 
 CHAIN = drafted((" a", -1, True), (" b", 0, False), (" c", 1, False), own=" B")

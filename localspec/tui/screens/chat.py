@@ -327,7 +327,6 @@ class ChatScreen(Screen[None]):
         return self.focused.message if isinstance(self.focused, Bubble) else None
 
     def _asked(self) -> StoredMessage | None:
-        """The last message of the user's."""
         return next((message for message in reversed(self.front.path) if message.role == "user"), None)
 
     def action_stop(self) -> None:

@@ -20,7 +20,7 @@ from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.talk import files
 from localspec.tui.widgets.composer import short
 from localspec.tui.widgets.dialogs import ItemList, Line, errors_said, say
-from localspec.tui.widgets.registry import CLOSE, bind
+from localspec.tui.widgets.registry import bind
 
 _MOST_SHOWN = 100
 
@@ -31,7 +31,6 @@ class HistoryScreen(Page):
     CSS_PATH = "history.tcss"
     TITLE = "Chats"
     BINDINGS: ClassVar[list[BindingType]] = [
-        CLOSE,
         bind("history.rename", "ctrl+t", "rename", "Rename", "Give the marked chat another title", show=True),
         bind("history.pin", "ctrl+b", "pin", "Pin", "Pin the marked chat to the top, or let it go", show=True),
         bind("history.tags", "ctrl+g", "tags", "Tags", "Set the marked chat's tags", show=True),
@@ -96,7 +95,6 @@ class HistoryScreen(Page):
 
     @property
     def marked_chat(self) -> Chat | None:
-        """That of the marked entry, which keys act on."""
         entry = self._entries.item
         return self.session.archive.chat(entry.chat_id) if isinstance(entry, Hit) else entry
 

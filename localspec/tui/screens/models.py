@@ -21,9 +21,8 @@ from localspec.chat.plain_text import one_line, pictured
 from localspec.chat.prompt.prompt import NO_TEMPLATE
 from localspec.errors import LocalspecError, reason
 from localspec.gguf import read_parts
-from localspec.machine import Place, total_ram
+from localspec.machine import Place
 from localspec.methods import FROM_FILES
-from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Suggestion, candidates, suggest
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
@@ -174,12 +173,8 @@ def _from_headers(item: ModelItem, places: Sequence[Place]) -> ModelItem:
     target, *rest = item.files
     headers = read_parts(target)
     draft, files = heads.apart(rest[0] if rest else None, ())
-    small = None if draft is None else read_parts(draft)
-    small_shape = None if small is None else shape_of(small)
-    context = default_context(shape_of(headers), small_shape, total_bytes=total_ram(places))
-    wanted, there, why = serving(FitSettings(), target, draft, places)
-    wanted = replace(wanted, context=context, heads=heads.shapes(headers[0], files))
-    plan = fit.plan(headers, small, wanted, there)
+    wanted, there, why = serving(FitSettings(heads=heads.shapes(headers[0], files)), target, draft, places)
+    plan = fit.plan(headers, None if draft is None else read_parts(draft), wanted, there)
     completes = "" if headers[0].chat_template else f" It has {NO_TEMPLATE}."
     return replace(item, fits=plan.fits, fit=plan.sentence() + completes, layers=tuple(gpu_lines(plan, why)))
 
@@ -280,7 +275,6 @@ class ModelsScreen(Page):
         self._explain()
 
     def _answers(self, item: ModelItem) -> bool:
-        """Whether it is the model that answers now."""
         facts = self.session.facts
         return facts is not None and item.files[:1] == (facts.target,)
 

@@ -9,16 +9,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.suggester import Suggester
-from textual.timer import Timer
 from textual.widgets import Footer, Input, OptionList, Static
 
 from localspec.chat.plain_text import one_line, pictured
@@ -43,25 +42,47 @@ HELP = (
 )
 
 
-class FindModelScreen(Dialog[str | None]):
-    """The result is what `localspec pull` takes; None = nothing was chosen."""
+class ModelDialog(Dialog[str | None]):
+    """A box with fields, a line that says how it goes, and the keys; the result is a name, None = it was given up."""
 
-    CSS_PATH = "find_model.tcss"
+    CSS_PATH = "pull.tcss"
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title)
+        self._stop = threading.Event()  # ends what runs on a thread
+
+    def body(self) -> ComposeResult:
+        yield from self.fields()
+        yield Static("", id="note", markup=False)
+        yield Footer()
+
+    def fields(self) -> ComposeResult:
+        yield from ()
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    def say(self, text: str, bad: bool = False) -> None:
+        """In the line `#note`; it may quote what comes from outside."""
+        note = self.query_one("#note", Static)
+        note.update(Content(pictured(text)))
+        note.set_class(bad, "bad")
+
+
+class FindModelScreen(ModelDialog):
+    """The result is what `localspec pull` takes."""
 
     def __init__(self, make_hub: Callable[[], Hub]) -> None:
-        super().__init__()
+        super().__init__("Search on the hub")
         self._make_hub = make_hub
         self._found = ItemList[Listed | FoundRepository](id="found")
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Search on the hub", classes="question", markup=False)
-            yield Input(placeholder="words, such as: qwen3 8b", id="words")
-            yield self._found
-            yield Static(HELP, id="note", markup=False)
-            yield Footer()
+    def fields(self) -> ComposeResult:
+        yield Input(placeholder="words, such as: qwen3 8b", id="words")
+        yield self._found
 
     def on_mount(self) -> None:
+        self.say(HELP)
         self._found.display = False
         self.query_one("#words").focus()
 
@@ -183,24 +204,21 @@ class Transfers:
         rate = (after - before) / (last - first) if last - first > 0.2 else 0.0
         cells = max(8, min(40, width - _SPEED_CELLS))
         doing = {"loading": "", "checking": "  checking", "waiting": "  waiting for another program that loads it"}
-        lines = [
-            Content.assemble(
-                (f"{one_line(name)}\n", "dim"),
-                (bar(done / size if size else 0.0, cells), "$primary"),
-                f" {amount(done)} of {amount(size)}{doing.get(what, '  ' + what)}",
+
+        def line(name: str, style: str, done: int, size: int, more: str) -> Content:
+            share = bar(done / size if size else 0.0, cells)
+            return Content.assemble(
+                (f"{name}\n", style), (share, "$primary"), f" {amount(done)} of {amount(size)}{more}"
             )
+
+        lines = [
+            line(one_line(name), "dim", done, size, doing.get(what, f"  {what}"))
             for name, (done, size, what) in files.items()
         ]
         if self.missing_bytes:
             left = max(0, self.missing_bytes - come)
             speed = f"  {amount(rate)}/s, {duration(left / rate)} left" if rate and left else ""
-            lines.append(
-                Content.assemble(
-                    ("in all\n", "bold"),
-                    (bar(come / self.missing_bytes, cells), "$primary"),
-                    f" {amount(come)} of {amount(self.missing_bytes)}{speed}",
-                )
-            )
+            lines.append(line("in all", "bold", come, self.missing_bytes, speed))
         return Content("\n").join(lines)
 
 
@@ -208,10 +226,9 @@ _NO_DRAFT = "-"  # what is typed for a draft where none is wanted
 _FRAMES_A_SECOND = 8  # progress is drawn so often a second
 
 
-class PullScreen(Dialog[str | None]):
-    """The result is the name that was installed, None = nothing was."""
+class PullScreen(ModelDialog):
+    """The result is the name that was installed."""
 
-    CSS_PATH = "pull.tcss"
     AUTO_FOCUS = ""  # while a plan is on the screen, letters are keys and not text
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("pull.load", "y", "load", "Load", "Load what the plan says", show=True),
@@ -220,24 +237,18 @@ class PullScreen(Dialog[str | None]):
 
     def __init__(self, make_hub: Callable[[], Hub], store: Store, name: str = "", draft: str = "") -> None:
         """`name`: what is planned at once; "" = asks."""
-        super().__init__()
+        super().__init__("Pull a model")
         self._make_hub, self._store = make_hub, store
         self._wanted, self._draft = name, draft
         self._hub: Hub | None = None
         self._plan: PullPlan | None = None
-        self._stop = threading.Event()
-        self._busy = False
-        self._timer: Timer | None = None
+        self._doing: Literal["", "plan", "load"] = ""
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Pull a model", classes="question", markup=False)
-            yield Input(self._wanted, placeholder="pair, user/repo[:quant] or address; Enter plans", id="name")
-            yield Input(self._draft, placeholder="draft model for it; empty: looks for its own; -: none", id="draft")
-            with VerticalScroll(id="plan-scroll", can_focus=False):
-                yield Static("", id="plan", markup=False)
-            yield Static("", id="note", markup=False)
-            yield Footer()
+    def fields(self) -> ComposeResult:
+        yield Input(self._wanted, placeholder="pair, user/repo[:quant] or address; Enter plans", id="name")
+        yield Input(self._draft, placeholder="draft model for it; empty: looks for its own; -: none", id="draft")
+        with VerticalScroll(id="plan-scroll", can_focus=False):
+            yield Static("", id="plan", markup=False)
 
     def on_mount(self) -> None:
         if self._wanted:
@@ -245,17 +256,12 @@ class PullScreen(Dialog[str | None]):
         else:
             self.query_one("#name").focus()
 
-    def on_unmount(self) -> None:
-        self._stop.set()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "load":
-            return self._plan is not None and not self._busy
-        return not self._busy if action == "other" else True
+        return action not in ("load", "other") or not (self._doing or (action == "load" and self._plan is None))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        if not self._busy:
+        if not self._doing:
             self._begin_plan()
 
     def action_other(self) -> None:
@@ -283,7 +289,7 @@ class PullScreen(Dialog[str | None]):
                 return hub, plan, page, str(error)
             return hub, plan, page, ""
 
-        self._plan, self._busy = None, True
+        self._plan, self._doing = None, "plan"
         self.refresh_bindings()
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
@@ -293,7 +299,7 @@ class PullScreen(Dialog[str | None]):
         except LocalspecError as error:
             self._failed(error)
             return
-        self._plan, self._busy = None if refusal else plan, False
+        self._plan, self._doing = None if refusal else plan, ""
         self.query_one("#plan", Static).update(page)
         if refusal:
             self.say(refusal, bad=True)
@@ -305,7 +311,7 @@ class PullScreen(Dialog[str | None]):
     @work(group="load")
     async def action_load(self) -> None:
         plan, hub = self._plan, self._hub
-        if plan is None or hub is None or self._busy:
+        if plan is None or hub is None or self._doing:
             return
         transfers = Transfers(sum(part.missing(hub) for part in plan.parts))  # less than planned after a stop
 
@@ -319,21 +325,23 @@ class PullScreen(Dialog[str | None]):
             width = self.query_one("#plan-scroll").size.width
             self.query_one("#plan", Static).update(transfers.lines(width))
 
-        self._busy = True
+        self._doing = "load"
         self.refresh_bindings()
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
-        self._timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
+        timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
         try:
             entries = await errand(load, "The pull")
         except LocalspecError as error:
             self._failed(error)
             return
-        self._end()
+        finally:
+            timer.stop()
         asked = self.query_one("#name", Input).value.strip()
         self.dismiss(asked if "://" not in asked else entries[0].name)
 
     def _failed(self, error: LocalspecError) -> None:
-        self._end()
+        self._doing = ""
+        self._stop.clear()
         if isinstance(error, Cancelled):
             self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
         else:
@@ -342,15 +350,8 @@ class PullScreen(Dialog[str | None]):
             self.query_one("#name").focus()
         self.refresh_bindings()
 
-    def _end(self) -> None:
-        self._busy = False
-        self._stop.clear()
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
-
     def action_close(self) -> None:
-        if self._busy and self._timer is not None:
+        if self._doing == "load":
             self._stop.set()
             self.say("Stopping ...")
         else:
@@ -428,31 +429,25 @@ class PathInput(Input):
             self.cursor_position = len(path)
 
 
-class ImportScreen(Dialog[str | None]):
-    """The result is the new entry's name, None = nothing was imported."""
+class ImportScreen(ModelDialog):
+    """The result is the new entry's name."""
 
-    CSS_PATH = "import_file.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("import.go", "ctrl+s", "take", "Import", "Take the file into the list", show=True)
     ]
 
     def __init__(self, store: Store) -> None:
-        super().__init__()
+        super().__init__("Import a GGUF file of this machine")
         self._store = store
-        self._stop = threading.Event()
         self._busy = False
         self._found = ItemList[Kept](id="found")  # models that other programs keep
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Import a GGUF file of this machine", classes="question", markup=False)
-            yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
-            yield self._found
-            yield Input(placeholder="name (else the file's)", id="name")
-            yield Tick("It is a draft model", id="draft")
-            yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
-            yield Static("", id="note", markup=False)
-            yield Footer()
+    def fields(self) -> ComposeResult:
+        yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
+        yield self._found
+        yield Input(placeholder="name (else the file's)", id="name")
+        yield Tick("It is a draft model", id="draft")
+        yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
 
     def on_mount(self) -> None:
         self.query_one("#file").focus()
@@ -472,9 +467,6 @@ class ImportScreen(Dialog[str | None]):
             self.query_one("#name", Input).value = one.name
             self.query_one("#draft", Tick).value = one.is_head
             self.query_one("#file").focus()
-
-    def on_unmount(self) -> None:
-        self._stop.set()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -18,7 +18,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.timer import Timer
 from textual.widgets import Input, Static
 
 from localspec.chat.turn import Message
@@ -36,8 +35,6 @@ from localspec.tui.widgets.registry import bind
 
 @dataclass(slots=True)
 class Lane:
-    """One heat."""
-
     name: str  # `plain` or `speculative`
     passes: list[AnswerPass] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -111,9 +108,6 @@ class LaneView(Vertical):
     def on_resize(self) -> None:
         self.show(*self._drawn)
 
-    def on_mount(self) -> None:
-        self.show()
-
     def restart(self, lane: Lane) -> None:
         self.lane, self._shown = lane, 0
         self.query_one(OriginView).show([])
@@ -182,7 +176,6 @@ class RaceScreen(Page):
         self._answer: Answer | None = None
         self._warming = False
         self._reader: PassReader | None = None
-        self._timer: Timer | None = None
         self._started = 0.0
         self._pace = len(SPEEDS) - 1
 
@@ -196,6 +189,9 @@ class RaceScreen(Page):
             yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
             yield LaneView(self.lanes[SPECULATIVE], "one or more a pass", id=SPECULATIVE)
         yield Static("", id="result", markup=False)
+
+    def on_mount(self) -> None:
+        self._replay = self.set_interval(1 / _FRAMES_A_SECOND, self._frame, pause=True)
 
     def on_unmount(self) -> None:
         if self._answer is not None:
@@ -227,8 +223,7 @@ class RaceScreen(Page):
     def action_replay(self) -> None:
         if self._answer is None and all(lane.over for lane in self.lanes.values()):
             self._started = monotonic()
-            if self._timer is None:
-                self._timer = self.set_interval(1 / _FRAMES_A_SECOND, self._frame)
+            self._replay.resume()
 
     def action_pace(self, step: int) -> None:
         self._pace = max(0, min(len(SPEEDS) - 1, self._pace + step))
@@ -245,7 +240,7 @@ class RaceScreen(Page):
         if any(pane.answer is not None for pane in self.chats.panes):
             self._note("An answer is being written in a chat, and would share the engine; stop it or wait for its end.")
             return
-        self._stop_replay()
+        self._replay.pause()
         for name in (PLAIN, SPECULATIVE):
             self.lanes[name] = Lane(name)
             self.query_one(f"#{name}", LaneView).restart(self.lanes[name])
@@ -303,13 +298,8 @@ class RaceScreen(Page):
         pace = "as fast as it was" if SPEEDS[self._pace] == 1.0 else f"{SPEEDS[self._pace]:g} of the real pace"
         self._note(f"Side by side, {pace}: {duration(seconds)} on the clock")
         if all(seconds >= lane.seconds for lane in self.lanes.values()):
-            self._stop_replay()
+            self._replay.pause()
             self._note(f"Both lanes are done ({pace}). {self._order[0].capitalize()} ran first. {KNEW}")
-
-    def _stop_replay(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
 
     def _compare(self) -> None:
         same = likeness(self.lanes[PLAIN], self.lanes[SPECULATIVE])

@@ -23,7 +23,7 @@ from localspec.settings import Setting, settings_of
 from localspec.tui.screens.chat import Page
 from localspec.tui.talk.session import Preferences, checked
 from localspec.tui.widgets.dialogs import ChoiceDialog, Line, errors_said, say
-from localspec.tui.widgets.registry import CLOSE, bind
+from localspec.tui.widgets.registry import bind
 from localspec.types import SamplingParams
 
 
@@ -61,6 +61,7 @@ class Pick(Static, can_focus=True):
 
 
 _UNSET = "default"
+_SWITCH = {"on": True, "off": False}
 
 
 class Row(Static):
@@ -106,8 +107,14 @@ class Form(Vertical):
         if isinstance(shown, bool):
             return Tick(value=shown, id=name, compact=True)
         if setting.kind is bool or setting.choices:
-            return Pick([_UNSET] * setting.optional + (list(setting.choices) or ["on", "off"]), shown, id=name)
+            return Pick(list(_words(setting)), shown, id=name)
         return Input(shown, placeholder=setting.show(setting.default) or _UNSET, id=name, compact=True)
+
+
+def _words(setting: Setting) -> dict[str, Any]:
+    """What can be picked, and the value of each word."""
+    words: dict[str, Any] = {word: word for word in setting.choices}
+    return ({_UNSET: None} if setting.optional else {}) | (words or _SWITCH)
 
 
 def _shown(setting: Setting, value: Any) -> bool | str:
@@ -116,21 +123,13 @@ def _shown(setting: Setting, value: Any) -> bool | str:
         return bool(value)
     if setting.kind is not bool and not setting.choices:
         return setting.show(value)
-    if value is None:
-        return _UNSET
-    if setting.kind is bool:
-        return "on" if value else "off"
-    return str(value)
+    return next((word for word, meant in _words(setting).items() if meant == value), str(value))
 
 
 def _read(setting: Setting, field: Any) -> Any:
     if isinstance(field, Input):
         return setting.read(field.value)
-    if isinstance(field, Pick):
-        if field.value == _UNSET:
-            return None
-        return field.value == "on" if setting.kind is bool else field.value
-    return field.value
+    return _words(setting).get(field.value, field.value) if isinstance(field, Pick) else field.value
 
 
 _OF_QUESTIONS = ("seed", "max_tokens", "stop", "thinking", "drafter", "max_draft_tokens")
@@ -149,7 +148,6 @@ class ParametersScreen(Page):
     CSS_PATH = "form.tcss"
     TITLE = "Parameters of this chat"
     BINDINGS: ClassVar[list[BindingType]] = [
-        CLOSE,
         bind("parameters.save", "ctrl+s", "save", "Apply", "Use this for the chat", show=True, priority=True),
         bind(
             "parameters.preset", "ctrl+y", "preset", "Presets", "Fill the form from a preset", show=True, priority=True
@@ -214,12 +212,9 @@ def looks() -> list[Setting]:
 
 
 class SettingsScreen(Page):
-    """Saves on Ctrl+S; Esc leaves without."""
-
     CSS_PATH = "form.tcss"
     TITLE = "Settings"
     BINDINGS: ClassVar[list[BindingType]] = [
-        CLOSE,
         bind("settings.save", "ctrl+s", "save", "Save", "Keep these settings", show=True, priority=True),
         bind("settings.reload", "ctrl+l", "reload", "Save, reload", "Keep them and load the models again", show=True,
              priority=True),

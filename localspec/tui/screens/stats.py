@@ -161,12 +161,11 @@ def stats_page(figures: AnswerFigures, positions: Sequence[tuple[int, int, int]]
     if not figures.answers:
         return Content("No answer yet: there is nothing to count.")
     sections = [_summary(figures), _by_position(figures, positions, width), _by_drafter(figures, width)]
-    total = figures.decode_seconds + figures.prefill_seconds
-    lines = []
-    for part, name in _PARTS:
-        seconds = getattr(figures, f"{part}_seconds")
-        share = seconds / total if total else 0.0
-        lines.append(_bar_line(f"  {name:15}", share, width - 42, duration(seconds)))
+    spent = {name: getattr(figures, f"{part}_seconds") for part, name in _PARTS}
+    total = sum(spent.values()) or 1.0
+    lines = [
+        _bar_line(f"  {name:15}", seconds / total, width - 42, duration(seconds)) for name, seconds in spent.items()
+    ]
     sections.append(_section("Where the time went", "", lines))
     if len(figures.rates) > 1:
         rows = graph(figures.rates, max(10, min(width - 12, 100)), _GRAPH_ROWS)
@@ -418,7 +417,6 @@ def _quoted(text: str) -> str:
 
 
 def timing(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
-    """How long this pass took beside the usual one, and what it cost a token."""
     one, usual = passes[index], median(known.seconds for known in passes)
     slowest = max(known.seconds for known in passes) or 1.0
     cells = max(8, min(30, width - 46))
@@ -446,7 +444,6 @@ def timeline(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
 
 
 def so_far(passes: Sequence[AnswerPass], index: int) -> str:
-    """Tokens, time and rate up to and with this pass."""
     tokens = sum(len(one.emitted) for one in passes[: index + 1])
     seconds = sum(one.seconds for one in passes[: index + 1])
     rate = f", {tokens / seconds:.0f} tok/s" if seconds else ""

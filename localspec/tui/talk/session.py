@@ -387,7 +387,6 @@ class Inbox(Posts):
     for as long as the part took to be handled and drawn, so that keys have half of the time on a slow machine, too."""
 
     def __init__(self, owner: MessagePump, clock: Callable[[], float] = monotonic) -> None:
-        """`clock` tells seconds."""
         super().__init__(owner)
         self._clock = clock
         self._waiting: deque[Told] = deque()

@@ -6,8 +6,11 @@ Made from the records of the engine, live or stored, and the bytes that tokens s
 from __future__ import annotations
 
 import codecs
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -21,21 +24,10 @@ Piece = Callable[[int], bytes]  # the bytes a token stands for; none for control
 
 @dataclass(frozen=True, slots=True)
 class DraftGuess:
-    """A node of a draft."""
-
     text: str
     parent: int  # index of the guess before it; -1 = it follows the text
     depth: int  # position in the draft, 1 = first
     accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """A token of the answer, and where it came from."""
-
-    text: str  # characters that were complete with this token; "" for a part of one, or a control token
-    drafter: str  # whose guess it was; "" = the target's own
-    depth: int  # position in the draft, 1 = first; 0 = the target's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,7 @@ class AnswerPass:
 
     drafter: str  # the drafter that guessed; "" = none
     guesses: tuple[DraftGuess, ...]  # as they were sent
-    emitted: tuple[Emitted, ...]  # tokens it brought to the answer, the target's own last
+    emitted: tuple[OriginCell, ...]  # tokens it brought to the answer, the target's own last
     width: int  # rows
     seconds: float  # drafting, verifying and all else between two passes
 
@@ -54,13 +46,7 @@ class AnswerPass:
         return sum(guess.accepted for guess in self.guesses)
 
     @property
-    def rejected(self) -> tuple[DraftGuess, ...]:
-        """Guesses that came to nothing."""
-        return tuple(guess for guess in self.guesses if not guess.accepted)
-
-    @property
     def text(self) -> str:
-        """What it brought."""
         return "".join(token.text for token in self.emitted)
 
 
@@ -86,7 +72,8 @@ class PassReader:
         if record.next_token >= 0:
             tokens.append((record.next_token, "", 0))
         emitted = tuple(
-            Emitted(self._decoder.decode(self._piece(token)), drafter, depth) for token, drafter, depth in tokens[:kept]
+            OriginCell(self._decoder.decode(self._piece(token)), drafter, depth)
+            for token, drafter, depth in tokens[:kept]
         )
         return AnswerPass(record.drafter, tuple(guesses), emitted, record.width, record.seconds)
 
@@ -123,7 +110,7 @@ def cut_to(passes: Iterable[AnswerPass], text: str) -> Iterator[AnswerPass]:
             continue
         kept = []
         for token in one.emitted:
-            kept.append(replace(token, text=token.text[:left]))
+            kept.append(token._replace(text=token.text[:left]))
             left -= len(kept[-1].text)
         yield replace(one, emitted=tuple(kept))
 
@@ -150,8 +137,6 @@ OWN = "·"  # sign of the target's own token
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A source of tokens."""
-
     name: str  # what people call it
     letter: str
     colour: str  # of its background, #rrggbb; "" = none
@@ -200,20 +185,21 @@ def ordered(drafters: Iterable[str]) -> list[str]:
 
 
 LINE_END, TAB = "↵", "⇥ "
+_PIECE = re.compile(r"\n|[ \t]+[^ \t\n]*|[^ \t\n]+")
+"""What a line may break before and after: a line end alone, a word with the space before it."""
 
 
 class OriginCell(NamedTuple):
-    """Text of one token, or of the part of it that stands on this line."""
+    """A token and where it came from; on a line, the part of it that stands there."""
 
-    text: str
-    drafter: str = ""
-    depth: int = 0
+    text: str  # characters that were complete with this token; "" for a part of one, or a control token
+    drafter: str = ""  # whose guess it was; "" = the target's own
+    depth: int = 0  # position in the draft, 1 = first; 0 = the target's own
     ghost: bool = False  # a rejected guess, which is not part of the answer
     starts: bool = True  # it is the token's first part, which carries the sign
 
     @property
     def width(self) -> int:
-        """Columns of the terminal."""
         return cell_len(self.text)
 
     @property
@@ -254,21 +240,18 @@ class OriginLines:
                 self._add(cell)
 
     def _cells(self, one: AnswerPass) -> Iterator[OriginCell]:
-        guessed = [token for token in one.emitted if token.depth]
-        for token in guessed:
-            yield OriginCell(pictured(token.text), token.drafter, token.depth)
-        if self.ghosts:
-            for guess in one.rejected:
-                # kept on the line: where a guess has a line end, only its sign is shown
+        cells = [token._replace(text=pictured(token.text)) for token in one.emitted]
+        yield from (cell for cell in cells if cell.depth)
+        for guess in one.guesses if self.ghosts else ():
+            if not guess.accepted:  # kept on the line: where a guess has a line end, only its sign is shown
                 text = pictured(guess.text).replace("\n", LINE_END).replace("\t", TAB)
                 yield OriginCell(text, one.drafter, guess.depth, ghost=True)
-        for token in one.emitted[len(guessed) :]:
-            yield OriginCell(pictured(token.text), "", 0)
+        yield from (cell for cell in cells if not cell.depth)
 
     def _add(self, cell: OriginCell) -> None:
         """Takes a token apart at line ends and where words begin."""
         starts = True
-        for text in _parts(cell.text):
+        for text in _PIECE.findall(cell.text):
             if text == "\n":
                 if self.line_ends:
                     self._word.append(cell._replace(text=LINE_END, starts=starts))
@@ -301,7 +284,8 @@ class OriginLines:
         for cell in word:
             text, starts = cell.text, cell.starts
             while text:
-                fits, text = _split(text, self.width - self._used)
+                end = bisect_right([*accumulate(map(cell_len, text))], self.width - self._used)
+                fits, text = text[:end], text[end:]
                 if fits:
                     self._line.append(cell._replace(text=fits, starts=starts))
                     self._used += cell_len(fits)
@@ -312,26 +296,6 @@ class OriginLines:
     def _end_line(self) -> None:
         self._done.append(self._line)
         self._line, self._used = [], 0
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Pieces between which a line may break: line ends alone, each word with the space before it."""
-    start = 0
-    for end in range(1, len(text) + 1):
-        done = end == len(text)
-        if done or text[end] == "\n" or text[start] == "\n" or (text[end] in " \t" and text[end - 1] not in " \t"):
-            yield text[start:end]
-            start = end
-
-
-def _split(text: str, width: int) -> tuple[str, str]:
-    """As many characters as fit into so many columns, and the rest."""
-    used = 0
-    for index, character in enumerate(text):
-        used += cell_len(character)
-        if used > width:
-            return text[:index], text[index:]
-    return text, ""
 
 
 def sign_line(line: Line) -> str:

@@ -105,8 +105,6 @@ _UNBOUNDED = 100_000  # columns that no table needs: Rich measures up to a width
 
 
 class Title(Heading):
-    """A heading, always at the left."""
-
     LEVEL_ALIGN: ClassVar = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
 
 
@@ -168,8 +166,6 @@ def _rows(line: list[Segment], width: int) -> Iterator[list[Segment]]:
 
 
 class Ruler(HorizontalRule):
-    """A line across."""
-
     new_line = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -312,8 +308,6 @@ class _Document(Markdown):
 
 
 class Typesetter:
-    """Sets text in the look of one theme."""
-
     def __init__(self, look: TextStyles) -> None:
         self.look = look
         self._console = Console(

@@ -119,7 +119,6 @@ class AnswerSegment:
         return not self.text.rpartition("\n")[0].rpartition("\n")[2].strip()
 
     def guess(self, width: int) -> None:
-        """Guesses its height."""
         self.lines, self.measured = None, False
         self.height = sum(1 + len(line) // width for line in self.text.splitlines())
 

@@ -351,13 +351,11 @@ class Compactor(Hint):
         self._offer = ""
         self._parts: list[str] = []
         self._answer: Answer | None = None
-        self._done: asyncio.Event | None = None  # set at the end of the summary; None = none is being written
-        self._error: LocalspecError | None = None
-        self._stopped = False
+        self._result: asyncio.Future[str | None] | None = None  # what is being written; None = nothing is
 
     @property
     def writing(self) -> bool:
-        return self._done is not None
+        return self._result is not None
 
     def offer(self, found: Fit | None) -> None:
         """Offers it if the context is nearly full; None = a summary would not help."""
@@ -369,29 +367,24 @@ class Compactor(Hint):
 
     async def write(self, answerer: Answerer, question: Question) -> str | None:
         """Asks a question and collects the answer; None = it was stopped."""
-        done = self._done = asyncio.Event()
-        self._parts, self._error, self._stopped = [], None, False
+        result: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._result = result
+        self._parts = []
         self.tell("Esc stops the summary, which is being written")
         inbox = Inbox(self)
         answer = self._answer = answerer.answer(question, inbox)
         try:
-            await done.wait()
+            return await result
         finally:
             inbox.stop()
             answer.cancel()
-            self._done = None
+            self._result = None
             self.tell(self._offer)
-        if self._stopped:
-            return None
-        if self._error is not None:
-            raise self._error
-        return "".join(self._parts).strip()
 
     def stop(self) -> None:
         """Ends the writing; `write` returns None. Nothing if there is none."""
-        if self._done is not None:
-            self._stopped = True
-            self._done.set()
+        if self._result is not None and not self._result.done():
+            self._result.set_result(None)
 
     async def on_click(self) -> None:
         if not self.writing:
@@ -399,17 +392,19 @@ class Compactor(Hint):
 
     def on_posted(self, event: Posted) -> None:
         event.stop()
-        told, done = event.told, self._done
-        if done is None:
+        told, result = event.told, self._result
+        if result is None or result.done():
             return
         if isinstance(told, Prefilled) and told.total is not None and told.done < told.total:
             self.tell(f"Esc stops the summary: {told.done:,} of {told.total:,} tokens are read")
         elif isinstance(told, AnswerPart):
             self._parts.append(told.text)
             self.tell(f"Esc stops the summary: {len(''.join(self._parts).split())} words so far")
-        elif isinstance(told, AnswerEnded) and told.answer is self._answer and not self._stopped:
-            self._error = told.error if told.finish is FinishReason.ERROR else None
-            done.set()
+        elif isinstance(told, AnswerEnded) and told.answer is self._answer:
+            if told.error is not None and told.finish is FinishReason.ERROR:
+                result.set_exception(told.error)
+            else:
+                result.set_result("".join(self._parts).strip())
 
 
 class Queue(OptionList):

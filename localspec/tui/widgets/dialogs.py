@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, TypeVar
@@ -30,7 +31,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec import paths
-from localspec.chat.plain_text import pictured, plain_text
+from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
 from localspec.tui.widgets.registry import CLOSE
@@ -81,14 +82,20 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
 
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, classes="question", markup=False)
+            yield from self.body()
+
+    def body(self) -> ComposeResult:
+        yield from ()
+
     def action_close(self) -> None:
         self.dismiss(None)
-
-    def say(self, text: str, bad: bool = False) -> None:
-        """Says something in the line `#note`, in a box that has one; it may quote what comes from outside."""
-        note = self.query_one("#note", Static)
-        note.update(Content(pictured(text)))
-        note.set_class(bad, "bad")
 
 
 class ItemList(OptionList, Generic[T]):
@@ -113,15 +120,13 @@ class ChoiceDialog(Dialog[T | None]):
 
     def __init__(self, question: str, answers: Sequence[tuple[T, str, str]]) -> None:
         """`answers`: (value, label, what it does)."""
-        super().__init__()
-        self._question, self._answers = question, answers
+        super().__init__(question)
+        self._answers = answers
         self._number = ""  # digits typed so far
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
-            yield OptionList(*map(Option, lines))
+    def body(self) -> ComposeResult:
+        lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
+        yield OptionList(*map(Option, lines))
 
     def on_key(self, event: events.Key) -> None:
         if not event.key.isdigit():
@@ -142,13 +147,11 @@ class Line(Dialog[str | None]):
     """One line of text; None = given up."""
 
     def __init__(self, question: str, value: str = "", placeholder: str = "") -> None:
-        super().__init__()
-        self._question, self._value, self._placeholder = question, value, placeholder
+        super().__init__(question)
+        self._input = Input(value, placeholder=placeholder)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            yield Input(self._value, placeholder=self._placeholder)
+    def body(self) -> ComposeResult:
+        yield self._input
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
@@ -158,24 +161,22 @@ async def errand(work: Callable[[], T], what: str = "") -> T:
     """The result of `work`, which runs on a thread that nothing waits for, not even the end of the program: that waits
     for `asyncio.to_thread`. `what`: words for it in the sentence on an unexpected error, such as "The search"; "" =
     that is raised as it is."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-    result, failure = list[T](), list[Exception]()
+    result = Future[T]()
+    result.set_running_or_notify_cancel()  # what does not wait any more must not end it
 
     def run() -> None:
         try:
-            result.append(work())
+            result.set_result(work())
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
-            failure.append(error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(done.set)
+            result.set_exception(error)
 
     threading.Thread(target=run, name="localspec-errand", daemon=True).start()
-    await done.wait()
-    if not failure:
-        return result[0]
-    if what and not isinstance(failure[0], LocalspecError):
-        raise LocalspecError(f"{what} failed: {failure[0]!r}.") from failure[0]
-    raise failure[0]
+    try:
+        return await asyncio.wrap_future(result)
+    except Exception as error:
+        if what and not isinstance(error, LocalspecError):
+            raise LocalspecError(f"{what} failed: {error!r}.") from error
+        raise
 
 
 VARIABLES = ("VISUAL", "EDITOR")  # which editor it is: the first that is set. It may have options, as in `code --wait`.

@@ -155,8 +155,6 @@ class OriginView(Widget):
 
 
 class Shares:
-    """How many tokens came from where, counted as they come."""
-
     def __init__(self, passes: Iterable[AnswerPass] = ()) -> None:
         self.tokens: Counter[str] = Counter()  # by drafter; "" = the target's own
         self.drafters: set[str] = set()  # all that drafted, be it in vain

@@ -319,23 +319,18 @@ class ChatPane(TabPane):
             path = path[: next(i for i, message in enumerate(path) if message.id == again) + 1]
         try:
             question = question_of(self.chat, path, self.session.facts, go_on, thought_out, self.session.private)
-            limit = answerer.facts.context if answerer.facts is not None and answerer.checks_room else None
-            if limit is not None:  # the answerer refuses what does not fit
-                self._end()
-                self._asking = question, path, go_on
-                self._ask(replace(question, room=0 if go_on else room(limit)))
-                return
-            found = await asyncio.to_thread(fit, answerer, question)
         except LocalspecError as error:
             say(self, str(error), problem=True)
             self.hand_back()
             return
-        if not go_on and self._is_full(question, found):
-            return
-        self.context_tokens = found.tokens
         self._end()
-        await self._begin(question, path, go_on)
-        self._ask(question)
+        if answerer.facts is not None and (limit := answerer.facts.context) is not None:
+            self._asking = question, path, go_on  # the answerer refuses what does not fit
+            self._ask(replace(question, room=0 if go_on else room(limit)))
+        else:
+            self.context_tokens = None
+            await self._begin(question, path, go_on)
+            self._ask(question)
 
     async def on_posted(self, event: Posted) -> None:
         """What comes of the answer under way goes on to the screen; what comes of one that was stopped does not."""
@@ -362,23 +357,19 @@ class ChatPane(TabPane):
                 if self._bubble is not None:
                     await self._bubble.extend(told)
 
-    def _is_full(self, question: Question, found: Fit) -> bool:
-        """Whether a question does not fit; then it is told, and prompts that wait go back."""
-        if not found.full or found.tokens is None or found.limit is None:
-            return False
-        self.hand_back()
-        self.post_message(self.Full(self, question, found.tokens, found.limit))
-        return True
-
     @work(group="ask")
     async def _refused(self, question: Question, error: LocalspecError) -> None:
+        """Prompts that wait go back, and it is told why: the context is full, or another error."""
+        found = Fit(None, None)
         try:
-            if self._is_full(question, await asyncio.to_thread(fit, self.session.answerer, question)):
-                return
+            found = await asyncio.to_thread(fit, self.session.answerer, question)
         except LocalspecError as failure:
             error = failure
-        say(self, str(error), problem=True)
         self.hand_back()
+        if found.full and found.tokens is not None and found.limit is not None:
+            self.post_message(self.Full(self, question, found.tokens, found.limit))
+        else:
+            say(self, str(error), problem=True)
 
     async def agreed(self) -> bool:
         """Whether a prompt may go to who answers now: of a server that was found by a search, the user is asked once.
