@@ -30,8 +30,8 @@ from localspec.server.http.errors import error_body, from_localspec
 from localspec.server.http.meter import Metrics
 from localspec.server.http.reading import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
-from localspec.server.http.streaming import DONE, whole
-from localspec.server.ollama.models import NDJSON, KeptAlive, free, named
+from localspec.server.http.streaming import DONE, EVENTS, NDJSON, whole
+from localspec.server.ollama.models import KeptAlive, free, named
 
 _HOST = "http://localspec"
 _TOLD_SECONDS = 2.0
@@ -277,7 +277,7 @@ class _Answer(StreamingResponse):
         except httpx.HTTPError as error:
             self._failure, fate = error, await to_thread.run_sync(self._use.fate)
             self._lost()
-            if kind not in ("text/event-stream", NDJSON):
+            if kind not in (EVENTS, NDJSON):
                 raise fate from None  # half an answer is out: only closing the connection tells the client
             yield error_event(fate, self._path, end).encode()
 

@@ -1,11 +1,11 @@
-"""How answers leave: as server-sent events in OpenAI's order, or whole; and what happens when the client goes away."""
+"""How answers leave: as a stream in the form of their API, or whole; and what happens when the client goes away."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from localspec.server.http.errors import LOG, ApiError, client_gone, error_body,
 PING = ":\n\n"
 """A comment: keeps a silent stream alive."""
 DONE = "data: [DONE]\n\n"
+EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"
 _Result = TypeVar("_Result")
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx, do not collect
 
@@ -30,7 +31,7 @@ class Closing(Protocol):
 class EventStream(StreamingResponse):
     """Server-sent events of a request's answers, which are closed with it: read to the end, cut off, or never begun."""
 
-    def __init__(self, answers: Closing, lines: AsyncIterator[str], media_type: str = "text/event-stream") -> None:
+    def __init__(self, answers: Closing, lines: AsyncIterator[str], media_type: str = EVENTS) -> None:
         super().__init__(lines, media_type=media_type, headers=_HEADERS)
         self._answers = answers
 
@@ -41,26 +42,52 @@ class EventStream(StreamingResponse):
             self._answers.close()
 
 
-async def openai_lines(
-    chunks: AsyncIterator[Mapping[str, Any] | None], path: str, end: str = DONE
-) -> AsyncIterator[str]:
-    """Chunks (None = nothing to say yet) as OpenAI streams them, an error as the last but one event, and `end`."""
-    try:
-        async for chunk in chunks:
-            yield PING if chunk is None else f"data: {compact(chunk)}\n\n"
-    except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-        yield f"data: {compact(error_body(told(error), path))}\n\n"
-    yield end
+class Dialect(NamedTuple):
+    """How an API streams: the text before and after each object, its end, and its media type."""
+
+    begin: str = "data: "
+    after: str = "\n\n"
+    end: str = ""
+    media_type: str = EVENTS
+
+    async def lines(self, chunks: AsyncIterator[Mapping[str, Any] | None], path: str) -> AsyncIterator[str]:
+        """Chunks (None = nothing to say yet) as text, an error as the last of them, and the end."""
+        try:
+            async for chunk in chunks:
+                yield PING if chunk is None else self._text(chunk)
+        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
+            yield self._text(error_body(told(error), path))
+        yield self.end
+
+    def _text(self, chunk: Mapping[str, Any]) -> str:
+        return self.begin.format_map(chunk) + compact(chunk) + self.after
+
+
+OPENAI = Dialect(end=DONE)
+NAMED = Dialect("event: {type}\ndata: ")
+LLAMA_SERVER = Dialect()
+LINES = Dialect("", "\n", media_type=NDJSON)
+
+
+class Reply(Protocol):
+    """The answers of a request in the shape of its API; `chunks`: None whenever `silence` seconds brought nothing."""
+
+    def chunks(self, silence: float) -> AsyncIterator[Mapping[str, Any] | None]: ...
+
+    async def collected(self) -> Any: ...
+
+
+async def respond(request: Request, answers: Closing, reply: Reply, stream: bool | None, dialect: Dialect) -> Response:
+    """Answers as they come, or as one object when all are there."""
+    if stream:
+        chunks = reply.chunks(request.app.state.service.settings.ping_seconds)
+        return EventStream(answers, dialect.lines(chunks, request.url.path), dialect.media_type)
+    return json_response(await whole(request, answers, reply.collected))
 
 
 def compact(body: Mapping[str, Any]) -> str:
     """JSON text; a number that JSON cannot tell is null."""
     return to_json(body, inf_nan_mode="null").decode()
-
-
-def named_event(event: Mapping[str, Any]) -> str:
-    """A server-sent event that carries its type as its name."""
-    return f"event: {event['type']}\ndata: {compact(event)}\n\n"
 
 
 def told(error: Exception) -> ApiError:

@@ -4,7 +4,6 @@ clients name them, and the installing of one, where the server was told that it 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import threading
@@ -36,13 +35,12 @@ from localspec.server.chat.fields import Body, Json, Unused, about
 from localspec.server.chat.service import Service, ending
 from localspec.server.http.errors import BODIES, ApiError, from_localspec, invalid
 from localspec.server.http.reading import JsonRoute
-from localspec.server.http.streaming import leaving, told
+from localspec.server.http.streaming import LINES, NDJSON, json_response, leaving
 
 _LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
 _DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
 """As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
-NDJSON = "application/x-ndjson"
-LINES: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
 """For the OpenAPI document: a path answers with objects, one a line, unless `stream` is false."""
 
 
@@ -339,7 +337,7 @@ class PullProgress(BaseModel):
     completed: int | None = None  # bytes that are here
 
 
-@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=LINES)
+@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=STREAMED)
 async def pull(request: Request, body: OllamaPull) -> Response:
     """What `localspec pull` does; a model that is installed is left as it is."""
     service: Service = request.app.state.service
@@ -353,10 +351,11 @@ async def pull(request: Request, body: OllamaPull) -> Response:
     elif "://" in body.model:
         raise invalid("model is an address; name a model of the catalogue or user/repo[:quant].", "model")
     if body.stream:
-        return StreamingResponse(work.lines(), media_type=NDJSON, headers={"Cache-Control": "no-cache"})
+        lines = LINES.lines(work.states(), request.url.path)
+        return StreamingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-cache"})
     async with leaving(request) as left:
         states = [state async for state in work.states(left)]
-    return Response(json.dumps(states[-1]), media_type="application/json")
+    return json_response(states[-1])
 
 
 class _Pull:
@@ -370,14 +369,6 @@ class _Pull:
         self._told: dict[str, tuple[float, str]] = {}
         self._digests: dict[str, str] = {}
         self.done = False  # it is installed already
-
-    async def lines(self) -> AsyncIterator[str]:
-        """Its states, an object a line; an error is the last."""
-        try:
-            async for state in self.states():
-                yield json.dumps(state) + "\n"
-        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-            yield json.dumps(error_body(told(error))) + "\n"
 
     async def states(self, left: asyncio.Future[None] | None = None) -> AsyncIterator[Json]:
         """What is done, as it is done; the last state again after some silence."""
