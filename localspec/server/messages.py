@@ -31,9 +31,8 @@ from localspec.server.chat.fields import (
     part_kind,
 )
 from localspec.server.chat.prepare import prompt_length
-from localspec.server.http.errors import BODIES, ApiError
+from localspec.server.http.output import BODIES, NAMED, ApiError, respond
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import NAMED, respond
 
 Cached = Annotated[Json | None, Field(description="Accepted and not needed: prompts are cached anyway.")]
 _UNSEEN = Field(description="Accepted from answers of other servers; the model does not see it.")

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from localspec.server.chat.answers import Answers
-from localspec.server.http.errors import ApiError
-from localspec.server.http.streaming import OPENAI
+from localspec.server.http.output import OPENAI, ApiError
 from tests.server.live import COPIED, COPY, Live, engine_of, events, user
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -45,8 +45,8 @@ from localspec.server.chat.answers import (
 from localspec.server.chat.fields import ChatFields, CompletionFields, Json
 from localspec.server.chat.prepare import TOOLS, AskedPrompt, chat_asked, each_prompt, prepared, text_asked
 from localspec.server.chat.service import Service
+from localspec.server.http.output import OPENAI, leaving, respond
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import OPENAI, leaving, respond
 from localspec.types import NO_TOKENS, Tokens
 
 _LOOK_SECONDS = 0.25  # between two looks at how far a prompt is read
@@ -120,7 +120,7 @@ class Exchange:
             if arrival is None:
                 yield None
             else:
-                index, event = arrival.index, arrival.event
+                index, event = arrival
                 yield News(index, event, self.choices[index].take(event))
 
     async def stream(self, silence: float, progressing: bool | None) -> AsyncIterator[News | PromptProgress | None]:

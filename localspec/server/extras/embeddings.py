@@ -16,9 +16,8 @@ from localspec.runtime.pool import Lease
 from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart, about
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
-from localspec.server.http.errors import context_exceeded, invalid
+from localspec.server.http.output import context_exceeded, invalid, leaving
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import leaving
 from localspec.types import Float32Array, Tokens
 
 if TYPE_CHECKING:

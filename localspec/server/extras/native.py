@@ -43,9 +43,8 @@ from localspec.server.chat.fields import (
 from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
-from localspec.server.http.errors import ApiError, invalid
+from localspec.server.http.output import LLAMA_SERVER, ApiError, invalid, respond
 from localspec.server.http.reading import JsonRoute, ModelRoute
-from localspec.server.http.streaming import LLAMA_SERVER, respond
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
@@ -85,11 +84,6 @@ class NativeFields(GenerationFields):
         same["max_tokens"] = self.max_tokens or (1 if self.max_tokens == 0 else None)
         kind = _Drawn if self.post_sampling_probs else CompletionFields
         return kind.model_validate(same | {"prompt": prompt, "logprobs": self.n_probs or None})
-
-    def check(self) -> None:
-        """ApiError 400: several answers are asked for."""
-        if self.choices > 1:
-            raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
 
 
 class NativeCompletion(NativeFields):
@@ -181,7 +175,6 @@ class Ranked(Body):
 @ROUTER.post("/completion", summary="Continue a text (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
-    fields.check()
     prompts = several(fields.prompt)
     if fields.stream and len(prompts) > 1:
         raise invalid("A stream takes one prompt.", "prompt", "invalid_value")
@@ -199,7 +192,6 @@ async def completion(request: Request, fields: NativeCompletion) -> Response:
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def infill(request: Request, fields: Infill) -> Response:
     """What goes between two texts, as editors ask for it."""
-    fields.check()
     return await _answered(request, fields, partial(gap, fields))
 
 
@@ -265,6 +257,8 @@ async def _answered(
     request: Request, fields: NativeFields, prompt: Callable[[Engine], str | list[int]], index: int = 0
 ) -> Response:
     """`prompt` makes the text or its tokens, on a worker thread."""
+    if fields.choices > 1:
+        raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
     service: Service = request.app.state.service
     lease = await service.lease(fields.model)
     asked = await prepared(lease, lambda engine: fields.completion(prompt(engine)))

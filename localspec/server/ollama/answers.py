@@ -40,9 +40,8 @@ from localspec.server.chat.fields import (
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
-from localspec.server.http.errors import invalid
+from localspec.server.http.output import LINES, invalid, json_response, respond
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import LINES, json_response, respond
 from localspec.server.ollama.models import REFUSED, STREAMED, KeptAlive, free, named, stamp
 from localspec.types import Tokens
 

@@ -48,7 +48,7 @@ from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Joined
-from localspec.server.http.streaming import DONE, EventStream
+from localspec.server.http.output import DONE, LOG, EventStream
 from localspec.server.own.life import Life, facts_of
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def serve(life: Life, listening: socket.socket, secret: str, public: ServerSetti
     _ModelServer(life, secret, public).run([listening])
 
 
-class _Server(uvicorn.Server):
+class _OwnServer(uvicorn.Server):
     """Ends when it is told to, also before it has begun: the answers first, then the connections."""
 
     def __init__(self, app: ASGIApp, ending: Callable[[], bool], end: Callable[[], Awaitable[None]]) -> None:
@@ -302,7 +302,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _ModelServer(_Server):
+class _ModelServer(_OwnServer):
     """Tells its life, and serves the application to a server in front of it. Ends with its life, with a signal, and if
     need be by force.
     """
@@ -359,7 +359,6 @@ class _ModelServer(_Server):
 
         def make() -> FastAPI:
             from localspec.server.http.app import create_app  # takes a second: events of the life go out meanwhile
-            from localspec.server.http.errors import LOG
             from localspec.server.http.meter import Telling
             from localspec.server.http.settings import ServerSettings
 
@@ -481,7 +480,7 @@ class Here:
         async def make() -> ASGIApp:  # there is nothing for other clients here
             return Response(status_code=404)
 
-        server = _Server(Own(secret, answers.routes, make), lambda: self._closed, end)
+        server = _OwnServer(Own(secret, answers.routes, make), lambda: self._closed, end)
         if _SOCKET_FILES:
             own = OwnSocket()
             listening, leave = own.socket, own.close

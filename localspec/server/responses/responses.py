@@ -30,9 +30,8 @@ from localspec.server.chat.answers import (
 from localspec.server.chat.chat import STREAMED, Exchange, News
 from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
-from localspec.server.http.errors import ApiError
+from localspec.server.http.output import NAMED, ApiError, respond, told
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import NAMED, respond, told
 from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]

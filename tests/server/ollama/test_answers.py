@@ -16,9 +16,8 @@ from localspec.engine.slot import Event
 from localspec.runtime.pool import Pool
 from localspec.server.chat.chat import Exchange, News
 from localspec.server.chat.fields import ChatMessage
-from localspec.server.http.errors import ApiError
+from localspec.server.http.output import LINES, ApiError
 from localspec.server.http.settings import ServerSettings
-from localspec.server.http.streaming import LINES
 from localspec.server.ollama.answers import OllamaChat, OllamaReply
 from tests.server.conftest import CONTEXT
 from tests.server.held import eventually
