@@ -26,12 +26,11 @@ from localspec.llama.exact.choice import Progress
 from localspec.runner.child import Child, HostUse, Load
 from localspec.runtime.pool import Files, Lease, Pool
 from localspec.server.chat.service import Handle, Service, UnderWay
-from localspec.server.http.errors import error_body, from_localspec
 from localspec.server.http.meter import Metrics
+from localspec.server.http.output import DONE, EVENTS, NDJSON, error_body, from_localspec, whole
 from localspec.server.http.reading import LARGE_BODY, MOST_VALUES, separators
 from localspec.server.http.settings import ServerSettings
-from localspec.server.http.streaming import DONE, whole
-from localspec.server.ollama.models import NDJSON, KeptAlive, free, named
+from localspec.server.ollama.models import KeptAlive, free, named
 
 _HOST = "http://localspec"
 _TOLD_SECONDS = 2.0
@@ -196,7 +195,7 @@ class Front:
                 response = await self._sent(request, body, lease)
         return response
 
-    async def _sent(self, request: Request, body: bytes, lease: Lease) -> _Answer:
+    async def _sent(self, request: Request, body: bytes, lease: Lease) -> _PassedOn:
         """Sends a request to a process, and waits for the head of its answer. Takes the lease over."""
         with ExitStack() as using:
             using.callback(lease.release)
@@ -216,7 +215,7 @@ class Front:
                 self._service.meter.lost(lease.name)
                 raise fate from None
             lost = partial(self._service.meter.lost, lease.name)
-            return _Answer(reply, use, using.pop_all(), request.url.path, lost)
+            return _PassedOn(reply, use, using.pop_all(), request.url.path, lost)
         raise AssertionError  # the stack swallows nothing
 
     async def _used(self, lease: Lease, using: ExitStack) -> HostUse:
@@ -240,7 +239,7 @@ class Front:
         return self._clients[use.at]
 
 
-class _Answer(StreamingResponse):
+class _PassedOn(StreamingResponse):
     """What a process answers, piece by piece."""
 
     def __init__(
@@ -277,7 +276,7 @@ class _Answer(StreamingResponse):
         except httpx.HTTPError as error:
             self._failure, fate = error, await to_thread.run_sync(self._use.fate)
             self._lost()
-            if kind not in ("text/event-stream", NDJSON):
+            if kind not in (EVENTS, NDJSON):
                 raise fate from None  # half an answer is out: only closing the connection tells the client
             yield error_event(fate, self._path, end).encode()
 

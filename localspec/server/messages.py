@@ -31,10 +31,8 @@ from localspec.server.chat.fields import (
     part_kind,
 )
 from localspec.server.chat.prepare import prompt_length
-from localspec.server.chat.service import Service
-from localspec.server.http.errors import BODIES, ApiError, error_body
+from localspec.server.http.output import BODIES, NAMED, ApiError, respond
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import EventStream, json_response, named_event, told, whole
 
 Cached = Annotated[Json | None, Field(description="Accepted and not needed: prompts are cached anyway.")]
 _UNSEEN = Field(description="Accepted from answers of other servers; the model does not see it.")
@@ -320,18 +318,8 @@ BODIES["/messages"] = _error_body
 )
 async def create(request: Request, body: MessagesBody) -> Response:
     """The assistant's next turn, as one message or as a stream of events."""
-    service: Service = request.app.state.service
-    exchange = await Exchange.chat(service, body.fields())
-    if body.stream:
-        return EventStream(exchange.answers, _lines(exchange, service.settings.ping_seconds, request.url.path))
-
-    async def collect() -> Response:
-        blocks = Blocks()
-        async for news in exchange.news():
-            blocks.add(news.parts if news else ())
-        return json_response(_answer(exchange, blocks.content, _end(exchange)))
-
-    return await whole(request, exchange.answers, collect)
+    exchange = await Exchange.chat(request.app.state.service, body.fields())
+    return await respond(request, exchange.answers, MessageReply(exchange), body.stream, NAMED)
 
 
 @ROUTER.post("/messages/count_tokens", summary="Count the tokens of a conversation (Anthropic's API)")
@@ -340,40 +328,41 @@ async def count_tokens(request: Request, body: MessagesPrompt) -> TokenCount:
     return {"input_tokens": await prompt_length(request.app.state.service, body.fields())}
 
 
-def _usage(exchange: Exchange) -> MessageUsage:
-    stats = exchange.choices[0].generation.stats
-    return {
-        "input_tokens": stats.prompt_tokens - stats.reused_tokens,
-        "output_tokens": stats.generated,
-        "cache_read_input_tokens": stats.reused_tokens,
-        "cache_creation_input_tokens": 0,
-    }
+class MessageReply:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange, self._blocks = exchange, Blocks()
+        self._head = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant", "model": exchange.name}
 
+    async def chunks(self, silence: float) -> AsyncIterator[Json]:
+        """Events in Anthropic's order."""
+        yield {"type": "message_start", "message": self._message({"stop_reason": None, "stop_sequence": None})}
+        async for news in self._exchange.news(silence):
+            for event in [{"type": "ping"}] if news is None else self._blocks.add(news.parts):
+                yield event
+        for event in self._blocks.close():
+            yield event
+        yield {"type": "message_delta", "delta": self._end(), "usage": self._usage()}
+        yield {"type": "message_stop"}
 
-def _end(exchange: Exchange) -> Json:
-    """Why the answer ended."""
-    stopped = exchange.stop_string()
-    reason = "stop_sequence" if stopped is not None else _STOP_REASONS[exchange.choices[0].finish]
-    return {"stop_reason": reason, "stop_sequence": stopped}
+    async def collected(self) -> Json:
+        async for news in self._exchange.news():
+            self._blocks.add(news.parts if news else ())
+        return self._message(self._end())
 
+    def _usage(self) -> MessageUsage:
+        stats = self._exchange.choices[0].generation.stats
+        return {
+            "input_tokens": stats.prompt_tokens - stats.reused_tokens,
+            "output_tokens": stats.generated,
+            "cache_read_input_tokens": stats.reused_tokens,
+            "cache_creation_input_tokens": 0,
+        }
 
-def _answer(exchange: Exchange, content: list[Json], end: Json) -> Json:
-    head = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant", "model": exchange.name}
-    return {**head, "content": content, **end, "usage": _usage(exchange)}
+    def _end(self) -> Json:
+        """Why the answer ended."""
+        stopped = self._exchange.stop_string()
+        reason = "stop_sequence" if stopped is not None else _STOP_REASONS[self._exchange.choices[0].finish]
+        return {"stop_reason": reason, "stop_sequence": stopped}
 
-
-async def _lines(exchange: Exchange, silence: float, path: str) -> AsyncIterator[str]:
-    """Server-sent events in Anthropic's order."""
-    blocks = Blocks()
-    try:
-        begun = _answer(exchange, [], {"stop_reason": None, "stop_sequence": None})
-        yield named_event({"type": "message_start", "message": begun})
-        async for news in exchange.news(silence):
-            for event in [{"type": "ping"}] if news is None else blocks.add(news.parts):
-                yield named_event(event)
-        for event in blocks.close():
-            yield named_event(event)
-        yield named_event({"type": "message_delta", "delta": _end(exchange), "usage": _usage(exchange)})
-        yield named_event({"type": "message_stop"})
-    except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-        yield named_event(error_body(told(error), path))
+    def _message(self, end: Json) -> Json:
+        return {**self._head, "content": self._blocks.content, **end, "usage": self._usage()}

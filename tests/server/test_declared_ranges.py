@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from localspec.errors import UsageError
 from localspec.options import Options, SamplingParams
 from localspec.server.chat.fields import CompletionFields
-from localspec.server.http.errors import ApiError, from_validation
+from localspec.server.http.output import ApiError, from_validation
 
 
 def refused(fields: dict[str, object]) -> ApiError:

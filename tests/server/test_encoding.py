@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.server.http.app import Decompression
-from localspec.server.http.errors import ApiError
+from localspec.server.http.output import ApiError
 from localspec.server.http.settings import MIB, ServerSettings
 from tests.server.live import Live, error_of
 

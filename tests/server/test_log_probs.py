@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from localspec.engine.slot import TokenLogProb
 from localspec.runtime.pool import Pool
 from localspec.server.chat.answers import Offsets, chat_log_probs, text_log_probs
-from localspec.server.http.errors import LOG
+from localspec.server.http.output import LOG
 from tests.server.held import eventually, send, stopped
 from tests.server.live import COPIED, COPY, Live, engine_of, user
 

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun, CallEnded
-from localspec.server.http.errors import ApiError
+from localspec.server.http.output import ApiError
 from localspec.server.responses.body import ResponsePrompt
 from localspec.server.responses.responses import Items, Remembered, ResponseMemory, ResponseObject
 from tests.server.live import COPIED, COPY, Live, error_of, user

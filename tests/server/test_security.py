@@ -11,7 +11,7 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.runtime.pool import Pool
-from localspec.server.http import errors
+from localspec.server.http import output
 from localspec.server.http.app import host_name
 from localspec.server.http.settings import ServerSettings
 from tests.server.live import Live, error_of, running, user
@@ -91,9 +91,9 @@ def test_openais_client_with_the_key(locked: Live) -> None:
 
 
 def test_keys_and_prompts_are_not_logged(locked: Live, caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger(errors.LOG.name)
+    logger = logging.getLogger(output.LOG.name)
     logger.addHandler(caplog.handler)
-    caplog.set_level(logging.DEBUG, logger=errors.LOG.name)
+    caplog.set_level(logging.DEBUG, logger=output.LOG.name)
     try:
         headers = {"Authorization": f"Bearer {KEY}"}
         fields = {"prompt": "my secret prompt", "max_tokens": 1}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from localspec.server.chat.answers import Answers
-from localspec.server.http.errors import ApiError
-from localspec.server.http.streaming import openai_lines
+from localspec.server.http.output import OPENAI, ApiError
 from tests.server.live import COPIED, COPY, Live, engine_of, events, user
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -137,7 +136,7 @@ def test_comments_and_errors_within_a_stream(live: Live) -> None:
         raise ApiError(500, "server_error", "It broke.")
 
     async def lines() -> list[str]:
-        return [line async for line in openai_lines(chunks(), "/v1/completions")]
+        return [line async for line in OPENAI.lines(chunks(), "/v1/completions")]
 
     ping, error, done = asyncio.run(lines())
     assert ping == ":\n\n"

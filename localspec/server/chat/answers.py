@@ -22,17 +22,11 @@ from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError
 from localspec.runtime.generation import Generation
-from localspec.server.http.errors import ApiError, from_localspec
+from localspec.server.http.output import ApiError, from_localspec
 
 if TYPE_CHECKING:
     from localspec.llama.model import Model
     from localspec.runtime.engine import Engine
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    index: int  # of the choice
-    event: Event
 
 
 class Answers:
@@ -56,17 +50,17 @@ class Answers:
         self._ended, self._over = ended, over
         self.closed = False  # the reader wants no more, having read all or not
         self._running = set(range(len(generations)))
-        self._arrived: asyncio.Queue[Arrival | ApiError] = asyncio.Queue()
+        self._arrived: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._unread = set(self._running)  # choices whose last event was not read
         for index, generation in enumerate(generations):
             generation.notify(partial(self._wake, index))
 
-    async def events(self, silence: float | None = None) -> AsyncIterator[Arrival | None]:
-        """Events of all choices as they come, to the last one; None whenever `silence` seconds brought nothing.
-        ApiError: a generation failed, or the server ended it (`stop`)."""
+    async def events(self, silence: float | None = None) -> AsyncIterator[tuple[int, Event] | None]:
+        """Events as they come, to the last one, each with the index of its choice; None whenever `silence` seconds
+        brought nothing. ApiError: a generation failed, or the server ended it (`stop`)."""
         while self._unread:
-            item: Arrival | ApiError | None = None
+            item: tuple[int, Event] | ApiError | None = None
             if not self._arrived.empty():
                 item = self._arrived.get_nowait()
             else:
@@ -74,8 +68,8 @@ class Answers:
                     item = await self._arrived.get()
             if isinstance(item, ApiError):
                 raise item
-            if item is not None and item.event.finish is not None:
-                self._unread.discard(item.index)
+            if item is not None and item[1].finish is not None:
+                self._unread.discard(item[0])
             yield item
 
     def stop(self, error: ApiError) -> None:
@@ -117,7 +111,7 @@ class Answers:
         generation = self.generations[index]
         try:
             for event in generation.poll():
-                self._arrived.put_nowait(Arrival(index, event))
+                self._arrived.put_nowait((index, event))
         except LocalspecError as error:
             self._arrived.put_nowait(from_localspec(error))
         except Exception as error:  # noqa: BLE001 - a fault of the engine, told to the client without its insides

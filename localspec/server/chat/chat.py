@@ -19,6 +19,7 @@ from localspec.chat.reply.reply import Content, Part, Reasoning
 from localspec.chat.reply.tool import CallArguments, CallBegun
 from localspec.engine.slot import Event, FinishReason, TokenLogProb
 from localspec.llama.model import Model
+from localspec.runtime.generation import Generation
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import (
     AnswerMessage,
@@ -26,7 +27,6 @@ from localspec.server.chat.answers import (
     ChatChoice,
     ChatCompletion,
     ChatLogProbs,
-    Extra,
     Offsets,
     OneAnswer,
     PromptProgress,
@@ -45,8 +45,8 @@ from localspec.server.chat.answers import (
 from localspec.server.chat.fields import ChatFields, CompletionFields, Json
 from localspec.server.chat.prepare import TOOLS, AskedPrompt, chat_asked, each_prompt, prepared, text_asked
 from localspec.server.chat.service import Service
+from localspec.server.http.output import OPENAI, leaving, respond
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import EventStream, json_response, leaving, openai_lines, whole
 from localspec.types import NO_TOKENS, Tokens
 
 _LOOK_SECONDS = 0.25  # between two looks at how far a prompt is read
@@ -120,7 +120,7 @@ class Exchange:
             if arrival is None:
                 yield None
             else:
-                index, event = arrival.index, arrival.event
+                index, event = arrival
                 yield News(index, event, self.choices[index].take(event))
 
     async def stream(self, silence: float, progressing: bool | None) -> AsyncIterator[News | PromptProgress | None]:
@@ -142,7 +142,7 @@ class Exchange:
             if news is not None or progress is not None or silent:
                 said = perf_counter()
 
-    def head(self, prefix: str, kind: str) -> Any:
+    def head(self, prefix: str, kind: str) -> Json:
         """What every answer and every chunk of OpenAI's older APIs begins with."""
         return {
             "id": f"{prefix}-{uuid4().hex}",
@@ -152,16 +152,25 @@ class Exchange:
             "system_fingerprint": f"localspec-{__version__}-{self.engine.loaded.configuration}".replace(" ", "_"),
         }  # the fingerprint changes with what may change a text at equal seed: how the passes are computed
 
-    def counted(self) -> Any:
-        """What came of all answers, in OpenAI's shape and in llama-server's."""
+    async def read(self) -> None:
+        """Reads all answers to their end."""
+        async for _ in self.news():
+            pass
+
+    def counted(self, *, extras: bool = False) -> Json:
+        """What came of all answers, in OpenAI's shape and in llama-server's; `extras`: and what only localspec has to
+        say of each choice."""
         generations = self.answers.generations
         thought = reasoning_tokens([answer.reasoning for answer in self.choices], self.model)
-        counted = usage(generations, [len(one.prompt) for one in self.asked], thought)
-        return {"usage": counted, "timings": timings(*(one.stats for one in generations))}
+        counted: Json = {
+            "usage": usage(generations, [len(one.prompt) for one in self.asked], thought),
+            "timings": timings(*(one.stats for one in generations)),
+        }
+        return counted | ({"localspec": [extra(self.engine, one) for one in generations]} if extras else {})
 
-    def extras(self) -> list[Extra]:
-        """What only localspec has to say of each choice."""
-        return [extra(self.engine, generation) for generation in self.answers.generations]
+    def ended(self, generation: Generation) -> Json:
+        """What came of one answer."""
+        return {"timings": timings(generation.stats), "localspec": [extra(self.engine, generation)]}
 
     def stop_string(self) -> str | None:
         """The stop string that ended the first answer; None = something else did."""
@@ -186,14 +195,10 @@ STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-strea
 @ROUTER.post("/chat/completions", summary="Answer a conversation", response_model=ChatCompletion, responses=STREAMED)
 async def chat_completions(request: Request, fields: ChatFields) -> Response:
     """OpenAI's chat completions, with llama-server's `timings` and what came of the drafts."""
-    service: Service = request.app.state.service
-    exchange = await Exchange.chat(service, fields)
+    exchange = await Exchange.chat(request.app.state.service, fields)
     with exchange.answers.handing_over():
         reply = ChatReply(exchange, fields)
-    if fields.stream:
-        lines = openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path)
-        return EventStream(exchange.answers, lines)
-    return await whole(request, exchange.answers, reply.collected)
+    return await respond(request, exchange.answers, reply, fields.stream, OPENAI)
 
 
 class ChatReply:
@@ -201,17 +206,12 @@ class ChatReply:
 
     def __init__(self, exchange: Exchange, fields: ChatFields) -> None:
         self._exchange, self._fields = exchange, fields
-        self._head: Json = exchange.head("chatcmpl", "chat.completion.chunk")
+        self._head = exchange.head("chatcmpl", "chat.completion.chunk")
 
-    async def collected(self) -> Response:
-        async for _ in self._exchange.news():
-            pass
-        body = {
-            "object": "chat.completion",
-            "choices": [self._whole(index, answer) for index, answer in enumerate(self._exchange.choices)],
-            "localspec": self._exchange.extras(),
-        }
-        return json_response({**self._head, **body, **self._exchange.counted()})
+    async def collected(self) -> Json:
+        await self._exchange.read()
+        choices = [self._whole(index, answer) for index, answer in enumerate(self._exchange.choices)]
+        return self._head | {"object": "chat.completion", "choices": choices} | self._exchange.counted(extras=True)
 
     def _whole(self, index: int, answer: OneAnswer) -> ChatChoice:
         message: AnswerMessage = {"role": "assistant", "content": answer.content, "refusal": None}
@@ -243,11 +243,7 @@ class ChatReply:
             if news.event.finish is not None:
                 if answer.log_probs:
                     yield self._content_chunk(number, {"content": ""})
-                own = {
-                    "timings": timings(answer.generation.stats),
-                    "localspec": [extra(exchange.engine, answer.generation)],
-                }
-                yield self._chunk(number, {}, finish_reason=answer.finish) | own
+                yield self._chunk(number, {}, finish_reason=answer.finish) | exchange.ended(answer.generation)
         if self._fields.wants_usage:
             yield self._head | {"choices": []} | exchange.counted()
 
@@ -294,10 +290,7 @@ async def completions(request: Request, fields: CompletionFields) -> Response:
                         score = partial(exchange.engine.score, one.prompt, fields.logprobs)
                         scores.append(await service.read(exchange.name, len(one.prompt), score, left))
         reply = TextReply(exchange, fields, scores)
-    if fields.stream:
-        lines = openai_lines(reply.chunks(service.settings.ping_seconds), request.url.path)
-        return EventStream(exchange.answers, lines)
-    return await whole(request, exchange.answers, reply.collected)
+    return await respond(request, exchange.answers, reply, fields.stream, OPENAI)
 
 
 class _Text:
@@ -340,17 +333,15 @@ class TextReply:
             first = None if begun else int(one.prompt[0])
             echoes.append((text, prompt_log_probs(first, scores[number], model, text) if scores else None))
         self._texts = [_Text(answer, model, *echoes[index // fields.choices]) for index, answer in enumerate(answers)]
-        self._head: Json = exchange.head("cmpl", "text_completion")
+        self._head = exchange.head("cmpl", "text_completion")
 
-    async def collected(self) -> Response:
-        async for _ in self._exchange.news():
-            pass
+    async def collected(self) -> Json:
+        await self._exchange.read()
         choices = [
             one.choice(index, one.echo + (one.answer.content if one.answer else ""), one.log_probs(), ended=True)
             for index, one in enumerate(self._texts)
         ]
-        extras = {"localspec": self._exchange.extras()}
-        return json_response(self._chunk(*choices) | self._exchange.counted() | extras)
+        return self._chunk(*choices) | self._exchange.counted(extras=True)
 
     async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
         """The stream: echoed prompts, text as it comes, a finish chunk a choice, usage if it was asked for."""
@@ -377,10 +368,7 @@ class TextReply:
 
     def _last_chunk(self, index: int, text: _Text) -> Json:
         chunk = self._chunk(text.choice(index, "", None, ended=True))
-        if text.answer is not None:
-            chunk["timings"] = timings(text.answer.generation.stats)
-            chunk["localspec"] = [extra(self._exchange.engine, text.answer.generation)]
-        return chunk
+        return chunk if text.answer is None else chunk | self._exchange.ended(text.answer.generation)
 
     def _chunk(self, *choices: TextChoice) -> Json:
         return self._head | {"choices": choices}

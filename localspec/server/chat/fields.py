@@ -28,7 +28,7 @@ from localspec.chat.reply.tool import Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.grammar.grammar import Grammar
 from localspec.options import LIMITS
-from localspec.server.http.errors import invalid, not_json
+from localspec.server.http.output import invalid, not_json
 from localspec.server.http.reading import BodyReading, renamed
 from localspec.settings import Setting, numbers_of
 from localspec.types import SamplingParams
@@ -158,16 +158,16 @@ SAMPLING = numbers_of(SamplingParams)  # what is declared of drawing tokens
 
 if TYPE_CHECKING:
 
-    class _Declared(Body):
+    class _Sampling(Body):
         """A field for each of `SAMPLING`, by its name in the APIs."""
 
 else:
-    _Declared = create_model(
-        "_Declared", __base__=Body, **{row.api_name: (row.kind | None, _ranged(row, row.doc)) for row in SAMPLING}
+    _Sampling = create_model(
+        "_Sampling", __base__=Body, **{row.api_name: (row.kind | None, _ranged(row, row.doc)) for row in SAMPLING}
     )
 
 
-class SamplingFields(_Declared):
+class SamplingFields(_Sampling):
     """Defaults are llama.cpp's."""
 
     other_names: ClassVar[Mapping[str, str]] = {

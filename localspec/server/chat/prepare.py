@@ -22,7 +22,7 @@ from localspec.options import LIMITS, Options
 from localspec.runtime.pool import Lease
 from localspec.server.chat.fields import ChatFields, CompletionFields, GenerationFields, LogitBias, Prompts
 from localspec.server.chat.service import Service
-from localspec.server.http.errors import ApiError, context_exceeded, invalid
+from localspec.server.http.output import ApiError, context_exceeded, invalid
 from localspec.types import NO_TOKENS, Prompt, SamplingParams, Tokens
 
 if TYPE_CHECKING:

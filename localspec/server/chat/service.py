@@ -30,8 +30,8 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease, Pool
 from localspec.server.chat.answers import Answers
 from localspec.server.http import meter
-from localspec.server.http.errors import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.http.meter import IgnoredNames, Metrics, Telling
+from localspec.server.http.output import ApiError, client_gone, from_localspec, overloaded, unknown_model
 from localspec.server.http.settings import ServerSettings
 from localspec.types import SamplingParams
 

@@ -16,9 +16,8 @@ from localspec.runtime.pool import Lease
 from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart, about
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
-from localspec.server.http.errors import context_exceeded, invalid
+from localspec.server.http.output import context_exceeded, invalid, leaving
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import leaving
 from localspec.types import Float32Array, Tokens
 
 if TYPE_CHECKING:
@@ -95,10 +94,7 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
         return tokens_of(engine, several(body.input))
 
     lease = await request.app.state.service.lease(body.model)
-    try:
-        found, count = await vectors(request, lease, tokens)
-    finally:
-        lease.release()
+    found, count = await vectors(request, lease, tokens)
     data, as_text = [], body.encoding_format == "base64"
     for index, vector in enumerate(found):
         numbers = np.asarray(shortened(vector, body.dimensions), dtype="<f4")
@@ -114,16 +110,19 @@ async def vectors(
     """A vector of length 1 for each text, and the tokens of all; `texts` makes them on a worker thread.
 
     Texts are read in passes between those of answers, which go on; nothing is read for a client that has left.
-    The lease stays with the caller.
+    Takes the lease over.
     """
     service: Service = request.app.state.service
-    with service.reading_texts():
-        inputs = await to_thread.run_sync(texts, lease.engine)
-        found = []
-        async with leaving(request) as left:
-            for tokens in inputs:
-                vector = await service.read(lease.name, len(tokens), partial(lease.engine.embed, tokens), left)
-                found.append(_unit(vector))
+    try:
+        with service.reading_texts():
+            inputs = await to_thread.run_sync(texts, lease.engine)
+            found = []
+            async with leaving(request) as left:
+                for tokens in inputs:
+                    vector = await service.read(lease.name, len(tokens), partial(lease.engine.embed, tokens), left)
+                    found.append(_unit(vector))
+    finally:
+        lease.release()
     return found, sum(map(len, inputs))
 
 

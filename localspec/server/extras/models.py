@@ -6,7 +6,8 @@ LM Studio's routes that answer, such as /api/v0/chat/completions, are those of O
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -24,7 +25,7 @@ from localspec.models.installed.store import Store
 from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service
-from localspec.server.http.errors import BODIES, ApiError, invalid, unknown_model
+from localspec.server.http.output import BODIES, ApiError, invalid, unknown_model
 from localspec.server.http.reading import JsonRoute
 from localspec.server.ollama.models import capabilities, describe, stamp
 
@@ -168,54 +169,41 @@ def _of_name(service: Service, models: Sequence[_Model], name: str) -> _Model:
 
 
 def _listed(service: Service) -> list[Listed]:
-    return [{**facts, "id": name, "object": "model"} for name, facts in _facts(service).items()]
+    facts = _facts(service, service.pool.names())
+    listed: list[Listed] = [{**one, "id": name, "object": "model"} for name, one in facts.items()]
+    return [one for one in listed if one["arch"] is not None]
 
 
-def _facts(service: Service) -> dict[str, FileFacts]:
-    """Of each model whose file can be read, the default first."""
+def _facts(service: Service, names: Iterable[str]) -> dict[str, FileFacts]:
+    """Of each of these models; what a file that cannot be read does not tell is None."""
     loaded, found = service.pool.facts(), dict[str, FileFacts]()
     owners = {entry.path: entry.origin.partition("/")[0] for entry in Store().entries() if entry.source == "hub"}
-    for name in service.pool.names():
-        try:
+    for name in names:
+        what, owner, running = None, None, None
+        with suppress(LocalspecError):  # else its file was changed or moved
             path = service.pool.files(name).target
-            what = describe(path)
-        except LocalspecError:  # its file was changed or moved
-            continue
-        running = loaded.get(name)
+            what, owner, running = describe(path), owners.get(path, ""), loaded.get(name)
         found[name] = {
             "type": "llm",
-            "publisher": owners.get(path, ""),
-            "arch": what.details.family,
+            "publisher": owner,
+            "arch": what.details.family if what else None,
             "compatibility_type": "gguf",
-            "quantization": what.details.quantization_level,
-            "state": "not-loaded" if running is None else "loaded",
-            "max_context_length": what.header.context_length,
-            "loaded_context_length": None if running is None else running.context,
-            "capabilities": ["tool_use"] if "tools" in capabilities(what.header, running) else [],
+            "quantization": what.details.quantization_level if what else None,
+            "state": "loaded" if running else "not-loaded",
+            "max_context_length": what.header.context_length if what else None,
+            "loaded_context_length": running.context if running else None,
+            "capabilities": ["tool_use"] if what and "tools" in capabilities(what.header, running) else [],
         }
     return found
 
 
-_UNREAD: FileFacts = {
-    "type": "llm",
-    "publisher": None,
-    "arch": None,
-    "compatibility_type": "gguf",
-    "quantization": None,
-    "state": "not-loaded",
-    "max_context_length": None,
-    "loaded_context_length": None,
-    "capabilities": [],
-}
-"""What is said of a model whose file cannot be read."""
-
-
 def _cards(service: Service) -> list[ModelCard]:
     """Every model that may be asked for, the default first."""
-    loaded, facts = service.pool.facts(), _facts(service)
+    loaded, names = service.pool.facts(), service.pool.names()
+    facts = _facts(service, names)
     return [
         {
-            **facts.get(name, _UNREAD),
+            **facts[name],
             "id": name,
             "object": "model",
             "created": created,
@@ -224,7 +212,7 @@ def _cards(service: Service) -> list[ModelCard]:
             "status": "loaded" if name in loaded else "unloaded",
             "meta": _meta(loaded[name]) if name in loaded else None,
         }
-        for name, created in service.pool.names().items()
+        for name, created in names.items()
     ]
 
 

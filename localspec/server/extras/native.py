@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
@@ -43,9 +43,8 @@ from localspec.server.chat.fields import (
 from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
-from localspec.server.http.errors import ApiError, invalid
+from localspec.server.http.output import LLAMA_SERVER, ApiError, invalid, respond
 from localspec.server.http.reading import JsonRoute, ModelRoute
-from localspec.server.http.streaming import EventStream, json_response, openai_lines, whole
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
@@ -85,11 +84,6 @@ class NativeFields(GenerationFields):
         same["max_tokens"] = self.max_tokens or (1 if self.max_tokens == 0 else None)
         kind = _Drawn if self.post_sampling_probs else CompletionFields
         return kind.model_validate(same | {"prompt": prompt, "logprobs": self.n_probs or None})
-
-    def check(self) -> None:
-        """ApiError 400: several answers are asked for."""
-        if self.choices > 1:
-            raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
 
 
 class NativeCompletion(NativeFields):
@@ -181,34 +175,24 @@ class Ranked(Body):
 @ROUTER.post("/completion", summary="Continue a text (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
-    service: Service = request.app.state.service
-    fields.check()
     prompts = several(fields.prompt)
     if fields.stream and len(prompts) > 1:
         raise invalid("A stream takes one prompt.", "prompt", "invalid_value")
-    responses = []
-    for index, prompt in enumerate(prompts):
-        lease = await service.lease(fields.model)
-        asked = await prepared(lease, partial(_asked, fields, prompt))
-        responses.append(await _answered(request, fields, await Exchange.text(service, asked, lease), index))
+
+    def tokens(prompt: Plain, engine: Engine) -> str | list[int]:
+        return prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True)
+
+    responses = [await _answered(request, fields, partial(tokens, one), index) for index, one in enumerate(prompts)]
     if len(prompts) == 1:
         return responses[0]
     bodies = b",".join(bytes(response.body) for response in responses)
     return Response(b"[" + bodies + b"]", media_type="application/json")
 
 
-def _asked(fields: NativeCompletion, prompt: Plain, engine: Engine) -> CompletionFields:
-    return fields.completion(prompt if isinstance(prompt, str) else joined(engine, prompt, "prompt", special=True))
-
-
 @ROUTER.post("/infill", summary="Fill a gap (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def infill(request: Request, fields: Infill) -> Response:
     """What goes between two texts, as editors ask for it."""
-    service: Service = request.app.state.service
-    fields.check()
-    lease = await service.lease(fields.model)
-    asked = await prepared(lease, lambda engine: fields.completion(gap(fields, engine)))
-    return await _answered(request, fields, await Exchange.text(service, asked, lease))
+    return await _answered(request, fields, partial(gap, fields))
 
 
 @ROUTER.post("/embedding", summary="Embed texts (llama-server's API)")
@@ -216,10 +200,7 @@ async def embedding(request: Request, fields: NativeTexts) -> list[NativeVector]
     """The vectors of /v1/embeddings."""
     texts = several(fields.content)
     lease = await request.app.state.service.lease(fields.model)
-    try:
-        found, _ = await vectors(request, lease, lambda engine: tokens_of(engine, texts))
-    finally:
-        lease.release()
+    found, _ = await vectors(request, lease, partial(tokens_of, texts=texts))
     return [{"index": index, "embedding": [vector.tolist()]} for index, vector in enumerate(found)]
 
 
@@ -272,15 +253,21 @@ def gap(fields: Infill, engine: Engine) -> list[int]:
     return [*extra, *start, before, *prefix, *prompt, after, *suffix, middle]
 
 
-async def _answered(request: Request, fields: NativeFields, exchange: Exchange, index: int = 0) -> Response:
-    reply = _Reply(fields, exchange, index)
-    if fields.stream:
-        silence = request.app.state.service.settings.ping_seconds
-        return EventStream(exchange.answers, openai_lines(reply.chunks(silence), request.url.path, end=""))
-    return await whole(request, exchange.answers, reply.whole)
+async def _answered(
+    request: Request, fields: NativeFields, prompt: Callable[[Engine], str | list[int]], index: int = 0
+) -> Response:
+    """`prompt` makes the text or its tokens, on a worker thread."""
+    if fields.choices > 1:
+        raise invalid("n is more than 1; this route gives one answer. /v1/completions gives several.", "n")
+    service: Service = request.app.state.service
+    lease = await service.lease(fields.model)
+    asked = await prepared(lease, lambda engine: fields.completion(prompt(engine)))
+    exchange = await Exchange.text(service, asked, lease)
+    reply = NativeReply(fields, exchange, index)
+    return await respond(request, exchange.answers, reply, fields.stream, LLAMA_SERVER)
 
 
-class _Reply:
+class NativeReply:
     """One answer in llama-server's shape."""
 
     def __init__(self, fields: NativeFields, exchange: Exchange, index: int) -> None:
@@ -301,11 +288,11 @@ class _Reply:
                 yield self._piece(news.event.text, news.event.tokens) | timed
         yield self._last("", ())
 
-    async def whole(self) -> Response:
+    async def collected(self) -> Json:
         async for news in self._exchange.news():
             if news is not None:
                 self._take(news.event)
-        return json_response(self._last(self._said, self._tokens))
+        return self._last(self._said, self._tokens)
 
     def _take(self, event: Event) -> bool:
         """Reads an event; whether it brings something to tell."""

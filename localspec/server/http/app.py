@@ -34,11 +34,10 @@ from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, models, native
 from localspec.server.front import Front, Processes
 from localspec.server.http import monitoring
-from localspec.server.http.errors import ApiError, error_response, from_localspec, from_validation, invalid
 from localspec.server.http.meter import AccessLog, Telling
+from localspec.server.http.output import ApiError, error_response, from_localspec, from_validation, invalid, told
 from localspec.server.http.reading import HEADER
 from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSettings
-from localspec.server.http.streaming import told
 from localspec.server.ollama import answers as ollama_answers
 from localspec.server.ollama import models as ollama_models
 from localspec.server.responses import responses
@@ -87,7 +86,7 @@ class Guard:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
-        await self.app(scope, _Body(receive, settings.max_body_bytes, settings.body_seconds, encoding), send)
+        await self.app(scope, _LimitedBody(receive, settings.max_body_bytes, settings.body_seconds, encoding), send)
 
     def _check_host(self, headers: Headers) -> None:
         """Against DNS rebinding: a page of a name that was made to point here still says that name. No page reaches a
@@ -143,7 +142,7 @@ class Guard:
             raise ApiError(415, "invalid_request_error", f"{said}; it must be application/json.", headers=_CLOSE)
 
 
-class _Body:
+class _LimitedBody:
     """`receive` that takes compressed bodies apart, and gives up on those that are too large or too slow."""
 
     def __init__(self, receive: Receive, most: int, seconds: float, encoding: str) -> None:

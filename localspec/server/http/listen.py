@@ -32,7 +32,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.front import Processes
 from localspec.server.http.app import create_app, too_long_head
-from localspec.server.http.errors import LOG, error_body, invalid
+from localspec.server.http.output import LOG, error_body, invalid
 from localspec.server.http.settings import PREFIX, ServerSettings
 
 _LOOK_SECONDS = 0.25

@@ -22,7 +22,7 @@ from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import figures_in, figures_out
 from localspec.runtime.generation import Generation
-from localspec.server.http.errors import LOG, error_response, internal
+from localspec.server.http.output import LOG, error_response, internal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATE = 256

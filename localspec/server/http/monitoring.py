@@ -15,8 +15,8 @@ from localspec.methods import PLAIN
 from localspec.runtime.generation import Generation
 from localspec.server.chat.answers import Timings, timings
 from localspec.server.chat.service import Service, props_of, props_unloaded
-from localspec.server.http.errors import ApiError, overloaded, unknown_model
 from localspec.server.http.meter import CONTENT_TYPE
+from localspec.server.http.output import ApiError, overloaded, unknown_model
 from localspec.server.http.reading import JsonRoute
 from localspec.types import SamplingParams
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from localspec.server.chat.service import Service
-from localspec.server.http.errors import ApiError, from_validation, invalid, not_json
+from localspec.server.http.output import ApiError, from_validation, invalid, not_json
 
 HEADER = "Localspec-Ignored-Fields"
 """Header of a response: names of the request's fields that were ignored."""
@@ -159,7 +159,7 @@ class JsonRoute(APIRoute):
         async def handled(request: Request) -> Response:
             service: Service = request.app.state.service
             reading = BodyReading(strict=service.settings.strict_fields)
-            response = await handle(_Request(request, kind, reading))
+            response = await handle(_ReadRequest(request, kind, reading))
             if reading.ignored:
                 response.headers[HEADER] = ", ".join(reading.ignored)
                 service.ignored.tell(reading.ignored)
@@ -186,7 +186,7 @@ def separators(body: bytes) -> int:
     return sum(body.count(mark) for mark in (b",", b"[", b"{"))
 
 
-class _Request(Request):
+class _ReadRequest(Request):
     def __init__(self, request: Request, kind: type[BaseModel], reading: BodyReading) -> None:
         super().__init__(request.scope, request.receive)
         self._kind, self._reading = kind, reading

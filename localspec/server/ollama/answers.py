@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -41,10 +40,9 @@ from localspec.server.chat.fields import (
 from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
-from localspec.server.http.errors import invalid
+from localspec.server.http.output import LINES, invalid, json_response, respond
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import EventStream, compact, json_response, told, whole
-from localspec.server.ollama.models import LINES, NDJSON, REFUSED, KeptAlive, error_body, free, named, stamp
+from localspec.server.ollama.models import REFUSED, STREAMED, KeptAlive, free, named, stamp
 from localspec.types import Tokens
 
 if TYPE_CHECKING:
@@ -260,10 +258,8 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
             return tokens_of(engine, texts)
         return [tokens_of(engine, [text[: limit * LONG_TOKEN]], limit)[0] for text in texts]
 
-    try:
-        found, count = await vectors(request, lease, tokens) if texts else ([], 0)
-    finally:
-        lease.release()
+    found, count = await vectors(request, lease, tokens) if texts else ([], 0)
+    lease.release()  # where there are no texts
     if body.frees:
         await free(service, name)
     return {
@@ -330,7 +326,7 @@ class TextProgress(OllamaProgress):
     # tokens of the prompt and the answer, with the last object; not with `raw` or `suffix`
 
 
-@ROUTER.post("/chat", summary="Answer a conversation (Ollama's API)", response_model=ChatProgress, responses=LINES)
+@ROUTER.post("/chat", summary="Answer a conversation (Ollama's API)", response_model=ChatProgress, responses=STREAMED)
 async def chat(request: Request, body: OllamaChat) -> Response:
     """The assistant's next turn."""
     service: Service = request.app.state.service
@@ -343,7 +339,7 @@ async def chat(request: Request, body: OllamaChat) -> Response:
     return await _answered(request, reply, await Exchange.chat(service, fields, lease))
 
 
-@ROUTER.post("/generate", summary="Answer a prompt (Ollama's API)", response_model=TextProgress, responses=LINES)
+@ROUTER.post("/generate", summary="Answer a prompt (Ollama's API)", response_model=TextProgress, responses=STREAMED)
 async def generate(request: Request, body: OllamaGenerate) -> Response:
     """An answer to one message; with `raw` or `suffix`, and by a model without a chat template, a text goes on."""
     service: Service = request.app.state.service
@@ -374,19 +370,18 @@ async def _loaded(service: Service, reply: OllamaReply) -> Response:
 
 
 async def _answered(request: Request, reply: OllamaReply, exchange: Exchange) -> Response:
-    service: Service = request.app.state.service
-    if reply.body.stream:
-        lines = reply.lines(exchange, service.settings.ping_seconds)
-        response: Response = EventStream(exchange.answers, lines, NDJSON)
-    else:
-        response = await whole(request, exchange.answers, partial(reply.whole, exchange))
+    reply.exchange = exchange
+    response = await respond(request, exchange.answers, reply, reply.body.stream, LINES)
     if reply.body.frees:
-        response.background = BackgroundTask(free, service, reply.name)
+        response.background = BackgroundTask(free, request.app.state.service, reply.name)
     return response
 
 
 class OllamaReply:
     """One answer as /api/chat tells it, or as /api/generate does, with what the next prompt may go on from."""
+
+    exchange: Exchange
+    """Set when the answer has begun."""
 
     def __init__(self, body: Wanted, name: str) -> None:
         """`name`: what the model of the request is called here."""
@@ -396,21 +391,20 @@ class OllamaReply:
         self._open: CallBegun | None = None
         self._arguments = ""  # of the call that is open
 
-    async def lines(self, exchange: Exchange, silence: float) -> AsyncIterator[str]:
-        """What comes as it comes, an object a line; one that says nothing after `silence` seconds without news."""
+    async def chunks(self, silence: float) -> AsyncIterator[Json]:
+        """What comes as it comes; an object that says nothing after `silence` seconds without news."""
         try:
-            async for news in exchange.news(silence):
-                message, scores = self.spoken(news.parts if news else ()), self._scores(exchange) if news else {}
+            async for news in self.exchange.news(silence):
+                message, scores = self.spoken(news.parts if news else ()), self._scores() if news else {}
                 if news is None or message["content"] or len(message) > 2 or scores:
-                    yield f"{compact(self.said(message, **scores))}\n"
-            yield f"{compact(self.said(self.spoken(()), **self._end(exchange)))}\n"
-        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-            yield f"{compact(error_body(told(error)))}\n"
-        exchange.answers.close()
+                    yield self.said(message, **scores)
+            yield self.said(self.spoken(()), **self._end())
+        finally:
+            self.exchange.answers.close()  # before the model is freed
 
-    async def whole(self, exchange: Exchange) -> Response:
-        parts = [part async for news in exchange.news() if news for part in news.parts]
-        return json_response(self.said(self.spoken(parts), **self._scores(exchange), **self._end(exchange)))
+    async def collected(self) -> Json:
+        parts = [part async for news in self.exchange.news() if news for part in news.parts]
+        return self.said(self.spoken(parts), **self._scores(), **self._end())
 
     def said(self, message: Spoken, **more: Any) -> Json:
         """An object; the last one if it has a `done_reason`."""
@@ -439,15 +433,15 @@ class OllamaReply:
                 self._calls += 1
         return message
 
-    def _scores(self, exchange: Exchange) -> Json:
+    def _scores(self) -> Json:
         """Log-probabilities that were asked for and came since the last call."""
-        found = exchange.choices[0].new_log_probs() if self.body.logprobs else []
-        return {"logprobs": chat_log_probs(found, exchange.model)} if found else {}
+        found = self.exchange.choices[0].new_log_probs() if self.body.logprobs else []
+        return {"logprobs": chat_log_probs(found, self.exchange.model)} if found else {}
 
-    def _end(self, exchange: Exchange) -> Json:
-        answer, body = exchange.choices[0], self.body
+    def _end(self) -> Json:
+        answer, body = self.exchange.choices[0], self.body
         stats = answer.generation.stats
-        found = {
+        found: Json = {
             "done_reason": "length" if answer.finish == "length" else "stop",
             "total_duration": _nanoseconds(perf_counter() - self._begun),
             "load_duration": _nanoseconds(self.loaded - self._begun),
@@ -456,19 +450,20 @@ class OllamaReply:
             "eval_count": stats.generated,
             "eval_duration": _nanoseconds(stats.decode_seconds),
         }
-        return found | {"context": _context(exchange)} if isinstance(body, OllamaGenerate) and not body.alone else found
+        if isinstance(body, OllamaGenerate) and not body.alone:
+            found["context"] = self._context()
+        return found
 
-
-def _context(exchange: Exchange) -> list[int]:
-    """Tokens of the prompt and the answer, without what ended it."""
-    generation, model = exchange.choices[0].generation, exchange.model
-    said, stop = list(generation.tokens), exchange.stop_string()
-    if stop is not None:
-        text = model.detokenize(said, special=True)
-        said = model.tokenize(text[: text.rfind(stop)], special=True, add_bos=False).tolist()
-    while said and said[-1] in model.end_tokens:
-        said.pop()
-    return [*generation.request.prompt.tolist(), *said]
+    def _context(self) -> list[int]:
+        """Tokens of the prompt and the answer, without what ended it."""
+        generation, model = self.exchange.choices[0].generation, self.exchange.model
+        said, stop = list(generation.tokens), self.exchange.stop_string()
+        if stop is not None:
+            text = model.detokenize(said, special=True)
+            said = model.tokenize(text[: text.rfind(stop)], special=True, add_bos=False).tolist()
+        while said and said[-1] in model.end_tokens:
+            said.pop()
+        return [*generation.request.prompt.tolist(), *said]
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -4,7 +4,6 @@ clients name them, and the installing of one, where the server was told that it 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import threading
@@ -34,15 +33,13 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.memory import places
 from localspec.server.chat.fields import Body, Json, Unused, about
 from localspec.server.chat.service import Service, ending
-from localspec.server.http.errors import BODIES, ApiError, from_localspec, invalid
+from localspec.server.http.output import BODIES, LINES, ApiError, from_localspec, invalid, json_response, leaving
 from localspec.server.http.reading import JsonRoute
-from localspec.server.http.streaming import leaving, told
 
 _LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
 _DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
 """As Go writes them, `5m` or `1h30m`; a number without a unit counts seconds."""
-NDJSON = "application/x-ndjson"
-LINES: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}}}
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {LINES.media_type: {"schema": {"type": "string"}}}}}
 """For the OpenAPI document: a path answers with objects, one a line, unless `stream` is false."""
 
 
@@ -213,14 +210,8 @@ def tags(request: Request) -> Tags:
             what = describe(service.pool.files(name).target)
         except LocalspecError:  # its file was changed or moved
             continue
-        facts: Json = {
-            "modified_at": stamp(created),
-            "size": what.bytes,
-            "digest": what.digest,
-            "details": what.details,
-        }
         aliases = service.settings.aliases if name == service.pool.default else ()
-        found += [Tag(name=one, model=one, **facts) for one in (name, *aliases)]
+        found += [Tag(**_facts(one, what, what.bytes), modified_at=stamp(created)) for one in (name, *aliases)]
     return Tags(models=found)
 
 
@@ -233,17 +224,18 @@ def running(request: Request) -> RunningModels:
         what, left = describe(Path(facts.target)), service.pool.leaves_in(name)
         found.append(
             Running(
-                name=name,
-                model=name,
-                size=what.weights,
-                digest=what.digest,
-                details=what.details,
+                **_facts(name, what, what.weights),
                 expires_at=NEVER if left is None else stamp(time() + left),
                 size_vram=int(what.weights * facts.on_gpus),
                 context_length=facts.context,
             )
         )
     return RunningModels(models=found)
+
+
+def _facts(name: str, what: _Described, size: int) -> Json:
+    """Fields of an `OllamaModel`."""
+    return {"name": name, "model": name, "size": size, "digest": what.digest, "details": what.details}
 
 
 @ROUTER.post("/show", summary="What a model is (Ollama's API)")
@@ -339,7 +331,7 @@ class PullProgress(BaseModel):
     completed: int | None = None  # bytes that are here
 
 
-@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=LINES)
+@ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=STREAMED)
 async def pull(request: Request, body: OllamaPull) -> Response:
     """What `localspec pull` does; a model that is installed is left as it is."""
     service: Service = request.app.state.service
@@ -353,10 +345,11 @@ async def pull(request: Request, body: OllamaPull) -> Response:
     elif "://" in body.model:
         raise invalid("model is an address; name a model of the catalogue or user/repo[:quant].", "model")
     if body.stream:
-        return StreamingResponse(work.lines(), media_type=NDJSON, headers={"Cache-Control": "no-cache"})
+        lines = LINES.lines(work.states(), request.url.path)
+        return StreamingResponse(lines, media_type=LINES.media_type, headers={"Cache-Control": "no-cache"})
     async with leaving(request) as left:
         states = [state async for state in work.states(left)]
-    return Response(json.dumps(states[-1]), media_type="application/json")
+    return json_response(states[-1])
 
 
 class _Pull:
@@ -370,14 +363,6 @@ class _Pull:
         self._told: dict[str, tuple[float, str]] = {}
         self._digests: dict[str, str] = {}
         self.done = False  # it is installed already
-
-    async def lines(self) -> AsyncIterator[str]:
-        """Its states, an object a line; an error is the last."""
-        try:
-            async for state in self.states():
-                yield json.dumps(state) + "\n"
-        except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-            yield json.dumps(error_body(told(error))) + "\n"
 
     async def states(self, left: asyncio.Future[None] | None = None) -> AsyncIterator[Json]:
         """What is done, as it is done; the last state again after some silence."""

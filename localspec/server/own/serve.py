@@ -48,7 +48,7 @@ from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.pool import Lease
 from localspec.server.chat.answers import FINISH_WORDS, Joined
-from localspec.server.http.streaming import DONE, EventStream
+from localspec.server.http.output import DONE, LOG, EventStream
 from localspec.server.own.life import Life, facts_of
 
 if TYPE_CHECKING:
@@ -123,13 +123,12 @@ class OwnAnswers:
 
     async def answer(self, request: Request) -> Response:
         body = await request.json()
-        running = self._running[body["id"]] = _RunningAnswer(partial(self._running.pop, body["id"]))
-        try:
-            await to_thread.run_sync(running.begin, self._lease, question_in(body["question"]))
-        except BaseException:
-            running.close()
-            raise
-        return EventStream(running, running.lines())
+        running = self._running[body["id"]] = _RunningAnswer()
+        with ExitStack() as using:
+            using.callback(self._running.pop, body["id"])
+            await to_thread.run_sync(running.begin, using, self._lease, question_in(body["question"]))
+            return EventStream(using.pop_all(), running.lines())
+        raise AssertionError  # the stack swallows nothing
 
     async def count(self, request: Request) -> Response:
         """Tokens of a prompt; the body is a question."""
@@ -175,20 +174,22 @@ class OwnAnswers:
 class _RunningAnswer:
     """One answer, from when it is asked for to its end."""
 
-    def __init__(self, over: Callable[[], object]) -> None:
-        self._over = over
-        self._lease: Lease | None = None
-        self._reply: AnswerParser | None = None
-        self._generation: Generation | None = None
+    _engine: Engine  # it, and what follows, from `begin` on
+    _reply: AnswerParser
+    _generation: Generation
+
+    def __init__(self) -> None:
         self._joined: Joined | None = None
         self._taken = 0
         """Tokens of the prompt, if they are to be told."""
         self._cancelled = False
 
-    def begin(self, lease: Callable[[], Lease], question: Question) -> None:
-        """Asks the engine that `lease` gives; on a thread. Raises ContextOverflowError if there is too little room."""
-        self._lease = lease()
-        engine = self._lease.engine
+    def begin(self, using: ExitStack, lease: Callable[[], Lease], question: Question) -> None:
+        """Asks the engine that `lease` gives, until `using` is left; on a thread. Raises ContextOverflowError if there
+        is too little room."""
+        leased = lease()
+        using.callback(leased.release)
+        engine = self._engine = leased.engine
         asked = _asked_of(engine, question)
         if (room := question.room) is not None:
             self._taken, n_ctx = len(asked.prompt), engine.loaded.context.n_ctx
@@ -198,12 +199,11 @@ class _RunningAnswer:
         self._reply = asked.reply
         options = options_of(question, asked.most)
         self._generation = engine.generate(asked.prompt, options, preserved=asked.preserved)
+        using.callback(self._generation.cancel)
 
     async def lines(self) -> AsyncIterator[str]:
         """The stream: an event for each batch, an error if there is one, and [DONE]."""
-        assert self._lease is not None
-        assert self._generation is not None
-        teller = Teller(self._lease.engine.loaded.model.piece)
+        teller = Teller(self._engine.loaded.model.piece)
         self._joined = Joined(self._generation, POSTS_PER_SECOND)
         if self._cancelled:
             self._joined.cancel()
@@ -211,16 +211,15 @@ class _RunningAnswer:
             yield _event({"localspec": {"taken": self._taken}})
         try:
             async for events in self._joined.batches():
-                yield self._line(self._generation, teller, events)
+                yield self._line(teller, events)
         except Exception as error:  # noqa: BLE001 - the status is out: the stream itself must tell
-            yield self._line(self._generation, teller, [], broken=True)
-            yield _event({"error": told(error), "outdated": self._lease.engine.outdated})
+            yield self._line(teller, [], broken=True)
+            yield _event({"error": told(error), "outdated": self._engine.outdated})
         yield DONE
 
-    def _line(self, generation: Generation, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:
+    def _line(self, teller: Teller, events: Sequence[Event], broken: bool = False) -> str:
         """`broken`: no more events come; what the reply has held back does."""
         finish = events[-1].finish if events else None
-        assert self._reply is not None
         parts = self._reply.push("".join(event.text for event in events))
         if finish is not None or broken:
             parts += self._reply.finish()
@@ -231,7 +230,7 @@ class _RunningAnswer:
             {
                 "object": "chat.completion.chunk",
                 "choices": [{"index": 0, "delta": delta, "finish_reason": word}],
-                "localspec": teller.told(events, generation.stats, generation.progress),
+                "localspec": teller.told(events, self._generation.stats, self._generation.progress),
             }
         )
 
@@ -240,13 +239,6 @@ class _RunningAnswer:
         self._cancelled = True
         if self._joined is not None:
             self._joined.cancel()
-
-    def close(self) -> None:
-        if self._generation is not None:
-            self._generation.cancel()
-        if self._lease is not None:
-            self._lease.release()
-        self._over()
 
 
 def _asked_of(engine: Engine, question: Question) -> WantedAnswer:
@@ -274,7 +266,7 @@ def serve(life: Life, listening: socket.socket, secret: str, public: ServerSetti
     _ModelServer(life, secret, public).run([listening])
 
 
-class _Server(uvicorn.Server):
+class _OwnServer(uvicorn.Server):
     """Ends when it is told to, also before it has begun: the answers first, then the connections."""
 
     def __init__(self, app: ASGIApp, ending: Callable[[], bool], end: Callable[[], Awaitable[None]]) -> None:
@@ -302,7 +294,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _ModelServer(_Server):
+class _ModelServer(_OwnServer):
     """Tells its life, and serves the application to a server in front of it. Ends with its life, with a signal, and if
     need be by force.
     """
@@ -359,7 +351,6 @@ class _ModelServer(_Server):
 
         def make() -> FastAPI:
             from localspec.server.http.app import create_app  # takes a second: events of the life go out meanwhile
-            from localspec.server.http.errors import LOG
             from localspec.server.http.meter import Telling
             from localspec.server.http.settings import ServerSettings
 
@@ -481,7 +472,7 @@ class Here:
         async def make() -> ASGIApp:  # there is nothing for other clients here
             return Response(status_code=404)
 
-        server = _Server(Own(secret, answers.routes, make), lambda: self._closed, end)
+        server = _OwnServer(Own(secret, answers.routes, make), lambda: self._closed, end)
         if _SOCKET_FILES:
             own = OwnSocket()
             listening, leave = own.socket, own.close

@@ -25,7 +25,7 @@ from localspec.server.chat.fields import (
     only_text,
     part_kind,
 )
-from localspec.server.http.errors import invalid
+from localspec.server.http.output import invalid
 
 Earlier = Annotated[Any, Field(description="Accepted from earlier answers; the model does not see it.")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from copy import deepcopy
+from itertools import count
 from time import time
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -29,10 +30,8 @@ from localspec.server.chat.answers import (
 from localspec.server.chat.chat import STREAMED, Exchange, News
 from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
-from localspec.server.chat.service import Service
-from localspec.server.http.errors import ApiError
+from localspec.server.http.output import NAMED, ApiError, respond, told
 from localspec.server.http.reading import ModelRoute
-from localspec.server.http.streaming import PING, EventStream, json_response, named_event, told, whole
 from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -199,23 +198,12 @@ ROUTER = APIRouter(tags=["responses"], route_class=ModelRoute)
 @ROUTER.post("/responses", summary="Answer (OpenAI's newer API)", response_model=ResponseObject, responses=STREAMED)
 async def create(request: Request, body: ResponsesBody) -> Response:
     """The model's answer, as one object or as a stream of events."""
-    service: Service = request.app.state.service
     memory: ResponseMemory = request.app.state.responses
     before = _before(body, memory)
-    exchange = await Exchange.chat(service, body.answered(before))
+    exchange = await Exchange.chat(request.app.state.service, body.answered(before))
     with exchange.answers.handing_over():
-        answer = Responding(body, before, exchange, memory)
-    if body.stream:
-        return EventStream(exchange.answers, answer.lines(service.settings.ping_seconds))
-
-    async def collect() -> Response:
-        async for news in exchange.news():
-            if news is not None:
-                answer.add(news)
-        answer.finish()
-        return json_response(answer.response)
-
-    return await whole(request, exchange.answers, collect)
+        reply = ResponseReply(body, before, exchange, memory)
+    return await respond(request, exchange.answers, reply, body.stream, NAMED)
 
 
 @ROUTER.post("/responses/input_tokens", summary="Count the tokens of a prompt")
@@ -247,7 +235,7 @@ def _before(body: ResponsePrompt, memory: ResponseMemory) -> Sequence[Json]:
     return memory.find(body.previous_response_id, "previous_response_id").conversation
 
 
-class Responding:
+class ResponseReply:
     """One answer under way."""
 
     def __init__(self, body: ResponsesBody, before: Sequence[Json], exchange: Exchange, memory: ResponseMemory) -> None:
@@ -318,17 +306,20 @@ class Responding:
             self._memory.keep(Remembered(response, (*self._before, *self._body.added(), said)))
         return events
 
-    async def lines(self, silence: float) -> AsyncIterator[str]:
-        """Server-sent events in OpenAI's order."""
-        number = 0
-        async for event in self._streamed(silence):
-            if event is None:
-                yield PING
-            else:
-                yield named_event(event | {"sequence_number": number})
-                number += 1
+    async def collected(self) -> ResponseObject:
+        async for news in self._exchange.news():
+            if news is not None:
+                self.add(news)
+        self.finish()
+        return self.response
 
-    async def _streamed(self, silence: float) -> AsyncIterator[Json | None]:
+    async def chunks(self, silence: float) -> AsyncIterator[Json | None]:
+        """Events in OpenAI's order."""
+        numbers = count()
+        async for event in self._events(silence):
+            yield None if event is None else event | {"sequence_number": next(numbers)}
+
+    async def _events(self, silence: float) -> AsyncIterator[Json | None]:
         for kind in ("response.created", "response.in_progress"):
             yield self._about(kind)
         timed = bool(self._body.timings_per_token)

@@ -16,7 +16,7 @@ from localspec.engine.slot import Event
 from localspec.runtime.pool import Pool
 from localspec.server.chat.chat import Exchange, News
 from localspec.server.chat.fields import ChatMessage
-from localspec.server.http.errors import ApiError
+from localspec.server.http.output import LINES, ApiError
 from localspec.server.http.settings import ServerSettings
 from localspec.server.ollama.answers import OllamaChat, OllamaReply
 from tests.server.conftest import CONTEXT
@@ -312,7 +312,8 @@ def test_silence_is_an_empty_object_and_an_error_the_last_line() -> None:
     reply = OllamaReply(OllamaChat(model="tiny"), "tiny")
 
     async def read() -> list[dict[str, Any]]:
-        return [json.loads(line) async for line in reply.lines(cast("Exchange", exchange), 7.0)]
+        reply.exchange = cast("Exchange", exchange)
+        return [json.loads(line) async for line in LINES.lines(reply.chunks(7.0), "/api/chat") if line]
 
     begun, silent, failed = asyncio.run(read())
     assert begun["message"]["content"] == "so"
