@@ -122,7 +122,7 @@ class FactStore:
             return f"{self._folder}: {error.strerror or error}"
         with suppress(OSError):  # what was not used for long goes; of kinds of other versions, too
             for path in self._folder.iterdir():
-                _, days = KINDS.get(path.name.partition("-")[0], ("", _YEAR))
+                _, days = KINDS.get(path.name.lstrip(".").partition("-")[0], ("", _YEAR))
                 if days is not None and path.stat().st_mtime < time.time() - days * _DAY_SECONDS:
                     path.unlink()
         return ""

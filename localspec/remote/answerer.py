@@ -25,7 +25,7 @@ from localspec.errors import LocalspecError
 from localspec.settings import settings_of
 from localspec.types import SamplingParams
 
-POSTS_PER_SECOND = 15  # parts of an answer that are drawn in one: text in steps of 67 ms still seems to flow
+POSTS_PER_SECOND = 15  # parts of an answer drawn in a second: text in steps of 67 ms still seems to flow
 _BANNED = -100.0  # the bias that bans a token, as OpenAI says; JSON has no infinity
 
 
@@ -275,7 +275,7 @@ class Steps:
     origins: tuple[Origin, ...]
     records: tuple[PassRecord, ...]
     finish: FinishReason | None  # set by the last pass of an answer
-    progress: tuple[int, int] | None  # tokens of the prompt that are cached, and to be; None = as it was
+    progress: tuple[int, int] | None  # tokens of the prompt cached, and those to cache; None = as it was
 
 
 class Teller:

@@ -49,7 +49,8 @@ class Server:
         hint: str = "",
     ) -> None:
         """`address`: with or without /v1 at its end; `option` gave it, which the error says. `name`: in sentences; "" =
-        the address. `silence`: seconds without a sign of life after which it is given up. `key_hint` is for a server
+        the address. `silence`: seconds without a sign of life, reading a long prompt included, after which it is given
+        up. `key`: sent as a bearer token. `key_hint` is for a server
         that wants a key, or another one, `hint` for any other failure. Raises UsageError: the address is none, the key
         cannot be sent, or a proxy of the environment cannot be used."""
         if key and not (key.isascii() and key.isprintable()):

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 
 class Engine(Worker):
-    """Text from a target that a drafter speeds up. Thread-safe; a context manager.
+    """Text from a target that a drafter speeds up. Thread-safe but for what says that it is for the engine's thread;
+    a context manager.
 
     >>> with Engine.load() as engine:  # the bundled pair
     ...     for event in engine.chat([Message("user", "Hi")]):

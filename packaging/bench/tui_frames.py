@@ -161,12 +161,8 @@ class Paced:
         return sum(len(message.content) // 4 for message in question.messages)
 
     def answer(self, question: Any, sink: Any) -> Any:
-        from localspec.remote.answerer import Taken
-
         answer = type("Answer", (), {"seed": 1, "cancel": lambda self: None})()
-        if question.room is not None:
-            sink.post_message(Taken(answer, self.count(question)))
-        threading.Thread(target=self._play, args=(answer, sink), daemon=True).start()
+        threading.Thread(target=self._play, args=(answer, question, sink), daemon=True).start()
         return answer
 
     def forget_chat(self, chat: str) -> bool:
@@ -178,10 +174,13 @@ class Paced:
     def close(self) -> None:
         pass
 
-    def _play(self, answer: Any, sink: Any) -> None:
+    def _play(self, answer: Any, question: Any, sink: Any) -> None:
         from localspec.engine.slot import FinishReason, Origin, PassRecord
         from localspec.engine.stats import RequestStats
-        from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart
+        from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Taken
+
+        if question.room is not None:
+            sink.post_message(Taken(answer, self.count(question)))
 
         words = _words(int(self._rate * self._seconds))
         stats, began, done = RequestStats(), time.perf_counter(), 0

@@ -183,6 +183,26 @@ def test_a_row_depends_on_its_history_alone(gemma: Path, target: Context, tmp_pa
     model.close()
 
 
+def test_another_guess_after_a_known_history_sees_no_rejected_ones(
+    gemma: Path, target: Context, tmp_path: Path
+) -> None:
+    path, _ = files.assistant(tmp_path / "assistant.gguf", gemma)
+    model, used = made(path, target)
+    history, other = TEXT[:30], np.append(TEXT[:30], [8]).astype(np.int32)
+    target.prefill(0, history, 10)
+    row(used, history)
+    row(used, np.append(history, [9]).astype(np.int32))
+    target.decode([Feed(0, history[:-1], 10, *_chain([5, 6]))])  # leaves them in the cache
+    found = row(used, other)
+    fresh = AssistantContext(model, target)
+    target.prefill(0, history, 10)
+    row(fresh, history)
+    np.testing.assert_allclose(found, row(fresh, other), atol=0.02)
+    fresh.close()
+    used.close()
+    model.close()
+
+
 def _chain(tokens: list[int]) -> tuple[Tokens, Tokens]:
     return np.array(tokens, dtype=np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32)
 

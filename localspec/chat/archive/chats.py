@@ -16,13 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from localspec.chat.archive.file import ArchiveFile, clean, reads, reads_apart, storable, writes
 from localspec.chat.archive.message import Attachment, Chat, Deletion, Preset, StoredMessage, WholeChat
 from localspec.chat.archive.passes import Replay, decode
 from localspec.chat.plain_text import plain_text
 from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 UNDO_SECONDS = 7 * 86400.0
 """How long something deleted can be brought back."""
@@ -54,6 +57,19 @@ def _message(row: sqlite3.Row, attachments: Sequence[Attachment], siblings: Sequ
     same |= {"chat_id": row["chat"], "parent_id": row["parent"]}
     same["seed"] = None if row["seed"] is None else int(row["seed"])
     return StoredMessage(**same, attachments=tuple(attachments), siblings=tuple(siblings))
+
+
+class ChatColumns(TypedDict, total=False):
+    """What `update_chat` sets; see `Chat`."""
+
+    title: str
+    system: str
+    model: str
+    params: Mapping[str, Any]
+    pinned: bool
+    unsent: str
+    window_first: int | None
+    window_summary: str
 
 
 class ArchivedChats(ArchiveFile):
@@ -107,10 +123,10 @@ class ArchivedChats(ArchiveFile):
         return [row[0] for row in self._sql(query)]
 
     @writes
-    def update_chat(self, chat_id: int, /, **columns: Any) -> None:
-        """Sets columns of a chat: fields of `Chat` but for its ids, tags and times. A title is put on one line."""
+    def update_chat(self, chat_id: int, /, **columns: Unpack[ChatColumns]) -> None:
+        """Sets columns of a chat, at least one. A title is put on one line."""
         self.chat(chat_id)
-        values = {name: storable(one_line(value) if name == "title" else value) for name, value in columns.items()}
+        values = {name: storable(one_line(str(value)) if name == "title" else value) for name, value in columns.items()}
         assignments = ", ".join(f"{name} = :{name}" for name in columns)
         self._sql(f"UPDATE chat SET {assignments} WHERE id = :id", values | {"id": chat_id})
 
@@ -253,7 +269,7 @@ class ArchivedChats(ArchiveFile):
             path = self.path(chat_id)
             parent = path[-1].id if path else None
         added = self._add(chat_id, parent, "user", content, attachments)
-        columns = {"unsent": ""}
+        columns: ChatColumns = {"unsent": ""}
         if not self.chat(chat_id).title:
             columns["title"] = title_from(content) or title_from(" ".join(item.name for item in attachments))
         self.update_chat(chat_id, **columns)

@@ -207,10 +207,11 @@ class TrunkCache(ABC):
         self._passes.handle.close()
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
-        """Makes up to 512 of the cells that are missing; how many tokens count as cached then (see `reusable`)."""
+        """Makes up to 512 of the missing cells, fewer with several slots; how many tokens count as cached then (see
+        `reusable`)."""
         start, stop = self._sync(slot, tokens)
         begin = max(self._trunks[slot].stop, start)
-        self._read(slot, tokens, begin, min(stop - self.ahead, begin + _CHUNK_TOKENS))
+        self._read(slot, tokens, begin, min(stop - self.ahead, begin + _CHUNK_TOKENS // self._n_slots))
         return self.reusable(slot, tokens)
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:

@@ -60,7 +60,7 @@ def runs(architecture: str, heads: int) -> bool:
 
 class MtpContext(HeadCache):
     """The cache of a model's MTP layers: cell p is row p + 1 of a layer, since a layer also has a row of the very first
-    token, with no state before it."""
+    token, with no state before it. After one token alone they guess nothing."""
 
     def __init__(self, model: Model, target: Context) -> None:
         """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
@@ -284,6 +284,8 @@ class AssistantContext(HeadCache):
         """As ever, but a first guess needs the target's state of every token but the last: the pass drops the rest of
         the target's cache."""
         start, stop = super()._sync(slot, tokens)
+        if start < stop < self._target.held(slot)[0].size:
+            self._target.forget(slot, stop)  # rejected guesses, which a pass would see
         return (start if self._trunks[slot].guesses or stop == len(tokens) - 1 else stop), stop
 
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
@@ -293,8 +295,6 @@ class AssistantContext(HeadCache):
         pass
 
     def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
-        if self._target.held(slot)[0].size > stop:
-            self._target.forget(slot, stop)  # rejected guesses, which the pass would see
         return super()._trunk_rows(slot, tokens, stop - 1, stop)
 
     def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:

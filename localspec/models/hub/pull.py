@@ -39,10 +39,8 @@ from localspec.models.memory.fit import FitSettings, MemoryPlan
 
 Reach: TypeAlias = Callable[[Sequence[Header], Sequence[Header]], str]
 """Why a head, by its headers, cannot be run on a target, by its own; "" = it can, for all that is known."""
-_BEST_BITS, _FEWEST_BITS = (
-    8,
-    4,
-)  # of a weight: heads below the first guess worse, those below the second are not taken unasked
+_BEST_BITS = 8  # of a weight: heads below it guess worse
+_FEWEST_BITS = 4  # heads below it are not taken unasked
 _MOST_BASES = 4  # models that a header may say it was made from, of which notice is taken
 _MOST_READ = 6  # drafters of one repository whose headers are read: each may take some MB
 
@@ -399,7 +397,8 @@ def make_plan(
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored. Where no quantisation was
     named and the usual one does not fit memory, the largest that does is chosen. `context`: tokens to plan memory for;
     None = as many as it has by default here. `places`: none = the CPU's memory. `catalog`: where a drafter is looked
-    for, too, if only a target is wanted; None = none is looked for at all."""
+    for, too, if only a target is wanted; None = none is looked for at all. `reach`: heads that cannot
+    be run, which are not taken."""
     planned = partial(_planned, hub, context, places or [ram()], cross_tokenizer)
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
     if not plan.memory.fits:
@@ -475,8 +474,9 @@ def install(
     stop: threading.Event | None = None,
     load_head: Callable[[Path, Header], object] | None = None,
 ) -> list[Entry]:
-    """Fetches what is missing, checks everything, and lists it: all parts or none. The target remembers its draft, but
-    no head that was found unasked and that `load_head` (None = not tried) cannot read for it: a LocalspecError."""
+    """Fetches what is missing, checks everything, and lists it: all parts or none. The target remembers its draft,
+    but not a head that was found unasked and cannot be run: `load_head` reads a head's file for a target, and raises
+    LocalspecError if it cannot (None = none is tried). `stop` ends it when set."""
     check_disk(plan)
     transfers = [transfer for part in plan.parts for transfer in part.transfers]
     ours = store.claim([transfer.link(hub) for transfer in transfers])

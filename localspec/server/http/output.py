@@ -235,7 +235,7 @@ class Framing(NamedTuple):
         yield self.end
 
     def _text(self, chunk: Mapping[str, Any]) -> str:
-        return self.begin.format_map(chunk) + compact(chunk) + self.after
+        return self.begin.format_map({"type": "error", **chunk}) + compact(chunk) + self.after
 
 
 OPENAI = Framing(end=DONE)

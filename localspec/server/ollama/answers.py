@@ -258,8 +258,11 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
             return tokens_of(engine, texts)
         return [tokens_of(engine, [text[: limit * LONG_TOKEN]], limit)[0] for text in texts]
 
-    found, count = await vectors(request, lease, tokens) if texts else ([], 0)
-    lease.release()  # where there are no texts
+    if texts:
+        found, count = await vectors(request, lease, tokens)
+    else:
+        found, count = [], 0
+        lease.release()
     if body.frees:
         await free(service, name)
     return {

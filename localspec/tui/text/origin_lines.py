@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import codecs
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -284,7 +283,8 @@ class OriginLines:
         for cell in word:
             text, starts = cell.text, cell.starts
             while text:
-                end = bisect_right([*accumulate(map(cell_len, text))], self.width - self._used)
+                columns = takewhile((self.width - self._used).__ge__, accumulate(map(cell_len, text)))
+                end = sum(1 for _ in columns)
                 fits, text = text[:end], text[end:]
                 if fits:
                     self._line.append(cell._replace(text=fits, starts=starts))

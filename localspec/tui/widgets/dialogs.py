@@ -167,6 +167,8 @@ async def errand(work: Callable[[], T], what: str = "") -> T:
     def run() -> None:
         try:
             result.set_result(work())
+        except StopIteration as error:  # which asyncio refuses
+            result.set_exception(RuntimeError(f"unexpected {error!r}"))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             result.set_exception(error)
 
