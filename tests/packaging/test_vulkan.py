@@ -34,3 +34,19 @@ def test_packages_that_are_missing_are_named(tmp_path: Path) -> None:
         "build: these Debian packages are missing: "
         "apt-get install mesa-vulkan-drivers libvulkan1 glslc spirv-headers\n",
     )
+
+
+@pytest.mark.trial
+@pytest.mark.skipif("LOCALSPEC_VULKAN_BUILD" not in os.environ, reason="no folder of packaging/vulkan/build")
+def test_a_real_device() -> None:
+    """All of tests/gpu, in the environment with the device."""
+    words = ["python", "-m", "pytest", "-q", "-m", "trial", "-p", "no:cacheprovider", "tests/gpu"]
+    done = subprocess.run(
+        [SCRIPTS / "run", os.environ["LOCALSPEC_VULKAN_BUILD"], *words],
+        cwd=SCRIPTS.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
