@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES, MOST_FUNCTION_LINES = 600, 60
-CEILING_LINES, CEILING_MODULES = 55_999, 231
+CEILING_LINES, CEILING_MODULES = 54_886, 230
 """Lines and modules of localspec/. A commit that makes the tree smaller lowers them to what is there; one that raises
 them says why here."""
 

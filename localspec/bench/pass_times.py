@@ -1,4 +1,5 @@
-"""Times passes by width, and prefill, on three kernels side by side: ours, and llama.cpp's with and without repacking.
+"""Times passes by width, and prefill, on three kernels side by side: ours, and llama.cpp's with and without repacking;
+or on devices.
 
 The kernels take turns point by point, and the turns go round several times, so that a drifting machine hits all
 alike; what counts is the quickest pass of all rounds.
@@ -130,6 +131,7 @@ class PassSettings:
     prefill: int = 512  # prompt tokens; 0 = none
     threads: int = 0  # 0 = one per physical core
     rounds: int = 5
+    device: str | None = None  # as for `devices.read`; None = the CPU
 
     def __post_init__(self) -> None:
         for name, values, low, high in (
@@ -189,7 +191,12 @@ class PassReport:
 
     @property
     def kernels(self) -> tuple[Kernels, ...]:
+        if self.settings.device is not None:
+            return ("repacked",)
         return ALL_KERNELS if self.wide_isa else LLAMA_KERNELS
+
+    def name(self, kernels: Kernels) -> str:
+        return self.settings.device or NAMES[kernels]
 
     def narrow(self, point: Point) -> Point | None:
         """The point of width 1 at the same length; None for prefill or if there is none."""
@@ -202,18 +209,20 @@ def measure_passes(path: Path, settings: PassSettings, progress: Progress | None
     ModelFileError, ModelError, PairError: the model cannot be used, or is a head or no language model."""
     settings = replace(settings, threads=settings.threads or default_threads())
     header, status = read_header(path), wide.status()
+    isa, reason = (status.isa, status.reason) if settings.device is None else ("", "")
     check_target(header)
     sizes = product(settings.lengths, settings.widths)
     points = [Point("pass", length, width, pass_work(header, length, width)) for length, width in sizes]
     if settings.prefill:
         points.append(Point("prefill", 0, settings.prefill, prefill_work(header, settings.prefill, _PROMPT_CHUNK)))
-    report = PassReport(header, settings, points, status.isa, status.reason)
+    report = PassReport(header, settings, points, isa, reason)
+    layers = 0 if settings.device is None else -1
     with contextlib.ExitStack() as stack:
         runners = {}
         for index, kernels in enumerate(report.kernels):
             if progress is not None:
                 progress(f"loading ({kernels})", index / len(report.kernels))
-            model = stack.enter_context(Model.load(path, kernels=kernels))
+            model = stack.enter_context(Model.load(path, gpu_layers=layers, device=settings.device, kernels=kernels))
             runners[kernels] = stack.enter_context(contextlib.closing(_Runner(model, kernels, settings)))
         report.splits = {kernels: runner.splits for kernels, runner in runners.items() if runner.splits}
         order, steps = list(runners.values()), settings.rounds * len(points)
@@ -292,7 +301,11 @@ def as_dict(report: PassReport) -> dict[str, Any]:
         "quantisation": header.quantisation,
         "weight_bytes": header.tensor_bytes,
         "parameters": header.parameters,
-        **{name: value for name, value in asdict(settings).items() if name in ("threads", "rounds", "prefill")},
+        **{
+            name: value
+            for name, value in asdict(settings).items()
+            if name in ("threads", "rounds", "prefill", "device")
+        },
         "finished_rounds": report.rounds,
         "interrupted": report.interrupted,
         "kernels": list(report.kernels),
@@ -330,7 +343,7 @@ def _times(report: PassReport, point: Point, kernels: Kernels) -> dict[str, Any]
 
 def tables(report: PassReport) -> list[ReportTable]:
     """Times side by side, then what they mean for memory and arithmetic: shares of the limits, if these are known."""
-    columns = ["context", "width", *(f"{NAMES[kernels]} ms" for kernels in report.kernels)]
+    columns = ["context", "width", *(f"{report.name(kernels)} ms" for kernels in report.kernels)]
     columns += ["speedup", "localspec cost"] if report.wide_isa else []
     times = []
     for point in report.points:
@@ -350,7 +363,7 @@ def tables(report: PassReport) -> list[ReportTable]:
     for kernels, point in product(report.kernels, report.points):
         if point.seconds.get(kernels):
             found = _times(report, point, kernels)
-            row = [NAMES[kernels], *_place(point), f"{found['gb_s']:.1f}", f"{found['gops']:.0f}"]
+            row = [report.name(kernels), *_place(point), f"{found['gb_s']:.1f}", f"{found['gops']:.0f}"]
             rows.append((*row, *(f"{found[name]:.0%}" for name in ("memory_share", "int8_share") if name in found)))
     return [first, ReportTable(title, tuple(columns), tuple(rows))]
 
@@ -366,7 +379,7 @@ def heading(report: PassReport) -> str:
 
 def notes(report: PassReport) -> list[str]:
     lines = []
-    if not report.wide_isa:
+    if report.wide_reason:
         lines.append(f"Only llama.cpp's kernels were measured: {report.wide_reason}")
     if report.limits is not None:
         lines.append(
@@ -374,7 +387,7 @@ def notes(report: PassReport) -> list[str]:
             f"int8 {report.limits.int8_rate / 1e9:,.0f} GOPS."
         )
     if report.splits:
-        parts = ", ".join(f"{NAMES[kernels]} {splits}" for kernels, splits in report.splits.items())
+        parts = ", ".join(f"{report.name(kernels)} {splits}" for kernels, splits in report.splits.items())
         lines.append(f"Parts a pass is cut into (prefill / one row where they differ): {parts}.")
     if report.interrupted:
         lines.append(f"Interrupted after {report.rounds} of {report.settings.rounds} rounds.")

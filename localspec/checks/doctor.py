@@ -59,6 +59,8 @@ _BUILD = (
     "--no-binary llama-cpp-python llama-cpp-python=={}"
 )
 """It serves in place of localspec-llama, too."""
+_LISTS = {"CUDA": "nvidia-smi", "ROCm": "rocminfo", "Vulkan": "vulkaninfo --summary"}
+"""{backend: the program of its drivers that lists cards}."""
 
 
 def examine_devices(
@@ -78,10 +80,15 @@ def examine_devices(
         yield Remark(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
     if not info.gpu_offload:
         advice = command = ""
-        if (card := backend(root, which)) is not None:
+        if info.gpu_backends:
+            advice = "Its driver shows no card to this user: this command must list it, in a container, too."
+            command = _LISTS.get(info.gpu_backends[0], "")
+        elif (card := backend(root, which)) is not None:
             advice = f"This machine seems to have a GPU of {card[0]}; build llama-cpp-python for it."
             command = _BUILD.format(card[1], lib.PINNED)
         what = f"this {info.bindings.distribution} was built without GPU support"
+        if info.gpu_backends:
+            what = f"this {info.bindings.distribution} was built for {', '.join(info.gpu_backends)}, and finds no GPU"
         yield Remark("GPU", what, advice, command)
 
 

@@ -310,7 +310,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     add_engine_settings(parser, "context", "slots")
     parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values: f16 (default), q8_0")
-    add_engine_settings(parser, "gpu_layers", "cpu_moe")
+    add_engine_settings(parser, "gpu_layers", "device", "cpu_moe")
 
 
 def fit_settings(options: argparse.Namespace) -> FitSettings:

@@ -57,10 +57,10 @@ def place(settings: EngineSettings) -> Placement:
         there = alone(found.gpus, settings.split_mode, settings.main_gpu)
     if not there:
         if asked and settings.device is None and settings.draft_device is None:
-            raise UsageError(
-                f"gpu_layers is {asked[0]}, but llama.cpp finds no GPU here.",
-                "Leave --gpu-layers out; `localspec doctor` says how to build llama.cpp for a GPU.",
-            )
+            hint = "Leave --gpu-layers out; `localspec doctor` says how to build llama.cpp for a GPU."
+            if listed:
+                hint = f"{listed[0].name} is software, which is slower than the CPU; --device {listed[0].name} uses it."
+            raise UsageError(f"gpu_layers is {asked[0]}, but llama.cpp finds no GPU here.", hint)
         return Placement(_numbered(settings, listed, 0, 0))
     places = [ram(), *there]
     key = _key(settings, places)
@@ -122,6 +122,16 @@ def measured(settings: EngineSettings) -> FasterDevice | None:
     seconds = gpu.plain * (gpu.padded or 1.0) if settings.exact == "strict" else gpu.plain
     words = f"a plain pass took {1e3 * seconds:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
     return FasterDevice(rivals if seconds < cpu.plain else [], words)
+
+
+def named(device: str) -> list[Place]:
+    """The CPU and these devices. Raises UsageError: one is not there."""
+    listed = [ram(), *gpus()]
+    known = {one.name for one in listed}
+    for name in devices.read(device):
+        if name not in known:
+            raise UsageError(f"there is no device {name!r}; llama.cpp has {', '.join(one.name for one in listed)}.")
+    return [listed[0], *_devices(device, listed[1:], True)]
 
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:

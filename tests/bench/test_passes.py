@@ -57,8 +57,8 @@ def test_plain_data_agree_with_the_times(report: PassReport) -> None:
     data = reports.as_dict(report)
     assert data["kernels"] == list(report.kernels)
     assert set(data) == {
-        "model", "quantisation", "weight_bytes", "parameters", "threads", "rounds", "prefill", "finished_rounds",
-        "interrupted", "kernels", "wide", "limits", "splits", "points",
+        "model", "quantisation", "weight_bytes", "parameters", "threads", "rounds", "prefill", "device",
+        "finished_rounds", "interrupted", "kernels", "wide", "limits", "splits", "points",
     }  # fmt: skip
     for row, point in zip(data["points"], report.points, strict=True):
         for kernels in report.kernels:
@@ -158,3 +158,12 @@ def test_memory_is_that_of_weights_and_caches(tiny_target: Path) -> None:
 def test_a_head_has_no_passes_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(PairError, match=r"mtp\.gguf cannot be a target: it is a multi-token-prediction head"):
         measure_passes(companion(tmp_path / "mtp.gguf"), SMALL)
+
+
+def test_a_device_is_timed_alone(tiny_target: Path) -> None:
+    settings = PassSettings(widths=(1, 2), lengths=(16,), prefill=8, rounds=1, device="CPU")
+    report = measure_passes(tiny_target, settings)
+    (times, _) = reports.tables(report)
+    assert times.columns == ("context", "width", "CPU ms", "llama.cpp cost")
+    assert all(point.best("repacked") for point in report.points)
+    assert not reports.notes(report)[:-1]

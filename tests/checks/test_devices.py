@@ -107,3 +107,14 @@ def test_where_layers_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_
         assert found.command == "--gpu-layers -1"
     finally:
         loaded.close()
+
+
+def test_a_build_whose_driver_shows_no_card_is_not_to_be_built_again(tmp_path: Path) -> None:
+    info = replace(lib.info(), gpu_offload=False, gpu_backends=("CUDA",))
+    found = list(examine_devices(info, tmp_path, finder("nvidia-smi")))[-1]
+    assert found.value.endswith("was built for CUDA, and finds no GPU")
+    assert (found.advice, found.command) == (
+        "Its driver shows no card to this user: this command must list it, in a container, too.",
+        "nvidia-smi",
+    )
+    assert lib.info().gpu_backends == () or lib.info().gpu_offload

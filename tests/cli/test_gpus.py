@@ -42,6 +42,16 @@ def test_check_says_what_runs_where(command: Command, monkeypatch: pytest.Monkey
     assert not any("on CUDA0: " in line for line in lines)
 
 
+def test_devices_that_are_named_are_judged(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_gpus(monkeypatch, SLOW, CARD)
+    lines = command("check", "tiny", "--device", "Vulkan0").out.splitlines()
+    assert "Vulkan0 (Intel(R) UHD Graphics 770): 7 layers of the target, 3 layers of the draft" in lines
+    assert "CUDA0 (NVIDIA GeForce RTX 4090): not used" in lines
+    assert "7 layers of the target" in command("show", "tiny-target", "--device", "Vulkan0").out
+    done = command("check", "tiny", "--device", "CUDA7")
+    assert (done.code, done.err) == (2, "localspec: there is no device 'CUDA7'; llama.cpp has CPU, Vulkan0, CUDA0.\n")
+
+
 def test_experts_on_the_cpu_are_counted_there(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -321,6 +321,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill", type=int, metavar="N", help="tokens of a prompt, 0 for none; default: 512")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: one a physical core")
     parser.add_argument("--rounds", type=int, metavar="N", help="turns of each kind of kernels; default: 5")
+    parser.add_argument("--device", metavar="NAME", help="all layers there instead; `doctor` lists the devices")
     parser.add_argument("--json", action="store_true", help="everything as JSON on standard output")
 
 
@@ -474,15 +475,15 @@ def _bench_passes(options: argparse.Namespace) -> int:
 
     given: dict[str, Any] = {
         name: value
-        for name in ("widths", "lengths", "prefill", "threads", "rounds")
+        for name in ("widths", "lengths", "prefill", "threads", "rounds", "device")
         if (value := getattr(options, name)) is not None
     }
     given |= {name: numbers(name, given[name], int) for name in ("widths", "lengths") if name in given}
     settings = pass_times.PassSettings(**given)  # refuse bad values before a model is loaded
     path = find_one(options.target)
-    copies = 3 if wide.available() else 2
+    copies = 1 if options.device else 3 if wide.available() else 2
     needed, free = pass_times.needed_bytes(check_text_model(path), settings, copies), ram().free_bytes
-    if free and needed > free:
+    if free and needed > free and not options.device:
         print(
             f"localspec: warning: {copies} copies of {path.name} with their caches need {needed / 1e9:.1f} GB,"
             f" but only {free / 1e9:.1f} GB are free. The times may be the disk's.",

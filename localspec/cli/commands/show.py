@@ -38,9 +38,10 @@ from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
+    from localspec.machine import Place
     from localspec.models.facts.facts import FileDescription
     from localspec.models.facts.pairing import Match
-    from localspec.models.memory.fit import MemoryPlan
+    from localspec.models.memory.fit import FitSettings, MemoryPlan
 
 ENGINES = ("vllm", "sglang", "llama-server", "tensorrt-llm")
 NAMES: dict[str, dict[str, str]] = {
@@ -177,7 +178,7 @@ def run_show(options: argparse.Namespace) -> int:
     from localspec.models.facts.facts import describe
     from localspec.models.installed.installed import find
     from localspec.models.memory.fit import plan
-    from localspec.runtime.placement import gpu_lines, serving
+    from localspec.runtime.placement import gpu_lines
 
     catalog = Catalog.load()
     if options.engine:
@@ -197,7 +198,7 @@ def run_show(options: argparse.Namespace) -> int:
         del paths[1:]
     if heads.is_checkpoint(paths[0]):
         return _show_checkpoint(paths[0], options.json)
-    settings, there, why = serving(fit_settings(options), paths[0], paths[1] if paths[1:] else None, places())
+    settings, there, why = _serving(options, *paths[:2])
     data, lines = list[dict[str, Any]](), list[str]()
     for parts in [read_parts(path) for path in paths]:
         facts, fault = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault
@@ -210,6 +211,17 @@ def run_show(options: argparse.Namespace) -> int:
         lines += [*([""] if lines else []), *aligned(rows)]
     report(options.json, data if pair else data[0], *lines)
     return 0
+
+
+def _serving(
+    options: argparse.Namespace, target: Path, draft: Path | None = None
+) -> tuple[FitSettings, list[Place], str]:
+    """See `placement.serving`; where devices were named, these."""
+    from localspec.runtime.placement import named, serving
+
+    if options.device is not None:
+        return fit_settings(options), named(options.device), ""
+    return serving(fit_settings(options), target, draft, places())
 
 
 def _exactness(facts: FileDescription) -> tuple[dict[str, Any] | None, str]:
@@ -366,7 +378,6 @@ def run_check(options: argparse.Namespace) -> int:
     from localspec.models.facts import heads, pairing
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
-    from localspec.runtime.placement import serving
 
     target, draft = find(options.target)
     pair = Catalog.load().pairs.get(options.target)
@@ -383,7 +394,7 @@ def run_check(options: argparse.Namespace) -> int:
         drafts = read_parts(draft)
         match = pairing.match(parts[0], drafts[0], cross_tokenizer=options.cross_tokenizer)
         shared = match.shared if match.fits else pairing.match(parts[0], drafts[0], cross_tokenizer=True).shared
-        settings, there, why = serving(fit_settings(options), target, draft, places())
+        settings, there, why = _serving(options, target, draft)
     if drafts is None or loading.is_head(draft):
         settings, drafts = replace(settings, heads=loading.shapes(parts[0], [draft])), None
     plan = (fit.choose if options.fit else fit.plan)(parts, drafts, settings, there)
@@ -430,7 +441,6 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     from localspec.models.facts.facts import describe
     from localspec.models.hub.pull import candidates, suggest
     from localspec.models.memory import fit
-    from localspec.runtime.placement import serving
 
     kind = kind_of(path)
     if kind.is_head:
@@ -440,7 +450,7 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
         )
     check_text_model(path)
     parts = read_parts(path)
-    settings, there, why = serving(fit_settings(options), path, None, places())
+    settings, there, why = _serving(options, path)
     plan = (fit.choose if options.fit else fit.plan)(parts, None, settings, there)
     facts, fault, refusal = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault, ""
     doubt = facts.tokenizer["doubt"]

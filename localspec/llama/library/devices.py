@@ -49,7 +49,8 @@ def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     handles, parts = [], []
     for name, part in read(device).items():
         if name not in there:
-            raise UsageError(f"there is no device {name!r}; llama.cpp has {', '.join(there)}.")
+            names = ", ".join(one for one, (known, _) in there.items() if known.kind != "accel")
+            raise UsageError(f"there is no device {name!r}; llama.cpp has {names}.")
         found, handle = there[name]
         if found.kind != "cpu":  # which computes what is left, anyway
             handles.append(handle)

@@ -145,8 +145,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ggml_backend_buffer_is_host": (_BOOL, _POINTER),
     "ggml_backend_cpu_buffer_type": (_POINTER,),
     "ggml_backend_dev_count ggml_backend_reg_count": (_SIZE,),
-    "ggml_backend_dev_description ggml_backend_dev_name ggml_backend_name ggml_get_name": (_TEXT, _POINTER),
-    "ggml_backend_dev_get": (_POINTER, _SIZE),
+    "ggml_backend_dev_description ggml_backend_dev_name ggml_backend_name ggml_backend_reg_name ggml_get_name": (
+        _TEXT,
+        _POINTER,
+    ),
+    "ggml_backend_dev_get ggml_backend_reg_get": (_POINTER, _SIZE),
     "ggml_backend_dev_memory": (None, _POINTER, _SIZES, _SIZES),
     "ggml_backend_dev_type ggml_graph_n_nodes": (_INT, _POINTER),
     "ggml_backend_load ggml_backend_reg_by_name": (_POINTER, _TEXT),
@@ -316,8 +319,18 @@ class Info:
     bindings: Bindings
     version: str  # llama.cpp's own
     system: str  # CPU features and options llama.cpp was compiled with, as it prints them
-    gpu_offload: bool
+    gpu_offload: bool  # whether it lists a GPU
+    gpu_backends: tuple[str, ...]  # for GPUs, of this build, whether they find one or not
     devices: tuple[Device, ...]
+
+
+_GPU_BACKENDS = ("CUDA", "ROCm", "MUSA", "MTL", "Metal", "Vulkan", "SYCL", "OpenCL", "CANN")
+
+
+def _registered() -> list[str]:
+    """Backends of this build, as ggml calls them."""
+    get, name, count = (c_function(f"ggml_backend_reg_{fact}") for fact in ("get", "name", "count"))
+    return [name(get(index)).decode() for index in range(count())]
 
 
 def info() -> Info:
@@ -327,6 +340,7 @@ def info() -> Info:
         module.llama_version().decode(),
         module.llama_print_system_info().decode().strip(),
         bool(module.llama_supports_gpu_offload()),
+        tuple(name for name in _registered() if name in _GPU_BACKENDS),
         tuple(devices()),
     )
 

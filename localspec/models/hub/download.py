@@ -369,9 +369,11 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        why = f"their sha256 is not the promised {file.sha256[:12]}..."
-        text = f"{transfer.where} sent wrong bytes for {file.name}: {why}"
-        raise DownloadError(text, "Nothing was kept; try again later, or report it to the repository.")
+        raise DownloadError(
+            f"{transfer.where} sent wrong bytes for {file.name}: "
+            f"their sha256 is not the promised {file.sha256[:12]}...",
+            "Nothing was kept; try again later, or report it to the repository.",
+        )
 
     def _append(self, partial: Path) -> None:
         transfer, file, failures = self.transfer, self.transfer.file, 0
