@@ -6,6 +6,7 @@
 #ifndef LOCALSPEC_H
 #define LOCALSPEC_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(_WIN32)
@@ -14,7 +15,7 @@
 #define LS_API __attribute__((visibility("default")))
 #endif
 
-#define LS_ABI_VERSION 6 /* Raised by every change of this page that a caller can notice. */
+#define LS_ABI_VERSION 7 /* Raised by every change of this page that a caller can notice. */
 
 typedef enum ls_status {
     LS_OK = 0,           /* All went well. */
@@ -197,6 +198,20 @@ LS_API const char *ls_gpu_reason(const ls_gpu *gpu); /* What failed last, in a s
 LS_API int32_t ls_gpu_lists(ls_gpu *gpu, uint64_t logits, int32_t rows, const uint32_t request[LS_REQUEST_WORDS],
                             const int32_t *patched, const uint32_t *positions, uint32_t *found, int32_t *tokens,
                             float *values);
+
+/* guard.cpp: calls of llama.cpp that return LS_THROWN, with its words in `reason`, where it throws a C++ exception. */
+#define LS_THROWN (-1000)
+typedef struct {
+  int32_t n_tokens;
+  void *token, *embd, *pos, *n_seq_id, *seq_id, *logits;
+} ls_batch; /* llama_batch. */
+typedef int32_t (*ls_pass_function)(void *context, ls_batch batch);
+typedef void (*ls_wait_function)(void *context);
+typedef void (*ls_get_function)(void *tensor, void *to, size_t offset, size_t bytes);
+LS_API int32_t ls_guard_pass(ls_pass_function pass, void *context, const ls_batch *batch, char reason[LS_REASON_ROOM]);
+LS_API int32_t ls_guard_wait(ls_wait_function wait, void *context, char reason[LS_REASON_ROOM]);
+LS_API int32_t ls_guard_get(ls_get_function get, void *tensor, void *to, size_t offset, size_t bytes,
+                            char reason[LS_REASON_ROOM]);
 
 /* trial.c: for tests. The engine's loop on order-2 Markov tables: row a * n_vocab + b follows tokens a, b. */
 typedef struct ls_trial {

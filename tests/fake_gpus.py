@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,8 @@ class Gpu:
         api = lib.api()
         self._decode, self._load = api.llama_decode, api.llama_model_load_from_file
         self._make = api.llama_init_from_model
-        monkeypatch.setattr(api, "llama_decode", self.decode)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, api.llama_batch)
+        monkeypatch.setattr(api, "llama_decode", kind(self.decode))  # as C calls it
         monkeypatch.setattr(api, "llama_model_load_from_file", self.load)
         monkeypatch.setattr(api, "llama_init_from_model", self.make)
 

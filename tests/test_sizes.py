@@ -14,9 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES, MOST_FUNCTION_LINES = 600, 60
-CEILING_LINES, CEILING_MODULES = 54_886, 230
+CEILING_LINES, CEILING_MODULES = 54_921, 230
 """Lines and modules of localspec/. A commit that makes the tree smaller lowers them to what is there; one that raises
-them says why here."""
+them says why here: 35 came with calls of llama.cpp that may throw (native/guard.cpp)."""
 
 
 def sources() -> list[Path]:

@@ -42,6 +42,8 @@ class Model:
     """Weights in memory. Make one with `Model.load`; `close` it, or use it as a context manager."""
 
     is_head: ClassVar = False  # whether it need not write token after token
+    device_lost: ClassVar[bool] = False
+    """Whether a GPU's backend threw: freeing what is on GPUs could throw as well, so it stays to the end."""
 
     def __init__(
         self,
@@ -253,6 +255,8 @@ class Model:
                 context = owner()
                 if context is not None:
                     context.close()
+            if self.gpu_layers and Model.device_lost:
+                return
             while self.contexts:  # garbage as this is, and its turn would come later
                 self._api.llama_free(self.contexts.popitem()[0])
             self._api.llama_model_free(handle)

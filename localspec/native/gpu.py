@@ -21,7 +21,7 @@ REQUEST_WORDS = 10  # LS_REQUEST_WORDS
 MOST_PATCHED = 192  # LS_MOST_PATCHED, tokens
 LIST_ROOM = 512  # LS_LIST_ROOM, entries
 METAL = -1  # LS_METAL, the ordinal of a Mac's GPU
-_REASON_ROOM = 256  # LS_REASON_ROOM, bytes
+REASON_ROOM = 256  # LS_REASON_ROOM, bytes
 
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 
@@ -54,7 +54,7 @@ class Gpu:
         `driver`: file of the GPU's driver; None = the system's.
         Raises KernelError: why this device cannot serve; empty where the machine has no driver."""
         self._lib: Library = open_library()
-        handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_ROOM)
+        handle, reason = ctypes.c_void_p(), ctypes.create_string_buffer(REASON_ROOM)
         path = None if driver is None else os.fsencode(driver)
         status = self._lib.ls_gpu_open(path, ordinal, ctypes.addressof(handle), ctypes.addressof(reason))
         if status == NO_MEMORY and not reason.value:

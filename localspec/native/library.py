@@ -25,7 +25,8 @@ def file_name(stem: str) -> str:
     return stem + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
 
-ABI_VERSION = 6
+ABI_VERSION = 7
+THROWN = -1000  # LS_THROWN
 ISAS = {"best": 0, "scalar": 1, "neon": 2, "avx2": 3, "avx512": 4}
 FILE_NAME = file_name("localspec_native")
 
@@ -50,6 +51,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ls_list_request": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32, _PTR, _U32, _I32, _PTR, _PTR, _PTR]),
     "ls_gpu_open": (_I32, [_TEXT, _I32, _PTR, _PTR]),
     "ls_gpu_reason": (_TEXT, [_PTR]),
+    "ls_guard_pass": (_I32, [_PTR, _PTR, _PTR, _PTR]),
+    "ls_guard_wait": (_I32, [_PTR, _PTR, _PTR]),
+    "ls_guard_get": (_I32, [_PTR, _PTR, _PTR, ctypes.c_size_t, ctypes.c_size_t, _PTR]),
     "ls_gpu_lists": (_I32, [_PTR, ctypes.c_uint64, _I32, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR]),
     "ls_matvec": (_I32, [_PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _PTR]),
     "ls_ngram_new": (_I32, [_I32, _I32, _PTR]),

@@ -182,6 +182,7 @@ class Context:
                 self._cells[feed.slot].branch = (len(feed.tokens), 1 + self.max_leaves - tree.leaves)
         if not parts:
             return []
+        self.handle.wait()
         tap, buffer = self.handle.logits_tap, lib.pointer_value(self._api.llama_get_logits(self.handle.pointer))
         count = max(part.first_output + part.wanted for part in parts)
         first = np.uintp(buffer if tap is None else tap.rows(count, buffer))
@@ -345,7 +346,7 @@ class Context:
                 self.handle.give_back(slot, cells.length)
                 self._written[slot] = cells.length
         try:
-            self.handle.call(self._api.llama_decode, self._batch.of(count))
+            self.handle.call(self._api.llama_decode, self._batch.of(count), wait=False)
         except (Cancelled, DecodeError):
             for slot, start in starts:
                 self._cells[slot].cut(start + 1)  # so that the trim is not skipped

@@ -29,7 +29,8 @@ from localspec.llama.library.contention import cpus
 from localspec.llama.library.lib import GgmlTensor
 from localspec.llama.library.settings import ContextSettings, Tap
 from localspec.llama.model import Model
-from localspec.native.gpu import METAL, Gpu
+from localspec.native.gpu import METAL, REASON_ROOM, Gpu
+from localspec.native.library import THROWN, open_library
 from localspec.types import Float32Array
 
 _LOG = logging.getLogger("localspec")
@@ -56,6 +57,17 @@ def open_gpu(name: str) -> Gpu | None:
         if error.message:
             _LOG.warning("%s Logits are copied from %s and verified on the CPU.", error.message, name)
         return None
+
+
+def guarded(name: str, function: Any, *arguments: int | None) -> int:
+    """What a function of llama.cpp returns. Raises DeviceError: it threw, as Vulkan's backend does at a lost device."""
+    reason = ctypes.create_string_buffer(REASON_ROOM)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    code = int(getattr(open_library(), name)(address, *arguments, ctypes.addressof(reason)))
+    if code == THROWN:
+        Model.device_lost = True
+        raise DeviceError(f"llama.cpp could not evaluate a pass: {reason.value.decode('utf-8', 'replace')}.")
+    return code
 
 
 class LogitsTap:
@@ -122,13 +134,13 @@ class LogitsTap:
         self._find_gpu(tensor.buffer)
         if self.gpu is not None or self._is_host(tensor.buffer):
             return int(tensor.data)
-        self._get(self._tensor, buffer, 0, count * self._row_bytes)
+        guarded("ls_guard_get", self._get, self._tensor, buffer, 0, count * self._row_bytes)
         return buffer
 
     def fetch(self, address: int, out: Float32Array) -> None:
         """Copies logits of the last pass to the host: as many as `out` has, from this address of the device on."""
         offset = address - GgmlTensor.from_address(self._tensor).data
-        self._get(self._tensor, out.ctypes.data, offset, out.nbytes)
+        guarded("ls_guard_get", self._get, self._tensor, out.ctypes.data, offset, out.nbytes)
 
     def _find_gpu(self, buffer: int) -> None:
         """At the first pass opens what preselects on the device of its logits; closes it after a failure."""
@@ -252,6 +264,7 @@ class Handle:
         `rows`: most rows of a pass that decodes. `logits_tap`: whose samplers are in `params`, a llama_context_params.
         Raises ModelError: llama.cpp refuses them for this model, or there is no memory."""
         self._api, self._open = lib.api(), model.contexts
+        self._on_gpu = model.gpu_layers != 0
         self.wide_rows = rows if model.kernels == "wide" else 0  # see `wide.set_switch`
         self._threads = self._used = int(params.n_threads)  # threads that a pass should have, and those of the last one
         self.logits_tap = logits_tap  # reads logits in place; None = llama.cpp copies them. Closed with this
@@ -271,17 +284,22 @@ class Handle:
         """`wide.give_back` from a cell of a slot on: nothing after it may be in use. Not during a pass."""
         return wide.give_back(self._number, slot, cell, self._turned)
 
-    def call(self, function: Callable[[int | None, Any], int], batch: Any) -> None:
-        """One pass: `function` is `llama_decode` or `llama_encode`, `batch` a llama_batch. It leaves CPUs to other
-        programs where it is on our kernels: the bits of such passes do not depend on their threads. Raises Cancelled,
-        DeviceError: the computation failed; DecodeError."""
+    def call(self, function: Any, batch: Any, wait: bool = True) -> None:
+        """One pass: `function` is `llama_decode` or `llama_encode`, `batch` a llama_batch; without `wait` a GPU may not
+        be through with it. It leaves CPUs to other programs where it is on our kernels: the bits of such passes do not
+        depend on their threads. Raises Cancelled, DeviceError: the computation failed; DecodeError."""
         mark = lib.log.total  # `mark` would run code of llama.cpp that is cold between two passes
         wide.set_switch(self.wide_rows)  # passes are built in the call, on this thread
         with cpus.passing(self._threads if self.wide_rows else 0):
             if self.wide_rows and (threads := cpus.threads(self._threads)) != self._used:
                 self._used = threads
                 self._api.llama_set_n_threads(self.pointer, threads, threads)
-            code = function(self.pointer, batch)
+            if self._on_gpu:
+                code = guarded("ls_guard_pass", function, self.pointer, ctypes.addressof(batch))
+            else:
+                code = function(self.pointer, batch)
+        if wait and not code:
+            self.wait()
         if code == 2:  # the abort callback
             raise Cancelled("Stopped.")
         if code:
@@ -289,9 +307,17 @@ class Handle:
             kind = DeviceError if code == -3 else DecodeError
             raise kind(f"llama.cpp could not evaluate a pass: {what}{f' ({reason})' if reason else ''}.")
 
+    def wait(self) -> None:
+        """Until a GPU is through with the pass. Raises DeviceError."""
+        if self._on_gpu:
+            guarded("ls_guard_wait", self._api.llama_synchronize, self.pointer)
+
     def close(self) -> None:
         """Frees the llama_context with all that its passes left there. A second call does nothing."""
         pointer, self.pointer = getattr(self, "pointer", None), None
+        if pointer is not None and self._on_gpu and Model.device_lost:
+            self._open.pop(pointer, None)
+            return
         if pointer is not None and self._open.pop(pointer, None) is not None:  # else the model has freed it
             self._api.llama_free(pointer)
         if (tap := getattr(self, "logits_tap", None)) is not None:

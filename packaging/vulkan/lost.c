@@ -1,9 +1,12 @@
 /* A Vulkan layer whose device is lost: after LOST_AFTER submissions each further one fails with VK_ERROR_DEVICE_LOST, as
- * it does when a driver resets a card. Nothing else is changed. tests/gpu compiles it and names it in VK_INSTANCE_LAYERS.
+ * it does when a driver resets a card. With LOST_ONCE, a file that is not there, only in the first process that comes so
+ * far: it makes the file. Nothing else is changed. tests/gpu names it in VK_INSTANCE_LAYERS; `build` compiles it.
  */
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
@@ -14,9 +17,21 @@ static PFN_vkGetDeviceProcAddr next_device_function;
 static PFN_vkQueueSubmit next_submit;
 static atomic_long submissions;
 
+static int is_lost(void) {
+  static atomic_int lost;
+  const char *after = getenv("LOST_AFTER"), *once = getenv("LOST_ONCE");
+  if (after == NULL || atomic_fetch_add(&submissions, 1) < atol(after)) return 0;
+  if (once == NULL || atomic_load(&lost)) return 1;
+  int file = open(once, O_CREAT | O_EXCL | O_WRONLY, 0600);
+  if (file >= 0) {
+    close(file);
+    atomic_store(&lost, 1);
+  }
+  return file >= 0;
+}
+
 static VkResult lost_submit(VkQueue queue, uint32_t count, const VkSubmitInfo *submits, VkFence fence) {
-  const char *after = getenv("LOST_AFTER");
-  if (after != NULL && atomic_fetch_add(&submissions, 1) >= atol(after)) return VK_ERROR_DEVICE_LOST;
+  if (is_lost()) return VK_ERROR_DEVICE_LOST;
   return next_submit(queue, count, submits, fence);
 }
 
