@@ -117,7 +117,7 @@ async def test_a_title_that_cannot_be_written_is_said(make_app: MakeApp) -> None
     async with app.run_test() as pilot:
         await say(pilot, "Hello")
         archive, commands = app.session.archive, SlashCommands(app.chat_screen)
-        with patch.object(archive, "rename", side_effect=LocalspecError("The archive is in use.")):
+        with patch.object(archive, "update_chat", side_effect=LocalspecError("The archive is in use.")):
             await commands.run("rename", "Held")
             await until(pilot, lambda: any("in use" in one.message for one in app._notifications))
         await commands.run("rename", "")
