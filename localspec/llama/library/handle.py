@@ -59,11 +59,14 @@ def open_gpu(name: str) -> Gpu | None:
         return None
 
 
+_guards = functools.cache(open_library)  # opening it declares all its functions: not for each pass
+
+
 def guarded(name: str, function: Any, *arguments: int | None) -> int:
     """What a function of llama.cpp returns. Raises DeviceError: it threw, as Vulkan's backend does at a lost device."""
     reason = ctypes.create_string_buffer(REASON_ROOM)
     address = ctypes.cast(function, ctypes.c_void_p).value
-    code = int(getattr(open_library(), name)(address, *arguments, ctypes.addressof(reason)))
+    code = int(getattr(_guards(), name)(address, *arguments, ctypes.addressof(reason)))
     if code == THROWN:
         Model.device_lost = True
         raise DeviceError(f"llama.cpp could not evaluate a pass: {reason.value.decode('utf-8', 'replace')}.")
