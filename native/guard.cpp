@@ -1,7 +1,6 @@
 /* Calls of llama.cpp whose C++ exceptions become a code: its Vulkan backend throws where a device is lost or has no memory
  * left, and an exception that reaches a caller in C or Python ends the process. */
 #include <cstdio>
-#include <cstring>
 #include <exception>
 
 extern "C" {

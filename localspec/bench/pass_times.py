@@ -301,11 +301,7 @@ def as_dict(report: PassReport) -> dict[str, Any]:
         "quantisation": header.quantisation,
         "weight_bytes": header.tensor_bytes,
         "parameters": header.parameters,
-        **{
-            name: value
-            for name, value in asdict(settings).items()
-            if name in ("threads", "rounds", "prefill", "device")
-        },
+        **{name: getattr(settings, name) for name in ("prefill", "threads", "rounds", "device")},
         "finished_rounds": report.rounds,
         "interrupted": report.interrupted,
         "kernels": list(report.kernels),

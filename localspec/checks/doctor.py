@@ -79,16 +79,14 @@ def examine_devices(
             use += "; it lists logits, by a kernel that is tried out"
         yield Remark(f"device {device.name}", f"{device.description}{room if device.total_bytes else ''}{use}")
     if not info.gpu_offload:
-        advice = command = ""
+        what, advice, command = f"this {info.bindings.distribution} was built without GPU support", "", ""
         if info.gpu_backends:
+            what = f"this {info.bindings.distribution} was built for {', '.join(info.gpu_backends)}, and finds no GPU"
             advice = "Its driver shows no card to this user: this command must list it, in a container, too."
             command = _LISTS.get(info.gpu_backends[0], "")
         elif (card := backend(root, which)) is not None:
             advice = f"This machine seems to have a GPU of {card[0]}; build llama-cpp-python for it."
             command = _BUILD.format(card[1], lib.PINNED)
-        what = f"this {info.bindings.distribution} was built without GPU support"
-        if info.gpu_backends:
-            what = f"this {info.bindings.distribution} was built for {', '.join(info.gpu_backends)}, and finds no GPU"
         yield Remark("GPU", what, advice, command)
 
 

@@ -50,9 +50,9 @@ class Server:
     ) -> None:
         """`address`: with or without /v1 at its end; `option` gave it, which the error says. `name`: in sentences; "" =
         the address. `silence`: seconds without a sign of life, reading a long prompt included, after which it is given
-        up. `key`: sent as a bearer token. `key_hint` is for a server
-        that wants a key, or another one, `hint` for any other failure. Raises UsageError: the address is none, the key
-        cannot be sent, or a proxy of the environment cannot be used."""
+        up. `key`: sent as a bearer token. `key_hint` is for a server that wants a key, or another one, `hint` for any
+        other failure. Raises UsageError: the address is none, the key cannot be sent, or a proxy of the environment
+        cannot be used."""
         if key and not (key.isascii() and key.isprintable()):
             raise UsageError("The API key has characters that cannot be sent.", "Check OPENAI_API_KEY or its file.")
         self.base = base_of(address, option)

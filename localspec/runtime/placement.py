@@ -126,12 +126,8 @@ def measured(settings: EngineSettings) -> FasterDevice | None:
 
 def named(device: str) -> list[Place]:
     """The CPU and these devices. Raises UsageError: one is not there."""
-    listed = [ram(), *gpus()]
-    known = {one.name for one in listed}
-    for name in devices.read(device):
-        if name not in known:
-            raise UsageError(f"there is no device {name!r}; llama.cpp has {', '.join(one.name for one in listed)}.")
-    return [listed[0], *_devices(device, listed[1:], True)]
+    devices.named(device)
+    return [ram(), *_devices(device, gpus(), True)]
 
 
 def on_gpu(gpu_layers: GpuLayers) -> bool:

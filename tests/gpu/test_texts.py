@@ -1,4 +1,4 @@
-"""Texts of a device: under strict those of plain decoding there, byte for byte, whoever drafts and wherever."""
+"""Texts of a device: under strict each drafter gives those of plain decoding there, byte for byte."""
 
 from __future__ import annotations
 

@@ -32,9 +32,8 @@ _F32 = 0  # ggml's number of the type
 def tile(state: bytes, cells: int) -> bytes | None:
     """The state of a sequence of `cells` cells, made of a `Context.save` of fewer or more by repeating them, so that a
     probe need not prefill thousands of tokens; None if it is not of a plain attention cache, with or without recurrent
-    states after it. What a cell holds does not
-    matter for the cost of a pass or the order in which it adds numbers; how many there are does. A recurrent state
-    is the same size after any number of tokens."""
+    states after it. What a cell holds does not matter for the cost of a pass or the order in which it adds numbers; how
+    many there are does. A recurrent state is the same size after any number of tokens."""
     try:
         return _Tiler(state, cells).tiled()
     except (ValueError, struct.error):

@@ -40,21 +40,24 @@ def _there() -> dict[str, tuple[lib.Device, int]]:
     return {one.name: (one, handle) for one, handle in zip(lib.devices(), lib.device_handles(), strict=True)}
 
 
+def named(device: str) -> dict[str, tuple[lib.Device, int, float]]:
+    """{name: device, ggml's handle of it, its part}, as `read` has them. Raises UsageError: there is no such device."""
+    there, found = _there(), {}
+    for name, part in read(device).items():
+        if name not in there:
+            names = ", ".join(one for one, (known, _) in there.items() if known.kind != "accel")
+            raise UsageError(f"there is no device {name!r}; llama.cpp has {names}.")
+        found[name] = (*there[name], part)
+    return found
+
+
 def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     """A NULL-terminated array of ggml's devices, or None for all there are; and their parts, or None. `device` as for
     `read`; None = all, or the CPU alone when `gpu_layers` is 0. Raises UsageError if there is no such device."""
     if device is None:
         return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None, None
-    there = _there()
-    handles, parts = [], []
-    for name, part in read(device).items():
-        if name not in there:
-            names = ", ".join(one for one, (known, _) in there.items() if known.kind != "accel")
-            raise UsageError(f"there is no device {name!r}; llama.cpp has {names}.")
-        found, handle = there[name]
-        if found.kind != "cpu":  # which computes what is left, anyway
-            handles.append(handle)
-            parts.append(part)
+    used = [one for one in named(device).values() if one[0].kind != "cpu"]  # which computes what is left, anyway
+    handles, parts = [handle for _, handle, _ in used], [part for _, _, part in used]
     room = max(len(parts), int(lib.api().llama_max_devices()))
     split = (ctypes.c_float * room)(*parts) if any(parts) else None
     return (ctypes.c_void_p * (len(handles) + 1))(*handles, None), split

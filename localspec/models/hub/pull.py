@@ -397,8 +397,8 @@ def make_plan(
     """Asks the hub, reads the headers by range, checks pair and memory; nothing is stored. Where no quantisation was
     named and the usual one does not fit memory, the largest that does is chosen. `context`: tokens to plan memory for;
     None = as many as it has by default here. `places`: none = the CPU's memory. `catalog`: where a drafter is looked
-    for, too, if only a target is wanted; None = none is looked for at all. `reach`: heads that cannot
-    be run, which are not taken."""
+    for, too, if only a target is wanted; None = none is looked for at all. `reach`: heads that cannot be
+    run, which are not taken."""
     planned = partial(_planned, hub, context, places or [ram()], cross_tokenizer)
     plan = planned(*(part_of(wish, hub, store) for wish in wanted))
     if not plan.memory.fits:

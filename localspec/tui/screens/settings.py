@@ -45,7 +45,7 @@ class Pick(Static, can_focus=True):
 
     def __init__(self, words: Sequence[str], value: str, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id, markup=False)
-        self._words = tuple(dict.fromkeys((value, *words) if value not in words else words))
+        self._words = tuple(words) if value in words else (value, *words)
         self.set_reactive(Pick.value, value)
 
     def render(self) -> Content:
