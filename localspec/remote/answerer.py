@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from localspec.chat.archive.passes import Recorder
 from localspec.chat.reply.harmony import joined
+from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.chat.turn import Message
 from localspec.engine.interfaces import Undrafted
 from localspec.engine.slot import Event, FinishReason, Origin, PassRecord
@@ -59,7 +60,7 @@ class Question:
     """One answer to ask for. A server is asked what `body` has; what is below `thinking` only an engine can be told."""
 
     messages: Sequence[Message]
-    """The conversation, system message included; ends with the user's turn."""
+    """The conversation, system message included; ends with the user's turn, or with results of tools."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
     """With the same number the same question gets the same answer; empty = a fresh one each time."""
@@ -90,10 +91,12 @@ class Question:
     wanted. Heeded where the context is known."""
     alone: bool = False
     """It is measured: nothing of earlier answers helps it, and nothing of it helps later ones."""
+    tools: tuple[Tool, ...] = ()
+    """What the model may call; its calls come as `AnswerPart.calls`. With any, `raw` counts for nothing."""
 
     def body(self, model: str) -> dict[str, Any]:
         """The request's JSON. Sampling settings at localspec's own defaults are left to the server."""
-        messages = [{"role": message.role, "content": message.content} for message in self.messages]
+        messages = [_in_openais_form(message) for message in self.messages]
         body: dict[str, Any] = {
             "model": model,
             "messages": messages,
@@ -104,6 +107,8 @@ class Question:
         body |= {name: getattr(self, name) for name in ("seed", "max_tokens") if getattr(self, name) is not None}
         if self.stop:
             body["stop"] = list(self.stop)
+        if self.tools:
+            body["tools"] = [tool.as_function() for tool in self.tools]
         if self.thinking is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
         begun = joined(self.reasoning, self.prefix)
@@ -111,6 +116,20 @@ class Question:
             body["messages"] = [*messages, {"role": "assistant", "content": begun}]
             body |= {"continue_final_message": True, "add_generation_prompt": False}
         return body
+
+
+def _in_openais_form(message: Message) -> dict[str, Any]:
+    """A call's arguments are a text there. Thoughts go back with calls only: not every server takes them."""
+    told: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_call_id:
+        told["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        functions = [(call.id, {"name": call.name, "arguments": call.arguments}) for call in message.tool_calls]
+        told["content"] = message.content or None
+        told["tool_calls"] = [{"id": key, "type": "function", "function": function} for key, function in functions]
+        if message.reasoning:
+            told["reasoning_content"] = message.reasoning
+    return told
 
 
 def sampling_fields(sampling: SamplingParams, *, more: bool = True, changed: bool = False) -> dict[str, Any]:
@@ -223,6 +242,7 @@ class AnswerPart(Told):
     records: tuple[PassRecord, ...] = ()  # one for each pass, in order; empty from endpoints
     stats: RequestStats = field(default_factory=RequestStats)  # live figures so far; one object for the whole answer
     thinking: str = ""  # new text of the model's thinking, which is no part of the answer
+    calls: tuple[ToolCall, ...] = ()  # whole ones that the model asks for
 
 
 @dataclass(eq=False, repr=False)
@@ -247,20 +267,25 @@ def question_out(question: Question) -> dict[str, Any]:
     """A question as JSON for a process of the models, which has the same version."""
     sampling = asdict(question.sampling)
     sampling["logit_bias"] = [(token, None if bias == -math.inf else bias) for token, bias in sampling["logit_bias"]]
-    messages = [(message.role, message.content) for message in question.messages]
     rest = {one.name: getattr(question, one.name) for one in fields(question)}
-    return rest | {"messages": messages, "sampling": sampling}
+    listed = {"messages": list(map(asdict, question.messages)), "tools": list(map(asdict, question.tools))}
+    return rest | listed | {"sampling": sampling}
 
 
 def question_in(told: Mapping[str, Any]) -> Question:
     sampling = told["sampling"] | {"dry_sequence_breakers": tuple(told["sampling"]["dry_sequence_breakers"])}
     biases = ((token, -math.inf if bias is None else bias) for token, bias in sampling["logit_bias"])
     more = {
-        "messages": [Message(*one) for one in told["messages"]],
+        "messages": [_message_in(one) for one in told["messages"]],
         "sampling": SamplingParams(**sampling | {"logit_bias": tuple(biases)}),
         "stop": tuple(told["stop"]),
+        "tools": tuple(Tool(**one) for one in told["tools"]),
     }
     return Question(**{**told, **more})
+
+
+def _message_in(told: Mapping[str, Any]) -> Message:
+    return Message(**{**told, "tool_calls": tuple(ToolCall(**call) for call in told["tool_calls"])})
 
 
 _COUNTERS = ("accepted_histogram", "accepted_by_drafter", "drafted_by_drafter", "undrafted")

@@ -18,6 +18,7 @@ import httpx2 as httpx
 
 from localspec.chat.reply.harmony import MARKS, apart
 from localspec.chat.reply.reply import ReplyParser
+from localspec.chat.reply.tool import ToolCall
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
@@ -32,7 +33,7 @@ from localspec.remote.answerer import (
     Question,
     Sink,
 )
-from localspec.remote.server import END, ODD, Piece, Server
+from localspec.remote.server import END, ODD, CallPiece, Piece, Server
 
 _LIST_SECONDS = 30.0
 _CUT = "The request was cut."
@@ -169,20 +170,24 @@ class Reply:
         self._requests, self._body, self._call = requests, question.body(model), Call()
         self._parser = ReplyParser(thought=None if question.prefix else MARKS, thinking=bool(question.reasoning))
         self._began, self._first = perf_counter(), 0.0
+        self._calling: CallPiece | None = None  # the call that is coming
 
     def cancel(self) -> None:
         """Lets `read` end at once, from any thread, and closes the connection: servers stop then."""
         self._call.cut()
 
-    def read(self, take: Callable[[str, str], object]) -> None:
-        """Asks, and hands (text, thinking) on as they come; what was held back comes after an error, too."""
+    def read(
+        self, take: Callable[[str, str], object], called: Callable[[tuple[ToolCall, ...]], object] = lambda _: None
+    ) -> None:
+        """Asks, and hands (text, thinking) on as they come, and whole calls to `called`; text that was held back comes
+        after an error, too. A call that the server cut is left out."""
         stats = self.stats
         try:
             with closing(self._requests.pieces("chat/completions", self._body, self._call)) as pieces:
                 for piece in pieces:
                     text, thinking = apart(self._parser.push(piece.text))
                     thinking += piece.thinking
-                    says, now = bool(text or thinking), perf_counter()
+                    calls, says, now = self._whole(piece), bool(text or thinking or piece.calls), perf_counter()
                     self.finish = _ENDS.get(piece.finish, self.finish)
                     stats.prompt_tokens = piece.prompt_tokens or stats.prompt_tokens
                     # Servers send a token a chunk, mostly; the exact number may come at the end.
@@ -192,11 +197,29 @@ class Reply:
                             self._first = now
                             stats.ttft_seconds = stats.prefill_seconds = now - self._began
                         stats.verify_seconds = now - self._first
-                        take(text, thinking)
+                        if text or thinking:
+                            take(text, thinking)
+                    if calls:
+                        called(calls)
         finally:
             text, thinking = apart(self._parser.finish())
             if text or thinking:
                 take(text, thinking)
+        last = self._calling
+        if last is not None and last.name and (last.is_whole or self.finish is not FinishReason.LENGTH):
+            called((last.call,))
+
+    def _whole(self, piece: Piece) -> tuple[ToolCall, ...]:
+        """Calls that are whole, as others have begun."""
+        found = list[ToolCall]()
+        for one in piece.calls:
+            if self._calling is not None and self._calling.goes_on(one):
+                self._calling = self._calling.then(one)
+                continue
+            if self._calling is not None and self._calling.name:
+                found.append(self._calling.call)
+            self._calling = one
+        return tuple(found)
 
 
 class ServedAnswerer:
@@ -226,13 +249,13 @@ class ServedAnswerer:
         reply = Reply(self._requests, question, self.model or "")
         sink.post_message(Prefilled(reply, 0, None))
 
-        def post(text: str, thinking: str) -> None:
-            sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking))
+        def post(text: str, thinking: str = "", calls: tuple[ToolCall, ...] = ()) -> None:
+            sink.post_message(AnswerPart(reply, text, stats=reply.stats, thinking=thinking, calls=calls))
 
         def read() -> None:
             finish, error = None, None
             try:
-                reply.read(post)
+                reply.read(post, lambda calls: post("", calls=calls))
             except Cancelled:
                 finish = FinishReason.CANCELLED
             except LocalspecError as failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx2 as httpx
 
+from localspec.chat.reply.tool import ToolCall, members, new_call_id
 from localspec.errors import LocalspecError, UsageError, heard, reason
 from localspec.models.hub.hub import certificates, check_proxies
 from localspec.models.hub.names import is_server
@@ -151,6 +152,33 @@ def port_here(base: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A call of a tool, or what is new of one; some servers send whole ones, some of them without ids, or all with the
+    same index."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    @property
+    def call(self) -> ToolCall:
+        return ToolCall(self.id or new_call_id(), self.name, self.arguments or "{}")
+
+    @property
+    def is_whole(self) -> bool:
+        return members(self.arguments) is not None
+
+    def goes_on(self, later: CallPiece) -> bool:
+        """Whether a later piece is of the same call."""
+        other = later.id != self.id if later.id else later.name and self.is_whole
+        return later.index == self.index and not other
+
+    def then(self, later: CallPiece) -> CallPiece:
+        return replace(self, arguments=self.arguments + later.arguments)
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """What one event of a streamed answer brought; a field it says nothing about is empty."""
 
@@ -164,13 +192,14 @@ class Piece:
     done: bool = False  # the answer is whole
     error: str = ""
     own: dict[str, Any] = field(default_factory=dict)  # what our own engine tells the program itself: see `Teller`
+    calls: tuple[CallPiece, ...] = ()
 
     def then(self, later: Piece) -> Piece:
         """Both, without text; the later one counts where it says something."""
         none = Piece()
         values = {one.name: getattr(later, one.name) for one in fields(later)}
         said = {name: value for name, value in values.items() if value != getattr(none, name)}
-        return replace(self, **said | {"text": "", "thinking": ""})
+        return replace(self, **said | {"text": "", "thinking": "", "calls": ()})
 
 
 END = Piece(done=True)
@@ -207,7 +236,18 @@ def piece_of(line: str) -> Piece | None:
         _count(timings.get("draft_n_accepted")),
         done=bool(choice.get("finish_reason")),
         own=_typed(dict, data.get("localspec")) or {},
+        calls=tuple(_calls(_typed(list, delta.get("tool_calls")) or ())),
     )
+
+
+def _calls(told: Sequence[Any]) -> Iterator[CallPiece]:
+    for place, one in enumerate(told):
+        function = _typed(dict, one.get("function")) if isinstance(one, dict) else None
+        if function is not None:
+            index, arguments = _count(one.get("index")), function.get("arguments")
+            text = json.dumps(arguments) if isinstance(arguments, dict) else _typed(str, arguments) or ""
+            name = _typed(str, function.get("name")) or ""
+            yield CallPiece(place if index is None else index, _typed(str, one.get("id")) or "", name, text)
 
 
 def _typed(kind: type[_Kind], value: Any) -> _Kind | None:

@@ -181,7 +181,8 @@ class ChildAnswerer:
                     with child.use() as use:
                         finish = answer.read(use)
                 except RunnerError:
-                    if child.outdated or answer.question.alone or answer.question.raw:  # marks cannot be gone on from
+                    marked = answer.question.raw or answer.called  # what cannot be gone on from
+                    if child.outdated or answer.question.alone or marked:
                         raise  # else what happened is in the log, which the chat shows
         except Exception as failure:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             error = _failure("The answer failed", failure)
@@ -219,6 +220,8 @@ class ChildAnswer:
         self._pieces = pieces
         self._text = self._thoughts = ""
         self._count, self._taken = 0, False
+        self.called = False
+        """It has called a tool."""
         self._lock = threading.Lock()
         self._cancelled = False
         self._asked: tuple[Requests, Call, str] | None = None
@@ -266,13 +269,15 @@ class ChildAnswer:
                 finish = steps.finish or finish
                 if steps.progress is not None:
                     self.sink.post_message(Prefilled(self, *steps.progress))
-                if not (steps.tokens or piece.text or piece.thinking):
+                if not (steps.tokens or piece.text or piece.thinking or piece.calls):
                     continue
                 use.doing = "answered"
                 self._text, self._thoughts = self._text + piece.text, self._thoughts + piece.thinking
                 self._count += len(steps.tokens)
                 part = (piece.text, steps.tokens, steps.origins, steps.records, hearer.stats, piece.thinking)
-                self.sink.post_message(AnswerPart(self, *part))
+                calls = tuple(one.call for one in piece.calls)
+                self.called = self.called or bool(calls)
+                self.sink.post_message(AnswerPart(self, *part, calls))
         return finish
 
 

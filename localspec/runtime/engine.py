@@ -14,13 +14,14 @@ import numpy as np
 from localspec.chat.prompt.prompt import MOST_TOKENS, continued
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.reply.reply import AnswerParser, ReplyParser
+from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
 from localspec.drafters.heads.loading import apart
 from localspec.engine.interfaces import Constraint, Request, fresh_seed
 from localspec.engine.slot import TokenLogProb
 from localspec.errors import LocalspecError, UsageError
-from localspec.grammar.grammar import Grammar
+from localspec.grammar.grammar import LARGE, Grammar
 from localspec.grammar.matcher import Compiler
 from localspec.llama.exact.choice import Progress
 from localspec.methods import HEADS, PLAIN
@@ -318,17 +319,24 @@ class WantedAnswer:
         prefix: str = "",
         thought_out: bool = False,
         raw: bool = False,
+        tools: Sequence[Tool] = (),
     ) -> None:
         """
         Args:
             thinking: whether the model thinks before it answers, where its chat template can switch that.
             reasoning, prefix: what it has thought, and what the answer says, already.
             thought_out: the thinking ends where it is, and the answer begins.
-            raw: the text is wanted as the model says it, its marks included.
+            raw: the text is wanted as the model says it, its marks included; not where there are tools.
+            tools: what may be called.
+
+        Raises:
+            UsageError: there are tools, and no chat template.
         """
-        turn = engine.dialect.turn(messages)
+        completes, raw = not engine.template.exists, raw and not tools
+        if tools and completes:
+            raise UsageError(f"{engine.loaded.model.path.name} has no chat template, so it cannot be told of tools.")
+        turn = engine.dialect.turn(messages, tools)
         wanted: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-        completes = not engine.template.exists
         if completes:
             prompt = engine.tokenize(continued(turn.messages))
         else:
@@ -338,3 +346,14 @@ class WantedAnswer:
         self.preserved = frozenset[int]() if raw else turn.preserved  # control tokens that `reply` must see
         self.most = MOST_TOKENS if completes else None
         """Tokens of an answer if a request sets no limit; None = as many as there is room for."""
+        thinks_on = bool(reasoning) and not (prefix or thought_out)
+        self._engine, self._turn = engine, None if thinks_on else turn
+
+    def grammar(self) -> Constraint | None:
+        """What calls must follow; None = the answer is free. It is where it goes on within a thought, where the tools
+        cannot be held to, and where what they are held to is large: that would have to be tried first, for seconds."""
+        try:
+            grammar = self._turn and self._turn.grammar(self.prompt)
+            return None if grammar is None or len(grammar.source) > LARGE else self._engine.compiled(grammar)
+        except UsageError:
+            return None

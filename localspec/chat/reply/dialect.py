@@ -20,7 +20,7 @@ from localspec.chat.reply.reply import THOUGHTS, AnswerParser, ReplyParser, Thou
 from localspec.chat.reply.tool import AUTO, Tool, ToolCall, ToolChoice
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
-from localspec.grammar.grammar import Trigger
+from localspec.grammar.grammar import Grammar, Trigger
 from localspec.llama.special_tokens import SpecialToken
 from localspec.types import NO_TOKENS, Prompt, Tokens
 
@@ -283,6 +283,22 @@ class ReplyTurn:
             parallel=self.parallel,
             lone=lone,
         )
+
+    def grammar(self, prompt: Tokens, answer: dict[str, Any] | None = None) -> Grammar | None:
+        """What the answer must follow, at once or from where a call begins; None = it is free. It is named after the
+        tool that says most of it, and the schema `answer` beside it. Raises UsageError: a tool cannot be held to."""
+        lark, trigger = self.lark(prompt, answer), None
+        if lark is None:
+            lark, trigger = self.lazily(prompt) or (None, None)
+        if lark is None:
+            return None
+        names = [] if answer is None else ["JSON schema"]
+        if self.tools:
+            sizes = {tool.name: len(json.dumps(tool.parameters)) for tool in self.tools}
+            largest = max(sizes, key=sizes.__getitem__)
+            many = f"set of {len(self.tools)} tools, the largest of which is" if len(self.tools) > 1 else "tool"
+            names.append(f"{many} {largest!r} with {sizes[largest]} characters of schema")
+        return Grammar("lark", lark, " beside the ".join(names), trigger)
 
     def lark(self, prompt: Tokens, answer: dict[str, Any] | None = None) -> str | None:
         """The grammar that the answer must follow, in Lark's syntax as llguidance reads it; None = it is free. After a

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -195,6 +196,25 @@ CallPart: TypeAlias = CallBegun | CallArguments | CallEnded
 def parts_of(call: ToolCall, whole: bool = True) -> list[CallPart]:
     """All parts of a call that comes in one piece."""
     return [CallBegun(call.id, call.name), CallArguments(call.arguments), CallEnded(whole)]
+
+
+class WholeCalls:
+    """Calls from their parts, as they become whole; one that was cut is left out."""
+
+    def __init__(self) -> None:
+        self._begun, self._arguments = CallBegun("", ""), ""
+
+    def take(self, parts: Iterable[object]) -> list[ToolCall]:
+        """`parts`: of an answer; only those of calls count."""
+        found: list[ToolCall] = []
+        for part in parts:
+            if isinstance(part, CallBegun):
+                self._begun, self._arguments = part, ""
+            elif isinstance(part, CallArguments):
+                self._arguments += part.text
+            elif isinstance(part, CallEnded) and part.whole:
+                found.append(ToolCall(self._begun.id, self._begun.name, self._arguments))
+        return found
 
 
 NAME_KEYS = ("name", "tool_name")

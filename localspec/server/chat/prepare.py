@@ -186,26 +186,14 @@ def chat_asked(fields: ChatFields, engine: Engine, said: Tokens = NO_TOKENS) -> 
 
 
 def _joined(turn: ReplyTurn, prompt: Tokens, wanted: Grammar | None, field: str) -> Grammar | None:
-    """The grammar of the answer, joined with that of tool calls and thoughts. A client knows it as the tool that says
-    most of it, and a schema beside it."""
+    """The grammar of the answer, joined with that of tool calls and thoughts."""
     if wanted is not None and wanted.kind != "schema":
         if turn.tools:
             raise invalid(f"{field} and tools exclude each other.", field, "invalid_value")
         return wanted
     if wanted is not None and not turn.tools and turn.dialect.begins_answer(prompt):
         return wanted
-    lark, trigger = turn.lark(prompt, None if wanted is None else json.loads(wanted.source)), None
-    if lark is None:
-        lark, trigger = turn.lazily(prompt) or (None, None)
-    if lark is None:
-        return None
-    names = [] if wanted is None else ["JSON schema"]
-    if turn.tools:
-        sizes = {tool.name: len(json.dumps(tool.parameters)) for tool in turn.tools}
-        largest = max(sizes, key=sizes.__getitem__)
-        many = f"set of {len(turn.tools)} tools, the largest of which is" if len(turn.tools) > 1 else "tool"
-        names.append(f"{many} {largest!r} with {sizes[largest]} characters of schema")
-    return Grammar("lark", lark, " beside the ".join(names), trigger)
+    return turn.grammar(prompt, None if wanted is None else json.loads(wanted.source))
 
 
 def text_asked(fields: CompletionFields, service: Service, engine: Engine) -> list[AskedPrompt]:

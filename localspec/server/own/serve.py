@@ -36,7 +36,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from localspec import checks
 from localspec.chat.reply.harmony import apart
 from localspec.chat.reply.reply import AnswerParser
-from localspec.engine.slot import Event
+from localspec.chat.reply.tool import WholeCalls
+from localspec.engine.slot import Event, FinishReason
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, told
 from localspec.llama.exact.choice import Progress
 from localspec.options import Options
@@ -183,6 +184,7 @@ class _RunningAnswer:
         self._taken = 0
         """Tokens of the prompt, if they are to be told."""
         self._cancelled = False
+        self._calls, self._called = WholeCalls(), 0
 
     def begin(self, using: ExitStack, lease: Callable[[], Lease], question: Question) -> None:
         """Asks the engine that `lease` gives, until `using` is left; on a thread. Raises ContextOverflowError if there
@@ -198,7 +200,7 @@ class _RunningAnswer:
                 raise ContextOverflowError(what)
         self._reply = asked.reply
         options = options_of(question, asked.most)
-        self._generation = engine.generate(asked.prompt, options, preserved=asked.preserved)
+        self._generation = engine.generate(asked.prompt, options, preserved=asked.preserved, grammar=asked.grammar())
         using.callback(self._generation.cancel)
 
     async def lines(self) -> AsyncIterator[str]:
@@ -222,9 +224,15 @@ class _RunningAnswer:
         finish = events[-1].finish if events else None
         parts = self._reply.push("".join(event.text for event in events))
         if finish is not None or broken:
-            parts += self._reply.finish()
+            parts += self._reply.finish(cut=finish in (FinishReason.LENGTH, FinishReason.CONTEXT))
         text, thoughts = apart(parts)
-        delta = {name: said for name, said in (("content", text), ("reasoning_content", thoughts)) if said}
+        calls = []
+        for call in self._calls.take(parts):
+            function = {"name": call.name, "arguments": call.arguments}
+            calls.append({"index": self._called, "id": call.id, "type": "function", "function": function})
+            self._called += 1
+        news = (("content", text), ("reasoning_content", thoughts), ("tool_calls", calls))
+        delta = {name: said for name, said in news if said}
         word = None if finish is None else FINISH_WORDS[finish]
         return _event(
             {
@@ -242,8 +250,8 @@ class _RunningAnswer:
 
 
 def _asked_of(engine: Engine, question: Question) -> WantedAnswer:
-    given = {name: getattr(question, name) for name in ("thinking", "reasoning", "prefix", "thought_out", "raw")}
-    return WantedAnswer(engine, question.messages, **given)
+    names = ("thinking", "reasoning", "prefix", "thought_out", "raw", "tools")
+    return WantedAnswer(engine, question.messages, **{name: getattr(question, name) for name in names})
 
 
 def options_of(question: Question, most: int | None) -> Options:

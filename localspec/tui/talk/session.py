@@ -450,5 +450,6 @@ def _joined(messages: list[Told]) -> list[Told]:
             tuple(chain.from_iterable(one.records for one in parts)),
             part.stats,
             "".join(one.thinking for one in parts),
+            tuple(chain.from_iterable(one.calls for one in parts)),
         )
     return [message for message in (prefilled, *others.values(), part, ended) if message is not None]
