@@ -11,13 +11,16 @@ from html import escape
 
 from localspec.chat.archive.file import clean
 from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
-from localspec.chat.plain_text import plain_text
-from localspec.chat.prompt.prompt import window_start, with_attachments
+from localspec.chat.plain_text import counted_lines, one_line, plain_text
+from localspec.chat.prompt.prompt import in_fence, window_start, with_attachments
+from localspec.chat.turn import MadeCall
 
 FORMAT, VERSION = "localspec chats", 1
 """What a JSON export says it is."""
 NAMES = {"user": "You", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 """How roles are called in front of people."""
+_LONGEST_ARGUMENTS = 60
+"""Characters of the arguments of a call that are on its line."""
 SUMMARISED = "From here on the model saw this summary instead of what stands above:"
 """What stands before a summary in exports to read."""
 
@@ -36,7 +39,8 @@ def to_markdown(exports: Sequence[WholeChat]) -> str:
             parts.append(f"## {heading(message)}")
             if thought := message.reasoning.strip():
                 parts.append(f"<details><summary>Reasoning</summary>\n\n{_quoted(thought)}\n\n</details>")
-            parts.append(with_attachments(message.content, message.attachments))
+            parts += [with_attachments("", message.attachments)]
+            parts += [piece if isinstance(piece, str) else _unfolded(piece) for piece in message.pieces]
             if remark(message):
                 parts.append(f"*{remark(message)}*")
         chapters.append("\n\n".join(part.rstrip() for part in parts if part))
@@ -45,6 +49,21 @@ def to_markdown(exports: Sequence[WholeChat]) -> str:
 
 def _quoted(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+
+
+def _unfolded(made: MadeCall) -> str:
+    said = (
+        f"Arguments:\n\n{in_fence(plain_text(made.call.arguments))}\n\nResult:\n\n{in_fence(plain_text(made.result))}"
+    )
+    return f"<details><summary>{_safe(call_line(made))}</summary>\n\n{said}\n\n</details>"
+
+
+def call_line(made: MadeCall) -> str:
+    """A call on one line: its name, its arguments as far as they fit, how long it took, and how much came of it."""
+    arguments = one_line(plain_text(made.call.arguments))
+    short = arguments if len(arguments) <= _LONGEST_ARGUMENTS else f"{arguments[: _LONGEST_ARGUMENTS - 1]}…"
+    size = "failed" if made.failed else counted_lines(made.result)
+    return f"{one_line(plain_text(made.call.name))}({short}), {made.seconds:.1f} s, {size}"
 
 
 def title(chat: Chat) -> str:
@@ -140,7 +159,11 @@ def to_html(exports: Sequence[WholeChat]) -> str:
                 parts.append(_folded("Reasoning", thought))
             parts += [_folded(f"File {item.name}", item.content) for item in message.attachments]
             if message.role == "assistant":
-                parts.append(markdown.render(plain_text(message.content)))
+                for piece in message.pieces:
+                    if isinstance(piece, str):
+                        parts.append(markdown.render(plain_text(piece)))
+                    else:
+                        parts.append(_folded(call_line(piece), piece.call.arguments, piece.result))
             else:
                 parts.append(f'<pre class="said">{_safe(message.content)}</pre>')
             if remark(message):
@@ -150,8 +173,9 @@ def to_html(exports: Sequence[WholeChat]) -> str:
     return "\n".join(parts) + "\n</body></html>\n"
 
 
-def _folded(name: str, text: str) -> str:
-    return f"<details><summary>{_safe(name)}</summary><pre>{_safe(text)}</pre></details>"
+def _folded(name: str, *texts: str) -> str:
+    inside = "".join(f"<pre>{_safe(text)}</pre>" for text in texts)
+    return f"<details><summary>{_safe(name)}</summary>{inside}</details>"
 
 
 def _safe(text: str) -> str:

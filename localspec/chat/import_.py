@@ -23,9 +23,11 @@ from typing import IO, Any, TypeVar
 
 from localspec import paths
 from localspec.chat.archive.chats import title_from
-from localspec.chat.archive.message import ROLES, STATES, Attachment, Chat, Role, StoredMessage, WholeChat
+from localspec.chat.archive.message import ROLES, STATES, Attachment, Chat, Role, StoredMessage, WholeChat, placed
 from localspec.chat.archive.passes import decode
 from localspec.chat.export import FORMAT, VERSION
+from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall
 from localspec.errors import UsageError
 
 _LONGEST_NAME = 200
@@ -171,7 +173,7 @@ def _said(data: Mapping[str, Any]) -> tuple[Role, str, str]:
 MOST_BYTES = 1 << 30
 """Of one file, unpacked; a larger one is refused."""
 _Kind = TypeVar("_Kind")
-_Stored = TypeVar("_Stored", Chat, StoredMessage)
+_Stored = TypeVar("_Stored", Chat, StoredMessage, MadeCall)
 
 
 def read_file(path: Path) -> tuple[list[WholeChat], int]:
@@ -333,7 +335,21 @@ def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage
     for at, item in enumerate(fields.take("attachments", list, []), 1):
         inner = _Fields(item, f"{fields.place}, attachment {at}")
         attachments.append(Attachment(inner.take("name", str), inner.take("content", str)))
-    return _filled(StoredMessage, fields, own | {"attachments": tuple(attachments)})
+    own |= {"attachments": tuple(attachments), "content": fields.take("content", str)}
+    own |= {"reasoning": fields.take("reasoning", str, "")}
+    calls = fields.take("calls", list, []) if own["role"] == "assistant" else []
+    made = [_made(_Fields(item, f"{fields.place}, call {at}")) for at, item in enumerate(calls, 1)]
+    return _filled(StoredMessage, fields, own | {"calls": placed(made, own["content"], own["reasoning"])})
+
+
+def _made(fields: _Fields) -> MadeCall:
+    called = _Fields(fields.take("call", dict), fields.place)
+    own: dict[str, Any] = {"call": ToolCall(*(called.take(name, str) for name in ("id", "name", "arguments")))}
+    for name in ("round", "said", "thought"):
+        own[name] = fields.take(name, int, 0)
+        if not 0 <= own[name] < 2**63:
+            raise UsageError(f"{fields.place}: {name} is {str(own[name])[:40]}; it must be between 0 and 2^63 - 1.")
+    return _filled(MadeCall, fields, own)
 
 
 def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | None = None) -> str:

@@ -23,6 +23,7 @@ from localspec.chat.archive.file import clean, reads, reads_apart, storable, wri
 from localspec.chat.archive.message import Hit, ImportReport, StoredMessage, WholeChat
 from localspec.chat.archive.passes import Recorder, encode
 from localspec.chat.export import KINDS
+from localspec.chat.turn import MadeCall
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
 from localspec.processes import Claim, is_held
@@ -39,11 +40,12 @@ class AnswerWriter:
     is at most half a second's worth.
     """
 
-    def __init__(self, archive: ArchivedChats, message_id: int, piece: Callable[[int], bytes] | None) -> None:
-        self.message_id = message_id
+    def __init__(self, archive: ArchivedChats, begun: StoredMessage, piece: Callable[[int], bytes] | None) -> None:
+        self.message_id = begun.id
+        self._before = begun  # what it goes on with
         self._archive = archive
         self._recorder = Recorder(piece)
-        self._text, self._reasoning = list[str](), list[str]()
+        self._text, self._reasoning, self._calls = list[str](), list[str](), list[MadeCall]()
         self._lock = threading.Lock()  # of what is collected
         self._writing = threading.RLock()  # taken before it; of the order in which it is written
         self.finished = False
@@ -57,21 +59,31 @@ class AnswerWriter:
                 if record is not None:
                     self._recorder.add(record)
 
+    def add_call(self, made: MadeCall) -> None:
+        """Takes a call that was made, with its result, after what was said before it; after `finish` it does nothing.
+        Its places and its round count what came since this writer was made."""
+        before = self._before
+        first = before.calls[-1].round + 1 if before.calls else 0
+        said, thought = made.said + len(before.content), made.thought + len(before.reasoning)
+        with self._lock:
+            if not self.finished:
+                self._calls.append(replace(made, round=made.round + first, said=said, thought=thought))
+
     def flush(self) -> None:
         """Writes what has come since the last time. If the database is busy it stays pending.
         Raises LocalspecError: another process has held the file for too long.
         """
         with self._writing:
             with self._lock:
-                text, reasoning = [*self._text], [*self._reasoning]
+                text, reasoning, calls = [*self._text], [*self._reasoning], [*self._calls]
                 passes, pieces = self._recorder.fresh()
                 done = self.finished
-            if done or not (text or reasoning or passes):
+            if done or not (text or reasoning or passes or calls):
                 return
             part = encode(passes, pieces) if passes else None
-            self._archive.add_to_answer(self.message_id, "".join(text), "".join(reasoning), part)
+            self._archive.add_to_answer(self.message_id, "".join(text), "".join(reasoning), part, calls)
             with self._lock:
-                del self._text[: len(text)], self._reasoning[: len(reasoning)]
+                del self._text[: len(text)], self._reasoning[: len(reasoning)], self._calls[: len(calls)]
                 self._recorder.forget(len(passes), pieces)
 
     def finish(self, state: str = "done", *, stats: Mapping[str, Any] | None = None, note: str = "") -> StoredMessage:
@@ -101,9 +113,9 @@ class Flusher:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def begin(self, message_id: int, piece: Callable[[int], bytes] | None) -> AnswerWriter:
+    def begin(self, message: StoredMessage, piece: Callable[[int], bytes] | None) -> AnswerWriter:
         """A writer whose text is written twice a second from now on, until it has ended."""
-        writer = AnswerWriter(self._archive, message_id, piece)
+        writer = AnswerWriter(self._archive, message, piece)
         with self._lock:
             self._writers.append(writer)
             if self._thread is None:
@@ -315,26 +327,27 @@ class Archive(ArchivedChats):
         """
         settings = asdict(sampling) if isinstance(sampling, SamplingParams) else sampling or {}
         self._hold()
-        return self._flusher.begin(self._begin(parent_id, model=model, seed=seed, sampling=settings), piece)
+        begun = self._begin(parent_id, model=model, seed=seed, sampling=settings)
+        return self._flusher.begin(begun, piece)
 
     @writes
-    def _begin(self, /, parent_id: int, **columns: Any) -> int:
+    def _begin(self, /, parent_id: int, **columns: Any) -> StoredMessage:
         columns |= {"state": "streaming", "writer": self._writer}
-        return self._add(self._chat_of(parent_id), parent_id, "assistant", "", **columns)
+        return self.even_deleted(self._add(self._chat_of(parent_id), parent_id, "assistant", "", **columns))
 
     def resume_answer(self, message_id: int, *, piece: Callable[[int], bytes] | None = None) -> AnswerWriter:
         """Goes on with an answer that was stopped. Raises UsageError: it is no answer, or is being written."""
         self._hold()
-        self._resume(message_id)
-        return self._flusher.begin(message_id, piece)
+        return self._flusher.begin(self._resume(message_id), piece)
 
     @writes
-    def _resume(self, message_id: int) -> None:
+    def _resume(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)
         if message.role != "assistant" or message.state == "streaming":
             raise UsageError(f"Message {message_id} is no answer that could go on.")
         statement = "UPDATE message SET state = 'streaming', writer = ?, note = '' WHERE id = ?"
         self._sql(statement, (self._writer, message_id))
+        return message
 
     @property
     @reads
@@ -359,7 +372,8 @@ class Archive(ArchivedChats):
 
     @reads_apart
     def search(self, query: str, *, limit: int = 50) -> list[Hit]:
-        """Chats whose title has all words of a query, then messages that do, the best first; see `_words`."""
+        """Chats whose title has all words of a query, then messages that do, the best first; see `_words`.
+        What tools were called with and what they gave is not looked in."""
         match, literals, terms = _words(query)
         if not terms or limit < 1:
             return []

@@ -19,9 +19,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from localspec.chat.archive.file import ArchiveFile, clean, reads, reads_apart, storable, writes
-from localspec.chat.archive.message import Attachment, Chat, Deletion, Preset, StoredMessage, WholeChat
+from localspec.chat.archive.message import Attachment, Chat, Deletion, Preset, StoredMessage, WholeChat, placed
 from localspec.chat.archive.passes import Replay, decode
 from localspec.chat.plain_text import plain_text
+from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ _MOST_PROMPTS = 5000
 _LONGEST_NAME = 60
 _LEAF = -1
 """Stands for the end of the active path where the id of a parent is wanted."""
-_APART = {"chat_id", "parent_id", "attachments", "siblings"}
+_APART = {"chat_id", "parent_id", "attachments", "calls", "siblings"}
 _SAME = [field.name for field in fields(StoredMessage) if field.name not in _APART]
 """Fields that are columns of the same name."""
 _COLUMNS = """chat.*, (SELECT count(*) FROM message WHERE chat = chat.id AND deletion IS NULL) AS messages,
@@ -51,11 +53,25 @@ def one_line(text: str) -> str:
     return " ".join(plain_text(clean(text)).split())
 
 
-def _message(row: sqlite3.Row, attachments: Sequence[Attachment], siblings: Sequence[int]) -> StoredMessage:
+# of whatever kind a damaged value is, one of the right kind is read
+_CALLS = """SELECT message, CAST(call.id AS TEXT), CAST(name AS TEXT), CAST(arguments AS TEXT), CAST(result AS TEXT),
+CAST(round AS INTEGER), CAST(said AS INTEGER), CAST(thought AS INTEGER), failed <> 0, CAST(seconds AS REAL) FROM call"""
+
+
+def _made(row: sqlite3.Row) -> MadeCall:
+    """A row of `_CALLS`."""
+    _, number, name, arguments, result, turn, said, thought, failed, seconds = row
+    return MadeCall(ToolCall(number, name, arguments), result, turn, said, thought, bool(failed), seconds)
+
+
+def _message(
+    row: sqlite3.Row, attachments: Sequence[Attachment], calls: Sequence[MadeCall], siblings: Sequence[int]
+) -> StoredMessage:
     same: dict[str, Any] = {name: row[name] for name in _SAME}
     same |= {name: json.loads(row[name]) for name in ("sampling", "stats")}
     same |= {"chat_id": row["chat"], "parent_id": row["parent"]}
     same["seed"] = None if row["seed"] is None else int(row["seed"])
+    same["calls"] = placed(calls, row["content"], row["reasoning"])
     return StoredMessage(**same, attachments=tuple(attachments), siblings=tuple(siblings))
 
 
@@ -209,6 +225,10 @@ class ArchivedChats(ArchiveFile):
             WHERE chat = ? ORDER BY message, position"""
         for message, name, content in self._sql(query, (chat_id,)):
             attachments[message].append(Attachment(name, content))
+        calls: dict[int, list[MadeCall]] = defaultdict(list)
+        query = f"{_CALLS} JOIN message ON message.id = message WHERE chat = ? ORDER BY message, position"
+        for row in self._sql(query, (chat_id,)):
+            calls[row[0]].append(_made(row))
         wanted: dict[int | None, int | None] = {number: row["chosen"] for number, row in rows.items()}
         wanted[None] = self._sql("SELECT chosen FROM chat WHERE id = ?", (chat_id,)).fetchone()[0]
         chosen: set[int] = set()
@@ -217,7 +237,7 @@ class ArchivedChats(ArchiveFile):
         while waiting:
             at = waiting.pop()
             if at is not None:
-                messages.append(_message(rows[at], attachments[at], below[rows[at]["parent"]]))
+                messages.append(_message(rows[at], attachments[at], calls[at], below[rows[at]["parent"]]))
             if children := below[at]:
                 child = wanted[at]
                 chosen.add(child if child is not None and child in children else children[-1])
@@ -245,9 +265,10 @@ class ArchivedChats(ArchiveFile):
             raise UsageError(f"There is no message {message_id}.")
         query = "SELECT name, content FROM attachment WHERE message = ? ORDER BY position"
         attachments = [Attachment(*found) for found in self._sql(query, (message_id,))]
+        calls = [_made(found) for found in self._sql(f"{_CALLS} WHERE message = ? ORDER BY position", (message_id,))]
         query = "SELECT id FROM message WHERE chat = ? AND parent IS ? AND (deletion IS NULL OR id = ?) ORDER BY id"
         siblings = self._sql(query, (row["chat"], row["parent"], message_id))
-        return _message(row, attachments, [found[0] for found in siblings])
+        return _message(row, attachments, calls, [found[0] for found in siblings])
 
     def _chat_of(self, message_id: int) -> int:
         """The chat of a message that is not deleted."""
@@ -278,10 +299,12 @@ class ArchivedChats(ArchiveFile):
 
     @writes
     def edit(self, message_id: int, content: str, *, attachments: Sequence[Attachment] | None = None) -> StoredMessage:
-        """A new sibling with another text; the old message stays. `attachments`: None = those of the old message."""
+        """A new sibling with another text; the old message stays. `attachments`: None = those of the old message. An
+        answer keeps its calls, within its new text."""
         old = self.message(message_id)
         kept = old.attachments if attachments is None else attachments
         added = self._add(old.chat_id, old.parent_id, old.role, content, kept)
+        self._add_calls(added, placed(old.calls, content, ""))
         if old.role == "user":
             self.add_prompt(content)
         return self.even_deleted(added)
@@ -319,7 +342,20 @@ class ArchivedChats(ArchiveFile):
     def _copy(self, message: StoredMessage, **others: Any) -> int:
         """Writes a message with other values in some columns; its id."""
         same = {name: getattr(message, name) for name in _SAME if name != "id"}
-        return self._write(same | others, message.attachments)
+        added = self._write(same | others, message.attachments)
+        self._add_calls(added, message.calls)
+        return added
+
+    def _add_calls(self, message_id: int, calls: Iterable[MadeCall]) -> None:
+        """Puts calls after those that a message has."""
+        for made in calls:
+            call = [clean(text) for text in (made.call.id, made.call.name, made.call.arguments, made.result)]
+            values = (*call, made.round, made.said, made.thought, made.failed, made.seconds)
+            self._sql(
+                """INSERT INTO call SELECT ?1, (SELECT ifnull(max(position), -1) + 1 FROM call WHERE message = ?1),
+                ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10""",
+                (message_id, *values),
+            )
 
     def _lead_through(self, chat_id: int, message_id: int) -> None:
         """Makes a message and all above it the chosen children of their parents."""
@@ -400,13 +436,18 @@ class ArchivedChats(ArchiveFile):
     # Answers
 
     @writes
-    def add_to_answer(self, message_id: int, text: str, reasoning: str, part: bytes | None) -> None:
+    def add_to_answer(
+        self, message_id: int, text: str, reasoning: str, part: bytes | None, calls: Sequence[MadeCall]
+    ) -> None:
         """Writes what has come of an answer that streams; its passes as `passes.encode` makes them."""
         cursor = self._sql(
             "UPDATE message SET content = content || ?, reasoning = reasoning || ?, updated = ? WHERE id = ?",
             (clean(text), clean(reasoning), time.time(), message_id),
         )
-        if part is not None and cursor.rowcount:  # else it was erased while it streamed
+        if not cursor.rowcount:  # it was erased while it streamed
+            return
+        self._add_calls(message_id, calls)
+        if part is not None:
             self._sql(
                 """INSERT INTO passes (message, part, data)
                 VALUES (:message, (SELECT ifnull(max(part), -1) + 1 FROM passes WHERE message = :message), :data)""",

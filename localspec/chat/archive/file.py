@@ -30,7 +30,7 @@ from localspec.errors import LocalspecError, UsageError
 APPLICATION_ID = 0x4C535043
 """Tells an archive from other SQLite files ("LSPC")."""
 
-TABLES = ("deletion", "chat", "message", "attachment", "passes", "tag", "prompt", "preset")
+TABLES = ("deletion", "chat", "message", "attachment", "call", "passes", "tag", "prompt", "preset")
 """Those with rows of their own, what is pointed to first."""
 
 _FIRST = """
@@ -85,6 +85,13 @@ END;
 
 MIGRATIONS: list[str] = [f"PRAGMA application_id = {APPLICATION_ID};\n{_FIRST}"]
 """Step n turns version n into version n + 1."""
+
+_ADDED = """CREATE TABLE IF NOT EXISTS call (
+  message INTEGER NOT NULL REFERENCES message(id) ON DELETE CASCADE, position INTEGER NOT NULL, id TEXT NOT NULL,
+  name TEXT NOT NULL, arguments TEXT NOT NULL, result TEXT NOT NULL, round INTEGER NOT NULL, said INTEGER NOT NULL,
+  thought INTEGER NOT NULL, failed INTEGER NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (message, position)
+)"""
+"""What a version that does not know it can leave alone, so that it raises no number and 0.1 opens the file, too."""
 
 _OWN_IDS = ("deletion", "chat", "message")
 """Tables whose ids must differ from those that another process gives."""
@@ -404,6 +411,7 @@ def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
             backup.unlink(missing_ok=True)
             raise
     sqlite.upgrade(connection, MIGRATIONS)
+    connection.execute(_ADDED)
 
 
 def _in_memory(source: Path | None) -> sqlite3.Connection:

@@ -6,8 +6,10 @@ Times are seconds since 1970.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
+
+from localspec.chat.turn import MadeCall
 
 Role = Literal["user", "assistant", "system", "tool"]
 State = Literal["streaming", "done", "stopped", "error"]
@@ -73,6 +75,8 @@ class StoredMessage:
     stats: Mapping[str, Any] = field(default_factory=dict)
     """`RequestStats.as_dict` of an answer; {} while there are none."""
     attachments: tuple[Attachment, ...] = ()
+    calls: tuple[MadeCall, ...] = ()
+    """The tools that an answer called, in their order, with places in `content` and `reasoning`."""
     created: float
     updated: float
     siblings: tuple[int, ...] = ()
@@ -81,6 +85,25 @@ class StoredMessage:
     @property
     def sibling_number(self) -> int:
         return self.siblings.index(self.id) + 1
+
+    @property
+    def pieces(self) -> list[str | MadeCall]:
+        """What an answer says and the calls that it makes, in their order; texts that say nothing are left out."""
+        found, said = list[str | MadeCall](), 0
+        for made in self.calls:
+            found += [self.content[said : made.said], made]
+            said = made.said
+        return [piece for piece in (*found, self.content[said:]) if not isinstance(piece, str) or piece.strip()]
+
+
+def placed(calls: Sequence[MadeCall], content: str, reasoning: str) -> tuple[MadeCall, ...]:
+    """Calls whose places rise and lie within these texts: texts may have been edited, files damaged."""
+    found, said, thought = list[MadeCall](), 0, 0
+    for made in calls:
+        said = max(said, min(made.said, len(content)))
+        thought = max(thought, min(made.thought, len(reasoning)))
+        found.append(replace(made, said=said, thought=thought))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
-from localspec.chat.turn import Message
+from localspec.chat.turn import Message, rounds
 from localspec.errors import ModelError, UsageError
 from localspec.settings import settings_of
 from localspec.types import SamplingParams
@@ -21,18 +21,22 @@ _FENCE = re.compile(r"^ {0,3}(`{3,})", re.MULTILINE)
 def prompt_messages(chat: Chat, path: Sequence[StoredMessage]) -> list[Message]:
     """System prompt, then the path from the window's first message on; a window that the path does not meet is none.
 
-    Reasoning is left out, as chat templates want it; so are answers that never got a word.
+    Reasoning is left out, as chat templates want it; so are answers that never got a word or
+    called anything.
     """
     start = window_start(chat, path)
     seen = path[start:]
     summary = f"{_SUMMARY}\n{chat.window_summary}" if start is not None and chat.window_summary else ""
     system = "\n\n".join(part for part in (chat.system, summary) if part.strip())
     messages = [Message("system", system)] if system else []
-    for message in seen:
-        content = with_attachments(message.content, message.attachments)
-        if content.strip() or message.role != "assistant":
-            messages.append(Message(message.role, content))
-    return messages
+    return [*messages, *(shown for message in seen for shown in messages_of(message))]
+
+
+def messages_of(message: StoredMessage) -> list[Message]:
+    """What a model is shown of one message: an answer that called tools was several, an empty one is none."""
+    messages, text, _ = rounds(message.content, "", message.calls)
+    content = with_attachments(text, message.attachments)
+    return [*messages, Message(message.role, content)] if content.strip() or message.role != "assistant" else messages
 
 
 def window_start(chat: Chat, path: Sequence[StoredMessage]) -> int | None:
@@ -48,11 +52,13 @@ def with_attachments(content: str, attachments: Sequence[Attachment]) -> str:
 
 
 def fenced(attachment: Attachment) -> str:
-    longest = max((len(run) for run in _FENCE.findall(attachment.content)), default=2)
-    fence = "`" * (longest + 1)
-    name = " ".join(attachment.name.split())
-    end = "" if attachment.content.endswith("\n") else "\n"
-    return f"File {name}:\n{fence}\n{attachment.content}{end}{fence}"
+    return f"File {' '.join(attachment.name.split())}:\n{in_fence(attachment.content)}"
+
+
+def in_fence(text: str) -> str:
+    fence = "`" * (max((len(run) for run in _FENCE.findall(text)), default=2) + 1)
+    end = "" if text.endswith("\n") else "\n"
+    return f"{fence}\n{text}{end}{fence}"
 
 
 def sampling_params(params: Mapping[str, Any]) -> SamplingParams:

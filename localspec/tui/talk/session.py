@@ -19,8 +19,15 @@ from textual.message_pump import MessagePump
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Chat, StoredMessage
-from localspec.chat.prompt.prompt import drop_oldest, prompt_messages, sampling_params, summary_request, window_start
-from localspec.chat.turn import Message
+from localspec.chat.prompt.prompt import (
+    drop_oldest,
+    messages_of,
+    prompt_messages,
+    sampling_params,
+    summary_request,
+    window_start,
+)
+from localspec.chat.turn import Message, rounds
 from localspec.config import EngineSettings
 from localspec.engine.interfaces import fresh_seed
 from localspec.errors import LocalspecError, UsageError, reason
@@ -58,15 +65,15 @@ def question_of(
 ) -> Question:
     """What to ask so that the last message of a path is answered; or, with `go_on`, that the last answer continues.
     With `thought_out` as well, its thinking ends where it is. `private`: nothing of it is kept."""
-    prefix = reasoning = ""
+    made, prefix, reasoning = list[Message](), "", ""
     if go_on and path and path[-1].role == "assistant":
-        prefix, reasoning = path[-1].content, path[-1].reasoning
+        made, prefix, reasoning = rounds(path[-1].content, path[-1].reasoning, path[-1].calls)
         path = path[:-1]
     params = chat.params
     local = facts is None or not facts.remote
     seed = params.get("seed")
     return Question(
-        messages=prompt_messages(chat, path),
+        messages=prompt_messages(chat, path) + made,
         sampling=sampling_params(params),
         seed=fresh_seed() if seed is None and local else seed,
         max_tokens=params.get("max_tokens"),
@@ -161,12 +168,8 @@ def window(answerer: Answerer, chat: Chat, path: Sequence[StoredMessage], questi
 
 
 def _seen(chat: Chat, path: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """The messages of a path that `prompt_messages` hands on, in order."""
-    return [
-        message
-        for message in path[window_start(chat, path) :]
-        if message.role != "assistant" or message.content.strip() or message.attachments
-    ]
+    """For each message of `prompt_messages` but the system's, the message of the path that it is of."""
+    return [message for message in path[window_start(chat, path) :] for _ in messages_of(message)]
 
 
 def last_turn(chat: Chat, path: Sequence[StoredMessage], question: Question) -> Window | None:
