@@ -61,7 +61,8 @@ CAST(round AS INTEGER), CAST(said AS INTEGER), CAST(thought AS INTEGER), failed 
 def _made(row: sqlite3.Row) -> MadeCall:
     """A row of `_CALLS`."""
     *call, result = (text.decode(errors="replace") for text in row[1:5])
-    return MadeCall(ToolCall(*call), result, *row[5:8], failed=bool(row[8]), seconds=row[9])
+    turn, said, thought, failed, seconds = row[5:]
+    return MadeCall(ToolCall(*call), result, turn, said, thought, bool(failed), seconds)
 
 
 def _message(
