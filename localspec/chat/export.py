@@ -11,8 +11,9 @@ from html import escape
 
 from localspec.chat.archive.file import clean
 from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
-from localspec.chat.plain_text import counted_lines, one_line, plain_text
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import in_fence, window_start, with_attachments
+from localspec.chat.reply.tool import members
 from localspec.chat.turn import MadeCall
 
 FORMAT, VERSION = "localspec chats", 1
@@ -60,9 +61,11 @@ def _unfolded(made: MadeCall) -> str:
 
 def call_line(made: MadeCall) -> str:
     """A call on one line: its name, its arguments as far as they fit, how long it took, and how much came of it."""
-    arguments = one_line(plain_text(made.call.arguments))
+    given = members(made.call.arguments)
+    named = made.call.arguments if given is None else ", ".join(f"{name}={value}" for name, value in given.items())
+    arguments, count = one_line(plain_text(named)), len(made.result.encode(errors="replace"))
     short = arguments if len(arguments) <= _LONGEST_ARGUMENTS else f"{arguments[: _LONGEST_ARGUMENTS - 1]}…"
-    size = "failed" if made.failed else counted_lines(made.result)
+    size = "failed" if made.failed else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} bytes"
     return f"{one_line(plain_text(made.call.name))}({short}), {made.seconds:.1f} s, {size}"
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import StoredMessage
+from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall
 
 
 @pytest.fixture
@@ -26,6 +28,11 @@ def say(archive: Archive, chat_id: int, question: str, answer: str) -> StoredMes
     writer = archive.begin_answer(archive.append_user(chat_id, question).id)
     writer.extend(answer)
     return writer.finish()
+
+
+def made(name: str, result: str, turn: int = 0, said: int = 0, thought: int = 0, arguments: str = "{}") -> MadeCall:
+    """A call of a tool that took half a second."""
+    return MadeCall(ToolCall(f"id-{name}", name, arguments), result, turn, said, thought, seconds=0.5)
 
 
 def texts(path: list[StoredMessage]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment, Preset
 from localspec.errors import UsageError
 from localspec.types import SamplingParams
-from tests.chat.conftest import say, texts
+from tests.chat.conftest import made, say, texts
 
 
 def test_a_turn_is_kept_with_all_that_belongs_to_it(archive: Archive) -> None:
@@ -197,3 +199,42 @@ def test_settings_that_cannot_be_kept_are_refused(archive: Archive) -> None:
     with pytest.raises(UsageError, match="not in chat"):
         archive.append_user(other.id, "x", parent=message.id)
     assert archive.path(other.id) == []
+
+
+def test_calls_are_kept_in_order_and_go_wherever_their_answer_goes(archive: Archive) -> None:
+    chat = archive.new_chat()
+    writer = archive.begin_answer(archive.append_user(chat.id, "When?").id)
+    writer.extend("I look.", reasoning="hm")
+    calls = [made("time", "3 pm \x00\x1b[2J", 0, 7, 2), made("day", "Monday", 0, 7, 2)]
+    for call in calls:
+        writer.add_call(call)
+    writer.finish("stopped")
+    writer.add_call(made("late", ""))
+    more = archive.resume_answer(writer.message_id)
+    more.extend("\n\nI add.")
+    more.add_call(made("add", "5", 0, 8, 0))
+    answer = more.finish()
+    assert answer.calls == (*calls, made("add", "5", 1, 15, 2))
+    assert answer.pieces == ["I look.", *calls, "\n\nI add.", answer.calls[2]]
+    assert archive.path(archive.branch(answer.id).id)[-1].calls == answer.calls
+    assert [call.said for call in archive.edit(answer.id, "I lo").calls] == [4, 4, 4]
+    archive.undo(archive.delete_message(answer.id).id)
+    assert archive.message(answer.id).calls == answer.calls
+
+
+def test_a_damaged_call_does_not_make_a_chat_unreadable(archive: Archive, tmp_path: Path) -> None:
+    chat = archive.new_chat()
+    writer = archive.begin_answer(archive.append_user(chat.id, "When?").id)
+    writer.extend("Now.")
+    writer.add_call(made("time", "3 pm"))
+    writer.finish()
+    with closing(sqlite3.connect(tmp_path / "chats.sqlite3")) as other:
+        other.execute(
+            "UPDATE call SET arguments = 5, result = x'41ff', round = 'x', said = -7, thought = 1e300, seconds = x''"
+        )
+        other.commit()
+    (found,) = archive.path(chat.id)[-1].calls
+    assert found.result == "A\ufffd"
+    assert (found.call.arguments, found.round, found.said, found.thought, found.seconds) == ("5", 0, 0, 0, 0.0)
+    for kind in ("json", "html", "markdown"):
+        assert "Now." in archive.export(None, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hypothesis import settings
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from localspec.chat.archive.archive import Archive
+from localspec.chat.turn import MadeCall
+from tests.chat.conftest import made
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Node:
     children: list[int] = field(default_factory=list)
     chosen: int | None = None
     deletion: int | None = None
+    calls: tuple[MadeCall, ...] = ()
 
 
 class ArchiveMachine(RuleBasedStateMachine):
@@ -60,8 +63,8 @@ class ArchiveMachine(RuleBasedStateMachine):
             found.append(at)
         return found
 
-    def added(self, key: int, parent: int | None, word: str, role: str) -> None:
-        self.nodes[key] = Node(parent, word, role)
+    def added(self, key: int, parent: int | None, word: str, role: str, calls: tuple[MadeCall, ...] = ()) -> None:
+        self.nodes[key] = Node(parent, word, role, calls=calls)
         self.nodes[parent].children.append(key)
         self.lead(key)
 
@@ -92,18 +95,37 @@ class ArchiveMachine(RuleBasedStateMachine):
         self.added(message.id, parent, word, "user")
 
     @precondition(lambda self: self.live())
-    @rule(data=st.data(), state=st.sampled_from(["done", "stopped", "error"]))
-    def answer(self, data: st.DataObject, state: str) -> None:
+    @rule(data=st.data(), state=st.sampled_from(["done", "stopped", "error"]), turns=st.integers(0, 2))
+    def answer(self, data: st.DataObject, state: str, turns: int) -> None:
         parent, word = data.draw(st.sampled_from(self.live())), self.word()
         writer = self.archive.begin_answer(parent)
         writer.extend(word)
-        self.added(writer.finish(state).id, parent, word, "assistant")
+        calls = tuple(made(str(turn), f"result {word}", turn, len(word)) for turn in range(turns))
+        for call in calls:
+            writer.add_call(call)
+        self.added(writer.finish(state).id, parent, word, "assistant", calls)
+
+    @precondition(lambda self: any(node.role == "assistant" for node in map(self.nodes.get, self.live())))
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from([at for at in self.live() if self.nodes[at].role == "assistant"]))
+        node, word = self.nodes[key], self.word()
+        writer = self.archive.resume_answer(key)
+        writer.extend(" ")
+        writer.add_call(made("more", word, 0, 1))
+        writer.extend(word)
+        writer.finish()
+        turn = node.calls[-1].round + 1 if node.calls else 0
+        node.calls += (made("more", word, turn, len(node.word) + 1),)
+        node.word += f" {word}"
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
     def edit(self, data: st.DataObject) -> None:
         old, word = data.draw(st.sampled_from(self.live())), self.word()
-        self.added(self.archive.edit(old, word).id, self.nodes[old].parent, word, self.nodes[old].role)
+        node = self.nodes[old]
+        calls = tuple(replace(call, said=min(call.said, len(word))) for call in node.calls)
+        self.added(self.archive.edit(old, word).id, node.parent, word, node.role, calls)
 
     @precondition(lambda self: self.live())
     @rule(data=st.data(), step=st.sampled_from([-2, -1, 0, 1, 2]))
@@ -184,6 +206,7 @@ class ArchiveMachine(RuleBasedStateMachine):
         for message in messages:
             node = self.nodes[message.id]
             assert (message.parent_id, message.content, message.role) == (node.parent, node.word, node.role)
+            assert message.calls == node.calls
             assert message.parent_id in seen
             assert list(message.siblings) == [
                 at for at in self.nodes[node.parent].children if self.nodes[at].deletion is None

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.archive.archive import Archive
+from tests.chat.conftest import made
 
 STREAM = """
 import sys, time
@@ -87,6 +88,33 @@ def kill_many(folder: Path, seeds: Sequence[int]) -> None:
 
     with ThreadPoolExecutor(5) as pool:  # they mostly sleep
         list(pool.map(once, seeds))
+
+
+CALLING = """
+import sys, time
+from pathlib import Path
+from localspec.chat.archive.archive import Archive
+from tests.chat.conftest import made
+
+archive = Archive.open(Path(sys.argv[1]))
+writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "What time is it?").id)
+writer.extend("I look.", reasoning="When?")
+writer.add_call(made("time", "3 pm", said=7, thought=5))
+writer.flush()
+print("called", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_call_that_was_made_survives_a_kill(tmp_path: Path) -> None:
+    with run(CALLING, tmp_path / "chats.sqlite3") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "called\n", child.stderr and child.stderr.read()
+        child.kill()
+    with Archive.open(tmp_path / "chats.sqlite3") as archive:
+        answer = archive.path(archive.chats()[0].id)[-1]
+    assert (answer.content, answer.state, answer.calls) == ("I look.", "stopped", (made("time", "3 pm", 0, 7, 5),))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment
+from localspec.chat.export import call_line
+from localspec.chat.plain_text import plain_text
 from localspec.engine.slot import PassRecord
 from localspec.errors import UsageError
-from tests.chat.conftest import say
+from tests.chat.conftest import made, say
 
 anything = st.text(max_size=30)
 plain = st.recursive(
@@ -45,6 +50,8 @@ def fill(archive: Archive, data: st.DataObject) -> None:
                 writer = archive.begin_answer(parent, model="m", seed=seed, piece=lambda token: bytes([token % 256]))
                 record = PassRecord("draft", (3, 4), (-1, 0), (0,), 9, 3, 0.25)
                 writer.extend(data.draw(anything), reasoning=data.draw(anything), record=record)
+                for turn in range(data.draw(st.integers(0, 2))):
+                    writer.add_call(made(data.draw(anything), data.draw(anything), turn, data.draw(st.integers(0, 40))))
                 state = data.draw(st.sampled_from(["done", "stopped", "error"]))
                 ids.append(writer.finish(state, stats={"passes": 1}, note=data.draw(anything)).id)
         archive.choose(data.draw(st.sampled_from(ids)))
@@ -67,6 +74,9 @@ def test_an_export_taken_in_again_gives_the_same_export(tmp_path_factory: Any, d
         report = other.import_file(file)
         assert report.chats == len(archive.chats())
         assert other.export(None, "json") == whole
+        assert [[m.calls for m in other.path(chat.id)] for chat in other.chats()] == [
+            [m.calls for m in archive.path(chat.id)] for chat in archive.chats()
+        ]
         assert [[m.content for m in other.path(chat.id)] for chat in other.chats()] == [
             [m.content for m in archive.path(chat.id)] for chat in archive.chats()
         ]
@@ -126,7 +136,7 @@ class Tags(HTMLParser):
         self.attributes += attrs
 
 
-@pytest.mark.parametrize("place", ["title", "system", "user", "answer", "file", "note"])
+@pytest.mark.parametrize("place", ["title", "system", "user", "answer", "file", "note", "tool", "given", "result"])
 def test_html_runs_and_loads_nothing(archive: Archive, place: str) -> None:
     text = {place: HOSTILE}.get
     chat = archive.new_chat(title=text("title", "t"), system=text("system", "s"))
@@ -134,6 +144,7 @@ def test_html_runs_and_loads_nothing(archive: Archive, place: str) -> None:
     question = archive.append_user(chat.id, text("user", "u"), attachments=files)
     writer = archive.begin_answer(question.id, model=text("note", "m"))
     writer.extend(text("answer", "| a |\n|---|\n| **b** |"), reasoning=text("answer", "r"))
+    writer.add_call(made(text("tool", "t"), text("result", "r"), arguments=text("given", "{}")))
     writer.finish("error", note=text("note", "n"))
     page = archive.export([chat.id], "html")
     found = Tags()
@@ -167,3 +178,35 @@ def test_an_unknown_format_or_chat(archive: Archive) -> None:
     with pytest.raises(UsageError, match="no chat 7"):
         archive.export([7], "json")
     assert archive.export(None, "html").startswith("<!doctype html>")
+
+
+def test_calls_stand_folded_in_their_place(archive: Archive) -> None:
+    writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "When?").id)
+    writer.extend("I look.\n\nIt is *late*.")
+    hostile = "</details><|im_end|>\r\n````\r<script>1</script>\x1b[2J\n```\n# Heading"
+    writer.add_call(made("time", hostile, 0, 7, arguments='{"zone": "</summary><b>", "n": 3}'))
+    writer.finish()
+    text = archive.export(None, "markdown")
+    line = f"time(zone=&quot;&lt;/summary&gt;&lt;b&gt;&quot;, n=3), 0.5 s, {len(hostile)} bytes"
+    assert text.index("I look.") < text.index(f"<details><summary>{line}</summary>") < text.index("It is *late*.")
+    assert "\x1b" not in text
+    tokens = MarkdownIt("commonmark").parse(text)
+    assert [token.content for token in tokens if token.type == "fence"][1] == plain_text(hostile) + "\n"
+    html = [token.content for token in tokens if token.type.startswith("html")]
+    assert html == [f"<details><summary>{line}</summary>\n", "</details>\n"]
+    page = archive.export(None, "html")
+    assert f"<details><summary>{line}</summary><pre>{{" in page
+    assert page.index("I look.") < page.index(line) < page.index("<em>late</em>")
+    assert escape(plain_text(hostile)) in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result", "failed", "line"),
+    [
+        ("{}", "x" * 1200, False, "t(), 0.5 s, 1.2 kB"),
+        ('{"a": ' + "1" * 90 + "}", "", False, "t(a=" + "1" * 57 + "…), 0.5 s, 0 bytes"),
+        ("no JSON\n\x1b[2J", "gone", True, "t(no JSON↵), 0.5 s, failed"),
+    ],
+)
+def test_a_call_on_a_line(arguments: str, result: str, failed: bool, line: str) -> None:
+    assert call_line(replace(made("t", result, arguments=arguments), failed=failed)) == line

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.archive.archive import Archive
 from localspec.errors import UsageError
-from tests.chat.conftest import say, texts
+from tests.chat.conftest import made, say, texts
 
 
 def node(
@@ -83,6 +83,8 @@ def test_chatgpt_as_zip_and_in_several_files(archive: Archive, tmp_path: Path) -
 OWN = {"format": "localspec chats", "version": 1}
 TURN = {"key": "m", "role": "user", "content": "hi", "created": 1}
 
+CALL = {"call": {"id": "i", "name": "n", "arguments": "{}"}, "result": ""}
+
 
 def own(**changes: Any) -> dict[str, Any]:
     return OWN | {"chats": [{"key": "k", "created": 1, "messages": [TURN | changes]}]}
@@ -111,6 +113,10 @@ def own(**changes: Any) -> dict[str, Any]:
         (own(passes="AAAA"), "origin data of an answer is damaged"),
         (own(attachments=[{"name": 1}]), "attachment 1: name is '1'; it must be a text"),
         (own(content=None), "content is missing"),
+        (own(role="assistant", calls=[5]), "message 1, call 1 is no object"),
+        (own(role="assistant", calls=[{"call": {"id": "i", "name": 1}}]), "call 1: name is '1'; it must be a text"),
+        (own(role="assistant", calls=[CALL | {"said": -1}]), "call 1: said is -1; it must be between 0 and"),
+        (own(role="assistant", calls=[CALL | {"seconds": "x"}]), "call 1: seconds is 'x'; it must be a number"),
         (OWN | {"chats": [own()["chats"][0]] * 2}, "two chats have the same key"),
         (OWN | {"chats": [{"key": "k", "created": 1, "messages": [TURN, TURN]}]}, "is there twice"),
         ([conversation(mapping=[])], "mapping of conversation 1 is no object"),
@@ -184,7 +190,10 @@ def replaced(data: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 def _own_sample() -> Any:
     with Archive(None) as archive:
-        say(archive, archive.new_chat(params={"a": 1}).id, "hi", "ho")
+        answer = say(archive, archive.new_chat(params={"a": 1}).id, "hi", "ho")
+        writer = archive.resume_answer(answer.id)
+        writer.add_call(made("time", "3 pm"))
+        writer.finish()
         return json.loads(archive.export(None, "json"))
 
 

@@ -22,7 +22,7 @@ from localspec.chat.prompt.prompt import (
 from localspec.chat.turn import Message
 from localspec.errors import UsageError
 from localspec.types import SamplingParams
-from tests.chat.conftest import say
+from tests.chat.conftest import made, say
 
 
 def shown(messages: Sequence[Message]) -> list[tuple[str, str]]:
@@ -136,3 +136,29 @@ def test_a_summary_is_asked_for_in_turn() -> None:
     assert [message.role for message in summary_request(answered)] == ["user", "assistant", "user"]
     asked = summary_request([*answered, Message("user", "c")])
     assert asked[-1].content.startswith("c\n\nSummarise")
+
+
+def test_an_answer_with_calls_is_shown_as_its_rounds_without_thoughts(archive: Archive) -> None:
+    chat = archive.new_chat(system="Be brief.")
+    writer = archive.begin_answer(archive.append_user(chat.id, "When?").id)
+    writer.extend("I look.\n\nIt is late.", reasoning="hm")
+    writer.add_call(made("time", "3 pm", 0, 7, 2))
+    writer.finish()
+    silent = archive.begin_answer(archive.append_user(chat.id, "Where?").id)
+    silent.add_call(made("place", "Rome"))
+    silent.finish("stopped")
+    path = archive.path(chat.id)
+    messages = prompt_messages(chat, path)
+    assert messages == [
+        Message("system", "Be brief."),
+        Message("user", "When?"),
+        Message("assistant", "I look.", (made("time", "").call,)),
+        Message("tool", "3 pm", tool_call_id="id-time", name="time"),
+        Message("assistant", "It is late."),
+        Message("user", "Where?"),
+        Message("assistant", "", (made("place", "").call,)),
+        Message("tool", "Rome", tool_call_id="id-place", name="place"),
+    ]
+    for limit in range(60):
+        found = drop_oldest(messages, limit, counted)
+        assert [message.role for message in found.messages[:2]] == ["system", "user"]

@@ -12,7 +12,8 @@ from localspec.errors import UsageError
 from localspec.remote.answerer import Facts
 from localspec.runtime.kept import corpus
 from localspec.runtime.kept.caches import CacheFolder
-from localspec.tui.talk.session import Preferences, Session
+from localspec.tui.talk.session import Preferences, Session, last_turn, question_of, window
+from tests.chat.conftest import made
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
 
@@ -86,3 +87,29 @@ def test_answers_that_cannot_be_deleted_are_warned_of(
     (corpus.folder() / "broken.sqlite").mkdir(parents=True)  # no file, so that nothing can be taken out of it
     Session(answerer("first"), archive, Preferences()).forget("gone")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_an_answer_with_calls_is_several_messages_and_one_of_the_path(archive: Archive) -> None:
+    chat = archive.new_chat(system="Be brief.")
+    for number in range(2):
+        writer = archive.begin_answer(archive.append_user(chat.id, f"question {number}").id)
+        writer.extend("I look.\n\nIt is", reasoning="when?so")
+        for name in ("time", "day"):
+            writer.add_call(made(name, "3 pm", 0, 7, 5))
+        writer.finish("stopped")
+    archive.append_user(chat.id, "last")
+    path = archive.path(chat.id)
+    question = question_of(chat, path, None)
+    assert [message.role for message in question.messages[1:6]] == ["user", "assistant", "tool", "tool", "assistant"]
+    found = last_turn(chat, path, question)
+    assert found is not None
+    assert (found.first, found.dropped) == (path[-1], question.messages[:-1])
+    asked = answerer("first")
+    asked.facts = Facts("first", context=60)
+    asked.count = lambda question: 4 * len(question.messages)  # type: ignore[method-assign]
+    small = window(asked, chat, path, question)
+    assert (small.first, small.dropped) == (path[2], question.messages[:6])
+    gone_on = question_of(chat, path[:-1], None, go_on=True)
+    assert (gone_on.prefix, gone_on.reasoning) == ("It is", "so")
+    assert [message.content for message in gone_on.messages[-4:]] == ["question 1", "I look.", "3 pm", "3 pm"]
+    assert gone_on.messages[-3].reasoning == "when?"

@@ -54,14 +54,15 @@ def one_line(text: str) -> str:
 
 
 # of whatever kind a damaged value is, one of the right kind is read
-_CALLS = """SELECT message, CAST(call.id AS TEXT), CAST(name AS TEXT), CAST(arguments AS TEXT), CAST(result AS TEXT),
+_CALLS = """SELECT message, CAST(call.id AS BLOB), CAST(name AS BLOB), CAST(arguments AS BLOB), CAST(result AS BLOB),
 CAST(round AS INTEGER), CAST(said AS INTEGER), CAST(thought AS INTEGER), failed <> 0, CAST(seconds AS REAL) FROM call"""
 
 
 def _made(row: sqlite3.Row) -> MadeCall:
     """A row of `_CALLS`."""
-    _, number, name, arguments, result, turn, said, thought, failed, seconds = row
-    return MadeCall(ToolCall(number, name, arguments), result, turn, said, thought, bool(failed), seconds)
+    *call, result = (text.decode(errors="replace") for text in row[1:5])
+    turn, said, thought, failed, seconds = row[5:]
+    return MadeCall(ToolCall(*call), result, turn, said, thought, bool(failed), seconds)
 
 
 def _message(
