@@ -37,11 +37,10 @@ class Message:
         """As chat templates expect it; what is not said is left out."""
         found: dict[str, Any] = {"role": self.role, "content": self.content}
         for call in self.tool_calls:
-            arguments: Any = call.arguments  # as data, which templates write as JSON; none goes in as the text it is
+            told = call.as_call()  # arguments as data, which templates write as JSON; none go in as the text they are
             with contextlib.suppress(ValueError, RecursionError):
-                arguments = json.loads(call.arguments)
-            function = {"name": call.name, "arguments": arguments}
-            found.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": function})
+                told["function"]["arguments"] = json.loads(call.arguments)
+            found.setdefault("tool_calls", []).append(told)
         more = {"tool_call_id": self.tool_call_id, "name": self.name, "reasoning_content": self.reasoning}
         more["thinking"] = self.reasoning  # gpt-oss's word for it
         found.update({key: value for key, value in more.items() if value})

@@ -124,9 +124,7 @@ def _in_openais_form(message: Message) -> dict[str, Any]:
     if message.tool_call_id:
         told["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
-        functions = [(call.id, {"name": call.name, "arguments": call.arguments}) for call in message.tool_calls]
-        told["content"] = message.content or None
-        told["tool_calls"] = [{"id": key, "type": "function", "function": function} for key, function in functions]
+        told |= {"content": message.content or None, "tool_calls": [call.as_call() for call in message.tool_calls]}
         if message.reasoning:
             told["reasoning_content"] = message.reasoning
     return told

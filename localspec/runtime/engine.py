@@ -353,7 +353,7 @@ class WantedAnswer:
         """What calls must follow; None = the answer is free. It is where it goes on within a thought, where the tools
         cannot be held to, and where what they are held to is large: that would have to be tried first, for seconds."""
         try:
-            grammar = self._turn and self._turn.grammar(self.prompt)
+            grammar = None if self._turn is None else self._turn.grammar(self.prompt)
             return None if grammar is None or len(grammar.source) > LARGE else self._engine.compiled(grammar)
         except UsageError:
             return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.errors import Cancelled, LocalspecError
@@ -70,6 +72,72 @@ def test_an_answer_with_its_figures(endpoint: Endpoint) -> None:
     stats = reading.reply.stats
     assert (stats.prompt_tokens, stats.generated, reading.reply.finish) == (9, 5, FinishReason.STOP)
     assert stats.ttft_seconds > 0
+
+
+def piece(index: int | None, key: str | None, name: str | None, arguments: Any) -> dict[str, Any]:
+    told = {"index": index, "id": key, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"tool_calls": [{name: value for name, value in told.items() if value is not None}]}
+
+
+ONE, TWO = ("f", '{"a": 1}'), ("g", "{}")
+STREAMS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
+    "whole": ([piece(0, "x", *ONE), piece(1, "y", *TWO)], [ONE, TWO]),
+    "at once": ([{"tool_calls": piece(0, "x", *ONE)["tool_calls"] + piece(1, "y", *TWO)["tool_calls"]}], [ONE, TWO]),
+    "without an index": (
+        [{"tool_calls": piece(None, "x", *ONE)["tool_calls"] + piece(None, "y", *TWO)["tool_calls"]}],
+        [ONE, TWO],
+    ),
+    "in pieces": (
+        [piece(0, "x", "f", ""), piece(0, None, None, '{"a"'), piece(0, "x", "f", ": 1}"), piece(1, "y", "g", "{}")],
+        [ONE, TWO],
+    ),
+    "without ids": ([piece(0, None, *ONE), piece(0, "", *TWO)], [ONE, TWO]),
+    "one index": ([piece(0, "x", *ONE), piece(0, "y", *TWO)], [ONE, TWO]),
+    "an object": ([piece(0, "x", "f", {"a": 1}), piece(1, "y", "g", None)], [ONE, TWO]),
+    "no json": ([piece(0, "x", "f", '{"a": ')], [("f", '{"a": ')]),
+    "malformed": (
+        [{"tool_calls": 5}, {"tool_calls": [3, {"index": 0}, {"function": 3}]}, piece(0, "x", None, "{")],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("told", STREAMS)
+def test_calls_in_all_their_forms(endpoint: Endpoint, told: str) -> None:
+    deltas, wanted = STREAMS[told]
+    endpoint.deltas, endpoint.finish = [{"content": "So: "}, *deltas], "tool_calls"
+    texts, calls = list[str](), list[ToolCall]()
+    reply = Reply(Requests(Server(endpoint.url)), PROMPT, "m")
+    reply.read(lambda text, _: texts.append(text), calls.extend)
+    assert ([(call.name, call.arguments) for call in calls], "".join(texts)) == (wanted, "So: ")
+    assert reply.finish is FinishReason.STOP
+    keys = [call.id for call in calls]
+    assert len(set(keys)) == len(keys)
+    assert all(keys)
+    assert keys == ["x", "y"][: len(keys)] or told == "without ids"
+
+
+@pytest.mark.parametrize(("last", "calls"), [('{"b": ', 1), ('{"b": 2}', 2)])
+def test_a_call_that_a_limit_cut_is_left_out(endpoint: Endpoint, last: str, calls: int) -> None:
+    endpoint.deltas, endpoint.finish = [piece(0, "x", *ONE), piece(1, "y", "g", last)], "length"
+    found = list[ToolCall]()
+    Reply(Requests(Server(endpoint.url)), PROMPT, "m").read(lambda *_: None, found.extend)
+    assert len(found) == calls
+
+
+def test_calls_and_their_results_are_sent_in_openais_form(endpoint: Endpoint) -> None:
+    called = Message("assistant", "", (ToolCall("x", *ONE),), reasoning="Hm.")
+    tools = (Tool("f", "Does."),)
+    question = Question([*PROMPT.messages, called, Message("tool", "1", tool_call_id="x", name="f")], tools=tools)
+    Reply(Requests(Server(endpoint.url)), question, "m").read(lambda *_: None)
+    (asked,) = endpoint.requests
+    told = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
+    assert asked["messages"] == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": told, "reasoning_content": "Hm."},
+        {"role": "tool", "content": "1", "tool_call_id": "x"},
+    ]
+    assert asked["tools"] == [tool.as_function() for tool in tools]
 
 
 def test_what_was_held_back_comes_after_an_error_too(endpoint: Endpoint) -> None:

@@ -55,6 +55,8 @@ def test_any_json_is_read_or_refused(data: object) -> None:
         {"choices": [data]},
         {"usage": data, "timings": data},
         {"choices": [{"delta": data}]},
+        {"choices": [{"delta": {"tool_calls": data}}]},
+        {"choices": [{"delta": {"tool_calls": [data, {"index": data, "id": data, "function": data}]}}]},
     ):
         try:
             piece = one(f"data: {json.dumps(kind)}")

@@ -21,6 +21,7 @@ import pytest
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.reply import harmony
+from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.cli.commands import chat
 from localspec.engine.slot import FinishReason
@@ -49,6 +50,7 @@ from tests.chat.marked_file import write_harmony
 from tests.llama import architectures
 from tests.runner.conftest import PATIENCE, lives, threads, until
 from tests.runner.test_child import SIGNALS
+from tests.server.named_events import LOOK_UP, QUERY_JSON, WIKIPEDIA
 
 TARGET, DRAFT = (str(paths.bundled(f"tiny-{name}-q8_0.gguf")) for name in ("target", "draft"))
 ASKED = Question(
@@ -250,6 +252,19 @@ def test_thinking_is_that_of_an_engine_here(tmp_path: Path) -> None:
         same(answerer, other, [*questions, replace(ASKED, raw=True)])
         assert answerer.facts is not None
         assert answerer.facts.channels
+
+
+def test_a_call_comes_with_its_answer_which_is_not_gone_on_from() -> None:
+    question = replace(ASKED, messages=[Message("user", LOOK_UP)], tools=(Tool(**WIKIPEDIA),))
+    with apart() as (answerer, _):
+        found = heard(answerer, question)
+        (call,) = [call for part in found.parts for call in part.calls]
+        assert (call.name, call.arguments) == ("wikipedia", QUERY_JSON)
+        assert (found.ended.state, found.text) == (("done", ""), "")
+        answer = ChildAnswer(question, Heard(), {})
+        with child_of(answerer).use() as use:
+            answer.read(use)
+        assert answer.called
 
 
 def test_a_cancelled_answer_ends_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:

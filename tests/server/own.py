@@ -28,6 +28,7 @@ class Heard:
 
     text: str = ""
     thinking: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
     taken: int | None = None
     steps: list[Steps] = field(default_factory=list)
     hearer: Hearer = field(default_factory=Hearer)
@@ -55,6 +56,7 @@ class Heard:
         delta = data["choices"][0]["delta"]
         self.text += delta.get("content", "")
         self.thinking += delta.get("reasoning_content", "")
+        self.calls += delta.get("tool_calls", [])
         self.steps.append(self.hearer.take(data["localspec"]))
 
 

@@ -14,10 +14,11 @@ import httpx
 import pytest
 
 from localspec import checks
+from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.chat.turn import Message
 from localspec.checks.doctor import Remark
 from localspec.engine.slot import FinishReason
-from localspec.errors import ContextOverflowError, LocalspecError, ModelError
+from localspec.errors import ContextOverflowError, LocalspecError, ModelError, UsageError
 from localspec.options import SamplingParams
 from localspec.remote.answerer import Question, question_in
 from localspec.runtime.pool import Pool
@@ -28,6 +29,7 @@ from tests.native.inside import tokens_held
 from tests.runner.test_answering import plain
 from tests.server.held import eventually
 from tests.server.live import COPIED, COPY, engine_of
+from tests.server.named_events import LOOK_UP, QUERY_JSON, WIKIPEDIA
 from tests.server.own import Heard, ask, body_of, lines, serving
 
 SAME = ("prompt_tokens", "generated", "exact")
@@ -157,6 +159,60 @@ def test_what_only_an_engine_can_be_told_goes_through() -> None:
     assert options_of(replace(got, max_tokens=None), 9).max_tokens == 9
 
 
+def test_messages_and_tools_go_through_with_all_they_have() -> None:
+    called = Message("assistant", "", (ToolCall("a", "f", "{}"), ToolCall("b", "g", '{"x": 1}')), reasoning="Hm.")
+    results = [Message("tool", "1", tool_call_id="a", name="f"), Message("tool", "2", tool_call_id="b", name="g")]
+    tools = (Tool("f", "Does.", {"type": "object", "properties": {"a": {"enum": [1]}}}, strict=True), Tool("g"))
+    asked = replace(ASKED, messages=[Message("user", "Go."), called, *results], tools=tools)
+    assert question_in(json.loads(json.dumps(body_of(asked)))["question"]) == asked
+
+
+CALLING = replace(ASKED, messages=[Message("user", LOOK_UP)], max_tokens=150, tools=(Tool(**WIKIPEDIA),))
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_call_comes_whole(own: httpx.Client, raw: bool) -> None:
+    found = ask(own, body_of(replace(CALLING, raw=raw)))
+    (call,) = found.calls
+    assert (call["index"], call["type"], len(call["id"])) == (0, "function", 9)
+    assert call["function"] == {"name": "wikipedia", "arguments": QUERY_JSON}
+    assert (found.text, found.finish) == ("", FinishReason.STOP)
+
+
+def test_a_call_that_the_limit_cuts_is_left_out(own: httpx.Client) -> None:
+    length = len(ask(own, body_of(CALLING)).tokens)
+    found = [ask(own, body_of(replace(CALLING, max_tokens=limit))) for limit in range(1, length)]
+    assert [one.text for one in found] == [""] * len(found)
+    called = [[call["function"]["arguments"] for call in one.calls] for one in found]
+    assert called == sorted(called)
+    assert called[length // 2] == []
+    assert all(one in ([], [QUERY_JSON]) for one in called)
+
+
+def test_a_call_that_begins_is_of_a_tool_that_there_is(own: httpx.Client) -> None:
+    """Hot enough that names are made up: then the mark of a call would stand in the text."""
+    hot = replace(CALLING, sampling=SamplingParams(temperature=1.6), max_tokens=50, tools=(Tool("set_timer"),))
+    found = [ask(own, body_of(replace(hot, seed=seed))) for seed in range(20)]
+    assert not any("<tool_call>" in one.text for one in found if one.finish is not FinishReason.LENGTH)
+    assert any(one.calls for one in found)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a" * 20_000])
+def test_a_tool_that_calls_cannot_be_held_to_fails_no_answer(own: httpx.Client, pattern: str) -> None:
+    parameters = WIKIPEDIA["parameters"] | {"properties": {"query": {"type": "string", "pattern": pattern}}}
+    tool = Tool("wikipedia", parameters=parameters, strict=True)
+    (call,) = ask(own, body_of(replace(CALLING, tools=(tool,)))).calls
+    assert call["function"]["arguments"] == QUERY_JSON
+
+
+def test_a_model_without_a_template_cannot_be_told_of_tools(tmp_path: Path, tiny_target: Path) -> None:
+    path = rewritten(tiny_target, tmp_path / "base.gguf", without=("tokenizer.chat_template",))
+    pool = Pool(str(path), settings={"slots": 1, "exact": "off"})
+    with serving(pool) as client, pytest.raises(UsageError, match=r"^base\.gguf has no chat template, so it cannot"):
+        ask(client, body_of(CALLING))
+    pool.close()
+
+
 def test_who_leaves_frees_the_engine(pool: Pool, own: httpx.Client) -> None:
     endless = replace(ASKED, max_tokens=None, sampling=SamplingParams(logit_bias=((40, 1e6),)))
     stream = lines(own, body_of(endless))
@@ -180,9 +236,12 @@ def test_a_cancelled_answer_ends_with_its_figures(own: httpx.Client) -> None:
 
 
 def test_a_prompt_is_counted(own: httpx.Client) -> None:
-    question = replace(ASKED, prefix="Maria bought")
-    counted = own.post("/localspec/count", json=body_of(question)["question"]).json()["tokens"]
-    assert counted == ask(own, body_of(question)).hearer.stats.prompt_tokens
+    def counted(question: Question) -> int:
+        return int(own.post("/localspec/count", json=body_of(question)["question"]).json()["tokens"])
+
+    for question in (replace(ASKED, prefix="Maria bought"), CALLING):
+        assert counted(question) == ask(own, body_of(question)).hearer.stats.prompt_tokens
+    assert counted(CALLING) > counted(replace(CALLING, tools=()))
 
 
 def test_the_models_are_looked_at(pool: Pool, own: httpx.Client) -> None:

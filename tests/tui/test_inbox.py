@@ -13,6 +13,7 @@ import pytest
 from textual.message import Message as TextualMessage
 from textual.message_pump import MessagePump
 
+from localspec.chat.reply.tool import ToolCall
 from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink, Told
@@ -69,7 +70,8 @@ def inbox_of(screen: Screen) -> Inbox:
 
 
 def part(number: int) -> AnswerPart:
-    return AnswerPart(ANSWER, f"{number} ", (number,), (Origin("draft", 1),), (), RequestStats(generated=number))
+    stats, call = RequestStats(generated=number), ToolCall(str(number), "f", "{}")
+    return AnswerPart(ANSWER, f"{number} ", (number,), (Origin("draft", 1),), (), stats, calls=(call,))
 
 
 def streamed(screen: Screen, inbox: Inbox, parts: int, rate: float) -> None:
@@ -94,6 +96,7 @@ def test_a_thousand_parts_are_few_draws_and_all_text(cost: float, rate: float) -
     assert "".join(drawn.text for drawn in parts) == "".join(f"{number} " for number in range(1_000))
     assert [token for drawn in parts for token in drawn.tokens] == list(range(1_000))
     assert sum(len(drawn.origins) for drawn in parts) == 1_000
+    assert [call.id for drawn in parts for call in drawn.calls] == [str(number) for number in range(1_000)]
     assert parts[-1].stats.generated == 999
     assert isinstance(screen.drawn[-1][1], AnswerEnded)
     late = times[-1] - 999 / rate

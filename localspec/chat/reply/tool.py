@@ -146,6 +146,10 @@ class ToolCall:
     arguments: str
     """A JSON object, as the model wrote it."""
 
+    def as_call(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:

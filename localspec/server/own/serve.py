@@ -226,11 +226,9 @@ class _RunningAnswer:
         if finish is not None or broken:
             parts += self._reply.finish(cut=finish in (FinishReason.LENGTH, FinishReason.CONTEXT))
         text, thoughts = apart(parts)
-        calls = []
-        for call in self._calls.take(parts):
-            function = {"name": call.name, "arguments": call.arguments}
-            calls.append({"index": self._called, "id": call.id, "type": "function", "function": function})
-            self._called += 1
+        whole = enumerate(self._calls.take(parts), self._called)
+        calls = [{"index": index, **call.as_call()} for index, call in whole]
+        self._called += len(calls)
         news = (("content", text), ("reasoning_content", thoughts), ("tool_calls", calls))
         delta = {name: said for name, said in news if said}
         word = None if finish is None else FINISH_WORDS[finish]
