@@ -14,9 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES, MOST_FUNCTION_LINES = 600, 60
-CEILING_LINES, CEILING_MODULES = 54_916, 230
+CEILING_LINES, CEILING_MODULES = 54_918, 230
 """Lines and modules of localspec/. A commit that makes the tree smaller lowers them to what is there; one that raises
-them says why here: 35 came with calls of llama.cpp that may throw (native/guard.cpp)."""
+them says why here: 35 came with calls of llama.cpp that may throw (native/guard.cpp), 2
+with a device of which more is used than its driver allows."""
 
 
 def sources() -> list[Path]:
