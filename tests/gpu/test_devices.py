@@ -104,6 +104,7 @@ def test_a_card_is_used_by_default(program: Run) -> None:
     text = program("doctor", "--exact", "off", as_a_card=True).stdout
     assert re.search(rf"^device {NAME} .*; used by default$", text, re.MULTILINE)
     assert re.search(rf"^layers +target: all layers on {NAME}; draft model: all layers on {NAME}$", text, re.MULTILINE)
+    assert ("tok/s" in program("list").stdout, "tok/s" in program("list", as_a_card=True).stdout) == (True, False)
     text = program("check", "tiny", as_a_card=True).stdout
     assert re.search(rf"^{NAME} \(llvmpipe .*\): 7 layers of the target, 3 layers of the draft$", text, re.MULTILINE)
 
