@@ -1,4 +1,18 @@
-"""GPUs that llama.cpp is made to list. What is put on them is computed on the CPU."""
+"""GPUs that llama.cpp is made to list. What is put on them is computed on the CPU.
+
+tests/gpu has a real device, of software: where layers, caches, tensors and the draft model go, what fits its memory,
+what is said of it, texts under strict, times of passes, and loss, in a command, the server and the chat. On fakes stay
+
+- kinds of hardware that are not there: integrated beside a card, two makers, Apple's, cards of unequal memory, one card
+  listed twice (runtime/test_placement, test_tuning, test_offered, cli/test_gpus, checks/test_devices, models/test_gpu,
+  tui/test_models_screen), and rows split over cards, which Vulkan's backend refuses (llama/test_spread);
+- ratios of passes around the limit of 10 %, and rows that differ (runtime/test_pass_record): a real one has its own;
+- a loss at a chosen pass: in a prompt, a grammar, where the CPU cannot serve either, in a server's process whose device
+  comes back (runtime/, server/ and tui/test_device_loss); a real one that is lost stays lost until its process ends;
+- CUDA's kernel, whose driver tests/native/gpu plays (runtime/test_lists), and damage to what is remembered;
+- devices of a second host (llama/test_rpc; with LOCALSPEC_RPC_BUILD a real server on this one);
+- `verify` (cli/test_verify): a device of software takes minutes for it; tests/gpu/test_texts compares the same.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 /* A Vulkan layer whose device is lost: after LOST_AFTER submissions each further one fails with VK_ERROR_DEVICE_LOST, as
  * it does when a driver resets a card. With LOST_ONCE, a file that is not there, only in the first process that comes so
- * far: it makes the file. Nothing else is changed. tests/gpu names it in VK_INSTANCE_LAYERS; `build` compiles it.
+ * far: it makes the file. With HEAP_MIB the device has so much memory at most. Nothing else is changed. tests/gpu names
+ * it in VK_INSTANCE_LAYERS; `build` compiles it.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 static PFN_vkGetInstanceProcAddr next_instance_function;
 static PFN_vkGetDeviceProcAddr next_device_function;
 static PFN_vkQueueSubmit next_submit;
+static PFN_vkGetPhysicalDeviceMemoryProperties2 next_memory;
 static atomic_long submissions;
 
 static int is_lost(void) {
@@ -35,6 +37,24 @@ static VkResult lost_submit(VkQueue queue, uint32_t count, const VkSubmitInfo *s
   return next_submit(queue, count, submits, fence);
 }
 
+static void small_memory(VkPhysicalDevice physical, VkPhysicalDeviceMemoryProperties2 *found) {
+  next_memory(physical, found);
+  const char *text = getenv("HEAP_MIB");
+  if (text == NULL) return;
+  VkDeviceSize most = (VkDeviceSize)atol(text) << 20;
+  for (uint32_t heap = 0; heap < found->memoryProperties.memoryHeapCount; heap++) {
+    VkMemoryHeap *one = &found->memoryProperties.memoryHeaps[heap];
+    if (one->size > most) one->size = most;
+  }
+  for (VkBaseOutStructure *more = found->pNext; more != NULL; more = more->pNext) {
+    if (more->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT) continue;
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT *budget = (void *)more;
+    for (uint32_t heap = 0; heap < VK_MAX_MEMORY_HEAPS; heap++) {
+      if (budget->heapBudget[heap] > most) budget->heapBudget[heap] = most;
+    }
+  }
+}
+
 static VkResult lost_create_instance(const VkInstanceCreateInfo *info, const VkAllocationCallbacks *memory, VkInstance *made) {
   VkLayerInstanceCreateInfo *link = (VkLayerInstanceCreateInfo *)info->pNext;
   while (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO) {
@@ -42,7 +62,9 @@ static VkResult lost_create_instance(const VkInstanceCreateInfo *info, const VkA
   }
   next_instance_function = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
   link->u.pLayerInfo = link->u.pLayerInfo->pNext;
-  return ((PFN_vkCreateInstance)next_instance_function(NULL, "vkCreateInstance"))(info, memory, made);
+  VkResult result = ((PFN_vkCreateInstance)next_instance_function(NULL, "vkCreateInstance"))(info, memory, made);
+  if (result == VK_SUCCESS) next_memory = (PFN_vkGetPhysicalDeviceMemoryProperties2)next_instance_function(*made, "vkGetPhysicalDeviceMemoryProperties2");
+  return result;
 }
 
 static VkResult lost_create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo *info, const VkAllocationCallbacks *memory, VkDevice *made) {
@@ -75,6 +97,7 @@ static PFN_vkVoidFunction own(const char *name) {
   if (strcmp(name, "vkGetDeviceProcAddr") == 0) return (PFN_vkVoidFunction)vkGetDeviceProcAddr;
   if (strcmp(name, "vkCreateInstance") == 0) return (PFN_vkVoidFunction)lost_create_instance;
   if (strcmp(name, "vkCreateDevice") == 0) return (PFN_vkVoidFunction)lost_create_device;
+  if (strcmp(name, "vkGetPhysicalDeviceMemoryProperties2") == 0) return (PFN_vkVoidFunction)small_memory;
   if (strcmp(name, "vkQueueSubmit") == 0) return (PFN_vkVoidFunction)lost_submit;
   return NULL;
 }

@@ -18,6 +18,8 @@ import pytest
 from localspec.llama.library import lib
 
 NAME = "Vulkan0"
+LAYER = {"VK_INSTANCE_LAYERS": "VK_LAYER_LOCALSPEC_lost"}
+"""packaging/vulkan/lost.c, for processes that begin with it."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from localspec.bench import pass_times as reports
+from localspec.bench.pass_times import PassSettings, measure_passes
 from localspec.config import EngineSettings
 from localspec.errors import UsageError
 from localspec.gguf import read_header
 from localspec.llama.library import lib
 from localspec.runtime import memory, placement
 from localspec.runtime.loading import load_models
-from tests.gpu.conftest import NAME, Run
+from tests.gpu.conftest import LAYER, NAME, Run
+from tests.llama.architectures import write
 
 pytestmark = pytest.mark.trial
 
@@ -76,6 +79,17 @@ def test_some_layers_and_tensors_stay_on_the_cpu(pair: EngineSettings) -> None:
     assert 0 < buffers(replace(pair, device=NAME, override_tensor="ffn_=CPU"))[NAME] < 0.7 * whole
 
 
+def test_experts_stay_on_the_cpu(tmp_path: Path) -> None:
+    """To the byte: what the device has less of is the matrices of the experts."""
+    model = write("qwen3moe", tmp_path)
+    experts = [tensor.size / 2**20 for tensor in read_header(model).tensors if "_exps." in tensor.name]
+    settings = EngineSettings(model, context=256, exact="off", device=NAME)
+    whole = buffers(settings)[NAME]
+    for layers, count in ((1, len(experts) // 2), (-1, len(experts))):
+        there = buffers(replace(settings, cpu_moe=layers))[NAME]
+        assert whole - there == pytest.approx(sum(experts[:count]), abs=0.02)
+
+
 def test_commands_say_what_runs_where(program: Run) -> None:
     text = program("doctor", "--exact", "off", "--device", NAME).stdout
     assert re.search(
@@ -90,8 +104,41 @@ def test_a_card_is_used_by_default(program: Run) -> None:
     text = program("doctor", "--exact", "off", as_a_card=True).stdout
     assert re.search(rf"^device {NAME} .*; used by default$", text, re.MULTILINE)
     assert re.search(rf"^layers +target: all layers on {NAME}; draft model: all layers on {NAME}$", text, re.MULTILINE)
+    assert ("tok/s" in program("list").stdout, "tok/s" in program("list", as_a_card=True).stdout) == (True, False)
     text = program("check", "tiny", as_a_card=True).stdout
     assert re.search(rf"^{NAME} \(llvmpipe .*\): 7 layers of the target, 3 layers of the draft$", text, re.MULTILINE)
+
+
+def test_as_many_layers_as_its_memory_holds(program: Run) -> None:
+    """The driver says that there are 10 MiB besides the margin: `auto` puts three layers there, and the text is theirs.
+    Where more is used than the driver allows, nothing is free."""
+    small = LAYER | {"HEAP_MIB": "1034"}
+    words = ("--exact", "off", "--context", "256")
+    text = program("doctor", *words, as_a_card=True, **small).stdout
+    assert re.search(rf"^layers +target: 3 layers on {NAME}; draft model: on the CPU$", text, re.MULTILINE)
+    asked = (
+        "run",
+        "--raw",
+        *words,
+        "--drafter",
+        "none",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "16",
+        "Once upon a time",
+    )
+    found = program(*asked, as_a_card=True, **small)
+    assert len(found.stdout) > 16, found.stderr
+    assert found.stdout == program(*asked, "--gpu-layers", "0").stdout
+    text = program("check", "tiny", "--device", NAME, "--gpu-layers", "-1", **LAYER, HEAP_MIB="1").stdout
+    assert re.search(rf"does not fit: .* of 1 bytes? free on {NAME} \(.* too little, with a margin\)", text)
+
+
+def test_its_passes_are_timed(tiny_target: Path) -> None:
+    report = measure_passes(tiny_target, PassSettings((1, 8), (64,), prefill=64, rounds=1, device=NAME))
+    assert reports.tables(report)[0].columns[2] == f"{NAME} ms"
+    assert all(point.best("repacked") for point in report.points)
 
 
 def test_two_devices_share(program: Run) -> None:

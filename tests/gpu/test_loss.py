@@ -9,11 +9,10 @@ import pytest
 from localspec.runtime.pool import Pool
 from localspec.server.front import Processes
 from localspec.server.http.settings import ServerSettings
-from tests.gpu.conftest import NAME, Run
+from tests.gpu.conftest import LAYER, NAME, Run
 from tests.server.live import error_of, running
 
 pytestmark = pytest.mark.trial
-LAYER = {"VK_INSTANCE_LAYERS": "VK_LAYER_LOCALSPEC_lost"}
 SUBMISSIONS = {"off": "100", "strict": "300"}
 """After how many it is lost: in the middle of the answer. Under strict some hundred compare rows at the start."""
 ASKED = ("--drafter", "none", "--temperature", "0", "--max-tokens", "40", "--context", "256", "Once upon a time")

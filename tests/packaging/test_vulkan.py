@@ -46,7 +46,7 @@ def test_a_real_device() -> None:
         cwd=SCRIPTS.parents[1],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout
     assert "skipped" not in done.stdout

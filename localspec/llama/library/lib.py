@@ -364,7 +364,9 @@ def devices() -> list[Device]:
         memory(handle, free, total)
         number = kind(handle)
         word = _KINDS[number] if 0 <= number < len(_KINDS) else str(number)
-        found.append(Device(name(handle).decode(), description(handle).decode(), word, free.value, total.value))
+        # More is used than the driver allows: llama.cpp's difference is below 0 then, and has no sign.
+        left = free.value if free.value <= total.value else 1
+        found.append(Device(name(handle).decode(), description(handle).decode(), word, left, total.value))
     return found
 
 
