@@ -39,10 +39,9 @@ MADE: dict[str, tuple[str, dict[str, int], tuple[str, ...]]] = {
     "no shared heads": ("llama", {"attention__head_count_kv": 4}, ("Q8_0",)),
     "experts": ("mixtral", {}, ("Q8_0", "F16")),
     "window": ("gemma3", {}, ("Q8_0",)),
-    "scan": ("granitehybrid", {}, ("Q8_0",)),
-    "delta net": ("qwen3next", {}, ("Q8_0",)),
+    "scan": ("nemotron_h", {}, ("Q8_0",)),
+    "delta net": ("qwen35", {}, ("Q8_0",)),
     "latent attention": ("deepseek2", {}, ("Q8_0",)),
-    "recurrent": ("rwkv7", {}, ("Q8_0",)),
 }
 """Recipes of tests/llama/recipes.py, metadata in place of theirs, and formats."""
 SEEN = re.compile(
