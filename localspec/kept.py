@@ -41,6 +41,7 @@ KINDS: Final[dict[str, tuple[str, int | None]]] = {
     "layers": ("how many layers go to a GPU, and why one failed", _YEAR),
     "serves": ("whether an integrated GPU serves", _YEAR),
     "tuning": ("settings that `localspec tune` found", None),
+    "tools": ("tools that may be called unasked, servers of folders that may start", None),
 }
 """{kind of facts: what it is, days without use after which the store deletes it; None = the user does}. A format that
 changes is a new kind."""
@@ -66,7 +67,7 @@ class KeptFiles:
         return folder / pattern, total
 
 
-_UNUSED, _BY_USER = "localspec, {} days after its last use", "`localspec tune --forget`"
+_UNUSED, _BY_USER = "localspec, {} days after its last use", {"tuning": "`localspec tune --forget`", "tools": "/tools"}
 PLACES: Final = (
     KeptFiles("data/chats.sqlite3*", "chats, and copies made before an update", "SQLite", "", "`localspec chats rm`"),
     KeptFiles("data/tabs.json", "which chats have a tab", "JSON", "", "you"),
@@ -81,8 +82,9 @@ PLACES: Final = (
     KeptFiles("cache/padded", "models of `packaging/bench/make_pair.py`", "GGUF", "", "you"),
     KeptFiles("config/*.json", "settings of the chat, the chosen model", "JSON", "", "you"),
     KeptFiles("config/*.toml", "keys of the chat, your catalogue", "TOML", "", "you"),
+    KeptFiles("data/mcp-*.log", "what servers of tools write to standard error", "text", "1 MB a server", "you"),
     *(
-        KeptFiles(f"data/facts/{name}-*", what, "JSON", "some KB each", (_UNUSED if days else _BY_USER).format(days))
+        KeptFiles(f"data/facts/{name}-*", what, "JSON", "some KB each", _BY_USER.get(name) or _UNUSED.format(days))
         for name, (what, days) in KINDS.items()
     ),
 )

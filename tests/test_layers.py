@@ -21,7 +21,7 @@ LAYERS = {
     **dict.fromkeys(("drafters", "planning", "grammar"), 3),
     "chat": 4,
     **dict.fromkeys(("runtime", "remote"), 5),
-    **dict.fromkeys(("checks", "runner"), 6),
+    **dict.fromkeys(("checks", "runner", "tools"), 6),
     **dict.fromkeys(("tui", "server", "bench", "training"), 7),
     "cli": 8,
     "__main__": 9,

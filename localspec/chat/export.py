@@ -13,7 +13,7 @@ from localspec.chat.archive.file import clean
 from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import in_fence, window_start, with_attachments
-from localspec.chat.reply.tool import members
+from localspec.chat.reply.tool import ToolCall, members
 from localspec.chat.turn import MadeCall
 
 FORMAT, VERSION = "localspec chats", 1
@@ -59,14 +59,20 @@ def _unfolded(made: MadeCall) -> str:
     return f"<details><summary>{_safe(call_line(made))}</summary>\n\n{said}\n\n</details>"
 
 
+def signature(call: ToolCall, longest: int | None = None) -> str:
+    """A call on one line, with its arguments: all of them, or the first characters."""
+    given = members(call.arguments)
+    named = call.arguments if given is None else ", ".join(f"{name}={value}" for name, value in given.items())
+    words = one_line(plain_text(named))
+    short = words if longest is None or len(words) <= longest else f"{words[: longest - 1]}…"
+    return f"{one_line(plain_text(call.name))}({short})"
+
+
 def call_line(made: MadeCall) -> str:
     """A call on one line: its name, its arguments as far as they fit, how long it took, and how much came of it."""
-    given = members(made.call.arguments)
-    named = made.call.arguments if given is None else ", ".join(f"{name}={value}" for name, value in given.items())
-    arguments, count = one_line(plain_text(named)), len(made.result.encode(errors="replace"))
-    short = arguments if len(arguments) <= _LONGEST_ARGUMENTS else f"{arguments[: _LONGEST_ARGUMENTS - 1]}…"
+    count = len(made.result.encode(errors="replace"))
     size = "failed" if made.failed else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} bytes"
-    return f"{one_line(plain_text(made.call.name))}({short}), {made.seconds:.1f} s, {size}"
+    return f"{signature(made.call, _LONGEST_ARGUMENTS)}, {made.seconds:.1f} s, {size}"
 
 
 def title(chat: Chat) -> str:

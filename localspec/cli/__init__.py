@@ -24,6 +24,7 @@ _TABLE = (
     ("chats", "kept", "list, search, show, export, import and remove the chats on disk"),
     ("corpus", "kept", "count, cut, clear or add to the texts that drafters search: past answers, and your files"),
     ("serve", "serve", "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts"),
+    ("mcp", "mcp", "list, add, remove and check servers of tools (MCP), which a model may call"),
     ("connect", "connect", "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve"),
     ("verify", "measured", "check on this machine that speculation does not change the text"),
     ("pull", "hub", "fetch a pair or model, checked and planned before any big file moves"),

@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 from typing import Any
 
 from localspec.engine.interfaces import Curve, Review, Undrafted
@@ -173,6 +174,17 @@ class RequestStats:
 
     def compare(self, plain: float, tokens: int, seconds: float) -> None:
         self.plain_seconds, self.compared, self.compared_seconds = plain, tokens, seconds
+
+    def before(self, later: RequestStats) -> RequestStats:
+        """Of an answer of two rounds, of which these are the first one's; the prompt is the last one's."""
+        both = replace(later)
+        for one in fields(self):
+            if one.name not in ("prompt_tokens", "reused_tokens", "row_cost"):
+                setattr(both, one.name, getattr(self, one.name) + getattr(later, one.name))
+        depths = zip_longest(self.accepted_per_position, later.accepted_per_position, fillvalue=0)
+        both.accepted_per_position = [sum(pair) for pair in depths]
+        both.ttft_seconds, both.exact = self.ttft_seconds, self.exact and later.exact
+        return both
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, names as in the glossary."""

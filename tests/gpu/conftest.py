@@ -52,7 +52,7 @@ def program(tmp_path: Path) -> Run:
             env=os.environ | folders | environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1200,  # of a hang
             stdin=subprocess.DEVNULL,
         )
 

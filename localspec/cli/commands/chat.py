@@ -5,23 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli import shared
+from localspec.cli.commands.mcp import add_tool_options, chosen, toolbox_of
 from localspec.cli.parser import add_engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options, SamplingParams
 
 if TYPE_CHECKING:
+    from localspec.cli.commands.line_chat import Conversation
     from localspec.llama.exact.choice import Progress
     from localspec.remote.answerer import Answerer
     from localspec.runner.child import Child
     from localspec.runtime.engine import Engine
     from localspec.server.own.serve import Here
+    from localspec.tools.servers import Server
+    from localspec.tools.toolbox import Toolbox
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--private", action="store_true", help="keep nothing of these chats; /private leads back")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--stats", action="store_true", help="with --plain: figures after every answer")
+    add_tool_options(parser)
     shared.add_endpoint_options(parser)
     add_engine_settings(parser, "chat_cache_gb")
     shared.add_process(parser)
@@ -54,15 +60,22 @@ def run(options: argparse.Namespace) -> int:
         options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = shared.wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain:
-        from localspec.cli.commands.line_chat import Conversation, loaded
-
-        with closing(_answerer(options, {})) as answerer:
-            facts = loaded(answerer)
-            if facts.target is not None:
-                shared.say_of_model(facts.target, facts.completes, options)
-            Conversation(answerer, facts, options, wanted).hold()
+        with toolbox_of(options) as toolbox, conversation(options, wanted, toolbox) as held:
+            held.hold()
         return 0
     return _open(options, wanted, "".join(faults))
+
+
+@contextmanager
+def conversation(options: argparse.Namespace, wanted: Options, toolbox: Toolbox | None) -> Iterator[Conversation]:
+    """Line by line, with the model that the options name, until the block is left."""
+    from localspec.cli.commands.line_chat import Conversation, loaded
+
+    with closing(_answerer(options, {})) as answerer:
+        facts = loaded(answerer)
+        if facts.target is not None:
+            shared.say_of_model(facts.target, facts.completes, options)
+        yield Conversation(answerer, facts, options, wanted, toolbox)
 
 
 def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
@@ -92,6 +105,8 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
             begin=begin,
             resume=not options.new,
             private=options.private,
+            servers=_servers(options, notices),
+            unasked=options.yes,
             fault=fault and f"{fault} /models lists others.",
         )
         app = ChatApp(session, notices)
@@ -103,6 +118,18 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     if app.ended_by:
         raise LocalspecError(app.ended_by)
     return 1 if code is None else code  # None = it did not get to the point of being left
+
+
+def _servers(options: argparse.Namespace, notices: list[str]) -> list[Server]:
+    """Those of the user's file, and those that the options name; what is wrong with the file is a notice."""
+    from localspec.tools import servers
+
+    given = {one.name: one for one in chosen(options.tools)}
+    try:
+        return list(({one.name: one for one in servers.of_user()} | given).values())
+    except UsageError as error:
+        notices.append(str(error))
+        return list(given.values())
 
 
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:

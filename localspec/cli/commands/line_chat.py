@@ -9,9 +9,10 @@ import argparse
 import sys
 from queue import SimpleQueue
 
+from localspec.chat.export import call_line, signature
 from localspec.chat.plain_text import plain_text
 from localspec.chat.reply.harmony import Retelling
-from localspec.chat.turn import Message
+from localspec.chat.turn import MadeCall, Message, rounds
 from localspec.cli import output, streams
 from localspec.cli.shared import print_known
 from localspec.engine.slot import FinishReason
@@ -30,6 +31,8 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.remote.server import base_of
+from localspec.tools.answers import CallBegun, CallMade, Noticed, answer_with
+from localspec.tools.toolbox import Consent, Toolbox
 
 _HELP = """\
 /help            this list
@@ -62,12 +65,40 @@ def loaded(answerer: Answerer) -> Facts:
     return news.facts
 
 
+_CONSENTS: dict[str, Consent] = {"y": "once", "c": "chat", "a": "always", "n": "no"}
+
+
+def _consent() -> Consent:
+    """What the user says to a call, on the terminal."""
+    while True:
+        print("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", end="", file=sys.stderr, flush=True)
+        try:
+            said = input().strip().lower()[:1]
+        except EOFError:
+            return "no"
+        if said in _CONSENTS:
+            return _CONSENTS[said]
+
+
+def say(text: str) -> None:
+    """A line on standard error, after what is on standard output."""
+    sys.stdout.flush()
+    print(plain_text(text), file=sys.stderr)
+
+
 class Conversation:
     """The messages so far, and the loop that reads the next one."""
 
-    def __init__(self, answerer: Answerer, facts: Facts, options: argparse.Namespace, wanted: Options) -> None:
-        """`facts`: of the answerer, which is `loaded`."""
-        self._answerer, self._facts = answerer, facts
+    def __init__(
+        self,
+        answerer: Answerer,
+        facts: Facts,
+        options: argparse.Namespace,
+        wanted: Options,
+        toolbox: Toolbox | None = None,
+    ) -> None:
+        """`facts`: of the answerer, which is `loaded`. `toolbox`: what answers may call; None = nothing."""
+        self._answerer, self._facts, self._toolbox = answerer, facts, toolbox
         if facts.target is None:
             self._title = f"{facts.name} at {base_of(options.endpoint)}"
         else:
@@ -79,6 +110,14 @@ class Conversation:
         self._piped = streams.lines()
         self._last: tuple[RequestStats, int | None] | None = None
         """Figures and seed of the last answer."""
+        self.calls: list[MadeCall] = []
+        """Of the last answer."""
+
+    def ask(self, text: str) -> str:
+        """One message and its answer, which is written as it comes."""
+        self.turns.append(Message("user", text))
+        self._answer()
+        return self.turns[-1].content
 
     def hold(self) -> None:
         """Reads and answers until the end of input."""
@@ -105,9 +144,8 @@ class Conversation:
                     if not self._command(line):
                         return
                 elif line.strip():
-                    self.turns.append(Message("user", line))
                     try:
-                        self._answer()
+                        self.ask(line)
                     except LocalspecError:
                         self.turns.pop()  # a message that cannot be answered is not part of the conversation
                         raise
@@ -147,11 +185,13 @@ class Conversation:
         elif name == "again":
             if len(self.turns) < 2:
                 raise UsageError("There is no answer to repeat yet.")
-            old = self.turns.pop()
+            old = self.turns
+            end = max(at for at, turn in enumerate(old) if turn.role == "user")
+            self.turns = old[: end + 1]
             try:
                 self._answer(seed=None)
             except LocalspecError:
-                self.turns.append(old)
+                self.turns = old
                 raise
         elif name == "stats":
             self._print_stats()
@@ -165,17 +205,25 @@ class Conversation:
         """Writes the answer and keeps it as a turn; Ctrl-C ends it, and what has come stays."""
         wanted, parts, finish = self._wanted.having(changes), list[str](), None
         messages = [*([Message("system", self.system)] if self.system else []), *self.turns]
-        asked = Question(messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=True)
-        inbox, retelling = _Inbox(), Retelling(self._facts.channels)
+        asked = Question(
+            messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=self._toolbox is None
+        )
+        inbox, retelling = _Inbox(), Retelling(self._facts.channels and self._toolbox is None)
+        self.calls = []
         try:
-            answer = self._answerer.answer(asked, inbox)
+            if self._toolbox is None:
+                answer = self._answerer.answer(asked, inbox)
+            else:
+                answer = answer_with(self._toolbox, self._answerer, asked, inbox)
             with output.answer_lines() as write:
 
-                def read() -> AnswerEnded:
+                def read(stopped: bool = False) -> AnswerEnded:
                     while not isinstance(news := inbox.get(), AnswerEnded):
                         if isinstance(news, AnswerPart):
                             parts.append(news.text)
                             write(retelling.push(news.text))
+                        elif not stopped:
+                            self._take_call(news)
                     self._last = news.stats, answer.seed
                     return news
 
@@ -183,7 +231,7 @@ class Conversation:
                     end = read()
                 except KeyboardInterrupt:
                     answer.cancel()
-                    read()
+                    read(stopped=True)
                     raise
                 finally:
                     write(retelling.finish())
@@ -192,11 +240,27 @@ class Conversation:
             finish = end.finish
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
-        self.turns.append(Message("assistant", "".join(parts)))
+        called, rest, _ = rounds("".join(parts), "", self.calls)
+        self.turns += [*called, Message("assistant", rest)]
         if finish is FinishReason.CONTEXT:
             print("The context is full; /clear starts again.", file=sys.stderr)
         if self._always_stats:
             self._print_stats()
+
+    def _take_call(self, news: Told) -> None:
+        """Says what becomes of a call, and asks for the user's consent where that is wanted."""
+        if isinstance(news, CallMade):
+            self.calls.append(news.made)
+            say(f"({call_line(news.made)})")
+        elif isinstance(news, Noticed):
+            say(f"localspec: {news.text}")
+        elif isinstance(news, CallBegun) and news.asks:
+            say(f"{signature(news.call)}, a tool of the server {news.server}")
+            if sys.stdin.isatty():
+                news.answer.consent(_consent())
+            else:
+                say("localspec: It is refused: there is no terminal to ask at. --yes allows all calls.")
+                news.answer.consent("no")
 
     def _print_stats(self) -> None:
         if self._last is None:

@@ -7,10 +7,12 @@ An input line of `--batch` is a JSON object with `prompt` (text) or `messages`, 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import redirect_stdout
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from localspec import paths
@@ -18,6 +20,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import check_text, read_text
 from localspec.chat.turn import Message
 from localspec.cli import output, shared, streams
+from localspec.cli.commands.mcp import add_tool_options
 from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options
@@ -40,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_whole(parser, "--log-probs", "with --json: log-probabilities, and of the N best", None, 0, 100)
     parser.add_argument("--batch", metavar="FILE", help="JSON lines with prompt or messages; results as they finish")
     add_engine_settings(parser, "slots", text="requests at once with --batch; default: 4")
+    add_tool_options(parser)
     shared.add_endpoint_options(parser)
     shared.add_model_options(parser)
     shared.add_sampling_options(parser)
@@ -69,6 +73,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
     text = _prompt_text(options, prompt)
     wanted = shared.wanted_of(options)
+    if options.yes and not options.tools:
+        raise UsageError("--yes needs --tools.")
+    if options.tools:
+        return _run_with_tools(options, text, wanted)
     if options.endpoint:
         return _run_at_server(options, text, wanted)
     with shared.load_engine(options) as engine, output.reading_progress() as heard:
@@ -89,6 +97,24 @@ def run(options: argparse.Namespace) -> int:
                 output.print_stats(generation.stats, generation.request.seed, engine.loaded.configuration)
         if sys.stderr.isatty() and (idle := idle_draft(engine, generation.stats)):
             print(f"localspec: {idle}", file=sys.stderr)
+    return 0
+
+
+def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> int:
+    """One question of a conversation, whose answer may call tools; with `--json` an object with the calls."""
+    from localspec.cli.commands import chat
+    from localspec.cli.commands.mcp import toolbox_of
+
+    if options.raw or options.log_probs is not None:
+        raise UsageError(f"--tools and --{'raw' if options.raw else 'log-probs'} do not go together.")
+    options = argparse.Namespace(**vars(options) | {"plain": True, "process": False})
+    with toolbox_of(options) as toolbox, chat.conversation(options, wanted, toolbox) as held:
+        if not options.json:
+            held.ask(text)
+            return 0
+        with redirect_stdout(io.StringIO()):
+            said = {"text": held.ask(text), "calls": [asdict(one) for one in held.calls]}
+        print(json.dumps(said, ensure_ascii=False))
     return 0
 
 

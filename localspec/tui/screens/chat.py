@@ -166,6 +166,7 @@ class ChatScreen(Screen[None]):
 
     async def close_chat(self, pane: ChatPane) -> None:
         pane.leave()
+        self.run_worker(partial(self.session.end_tools, pane.key), thread=True)
         if len(self.panes) == 1:
             await self.open_chat()
         await self._tabs.drop(pane)

@@ -45,6 +45,10 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.settings import settings_of
+from localspec.tools.answers import OfTools
+from localspec.tools.connections import Connections
+from localspec.tools.servers import Server
+from localspec.tools.toolbox import Toolbox
 
 ROOM = 256  # tokens kept free for an answer, where the context has so many
 FULL = "full"  # of a context that the prompt alone fills, or more than fills
@@ -225,6 +229,10 @@ class Preferences:
     answer_end: Literal["auto", "off", "bell", "notify"] = "auto"
     """What tells the end of an answer that took over 10 s: a bell, or a notification (OSC 9); auto: a bell where the
     terminal has said that it is not in front."""
+    tool_rounds: int = 20
+    """Rounds of tool calls that an answer may have."""
+    read_only_tools: bool = False
+    """Tools that their server calls read-only are called without a question."""
     engine: dict[str, Any] = field(default_factory=dict)
     """How models are loaded: fields of EngineSettings; options of the command line beat them."""
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -287,10 +295,13 @@ class Session:
         resume: bool = True,
         fault: str = "",
         private: bool = False,
+        servers: Sequence[Server] = (),
+        unasked: bool = False,
     ) -> None:
         """`make`: how another model of this machine is loaded; None = the one that answers is the only one. `begin`:
         parameters of new chats, and their "system", on top of the preferences'. `resume`: whether the last chat may be
-        gone on with; not with anything in `begin`. `fault`: why the chosen model does not answer; "" = it does."""
+        gone on with; not with anything in `begin`. `fault`: why the chosen model does not answer; "" = it does.
+        `servers`: of tools, which each chat may use; `unasked`: without a question."""
         self.answerer, self.archive, self.preferences = answerer, archive, preferences
         self._make = make
         self.named: tuple[str | None, str | None] = (None, None)
@@ -304,6 +315,8 @@ class Session:
         self.stranger = ""
         """Address of the server that answers, until the user has agreed that prompts go there; "" = they may."""
         self.loading: Loading | None = None  # how far loading is; None = nothing is being loaded
+        self.servers, self._unasked = list(servers), unasked
+        self._toolboxes: dict[str, Toolbox] = {}  # by the key of a chat
         self._own = archive
         self.private = False  # chats are in memory alone, and answers go into no cache and no corpus
         if private:
@@ -337,6 +350,20 @@ class Session:
         old, self.answerer = self.answerer, answerer
         return old
 
+    # ---- tools
+
+    def toolbox(self, chat: str) -> Toolbox | None:
+        """The tools of a chat by its key; None = there are no servers."""
+        if self.servers and chat not in self._toolboxes:
+            likes = self.preferences.read_only_tools
+            self._toolboxes[chat] = Toolbox(Connections(self.servers), read_only=likes, unasked=self._unasked)
+        return self._toolboxes.get(chat)
+
+    def end_tools(self, chat: str) -> None:
+        """Ends the servers of a chat that was left. May take seconds."""
+        if (toolbox := self._toolboxes.pop(chat, None)) is not None:
+            toolbox.connections.close()
+
     # ---- chats
 
     def set_private(self, private: bool) -> None:
@@ -347,6 +374,8 @@ class Session:
 
     def close(self) -> None:
         """Frees the models and what is private. May take as long as a pass."""
+        for chat in list(self._toolboxes):
+            self.end_tools(chat)
         self.answerer.close()
         if self.private:
             self.archive.close()
@@ -399,7 +428,7 @@ class Inbox(Posts):
     def post_message(self, message: Told) -> bool:
         if self._stopped:
             return isinstance(message, AnswerEnded) and super().post_message(message)
-        if isinstance(message, Taken):  # the first of all, and no part is to come later for it
+        if isinstance(message, Taken | OfTools):  # the first of all, and what no part is to come later for
             return super().post_message(message)
         self._waiting.append(message)
         if self._expected:

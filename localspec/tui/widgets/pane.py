@@ -15,6 +15,7 @@ from textual.widgets import TabPane
 
 from localspec.chat.archive.archive import AnswerWriter
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
+from localspec.chat.export import signature
 from localspec.chat.plain_text import plain_text
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
@@ -22,6 +23,8 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
+from localspec.tools.answers import CallBegun, CallMade, Noticed, OfTools, answer_with
+from localspec.tools.toolbox import Consent
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted, Session, fit, last_turn, question_of, room
 from localspec.tui.widgets.composer import Compactor, Composer, OwnModel, Queue, Suggestions, WrittenPrompt, joined
@@ -342,6 +345,10 @@ class ChatPane(TabPane):
                 self.context_tokens = told.tokens
                 await self._begin(*asked)
                 self.post_message(self.Changed())
+        elif isinstance(told, OfTools):
+            event.stop()
+            if told.answer is self.answer and not self._stopped:
+                await self._take_call(told)
         elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
             event.stop()
         elif isinstance(told, AnswerEnded):
@@ -356,6 +363,29 @@ class ChatPane(TabPane):
                     self._writer.extend(record=record)
                 if self._bubble is not None:
                     await self._bubble.extend(told)
+
+    async def _take_call(self, told: OfTools) -> None:
+        """Shows a call, and asks for the user's consent where that is wanted."""
+        if isinstance(told, Noticed):
+            say(self, told.text, problem=True)
+        elif isinstance(told, CallMade) and self._writer is not None:
+            self._writer.add_call(told.made)
+            if self._bubble is not None:
+                await self._bubble.add_call(told.made)
+        elif isinstance(told, CallBegun) and told.asks:
+            self._ask_consent(told)
+
+    @work(group="consent")
+    async def _ask_consent(self, told: CallBegun) -> None:
+        rows: list[tuple[Consent, str, str]] = [
+            ("once", "Call it", "this once"),
+            ("chat", "Call it in this chat", f"{told.call.name} is called without a question until the chat is closed"),
+            ("always", "Always call it", "in all chats, while the server and the tool stay as they are"),
+            ("no", "Do not call it", "the model is told so, and goes on"),
+        ]
+        title = f"Call a tool of {told.server}?\n\n{signature(told.call)}"
+        consent = await self.app.push_screen_wait(ChoiceDialog(title, rows))
+        told.answer.consent(consent or "no")
 
     @work(group="ask")
     async def _refused(self, question: Question, error: LocalspecError) -> None:
@@ -407,7 +437,12 @@ class ChatPane(TabPane):
     def _ask(self, question: Question) -> None:
         self._inbox = Inbox(self)
         self._thinks, self._asked = False, monotonic()
-        self.answer = self.session.answerer.answer(question, self._inbox)
+        toolbox = self.session.toolbox(self.key)
+        if toolbox is None:
+            self.answer = self.session.answerer.answer(question, self._inbox)
+        else:
+            most = self.session.preferences.tool_rounds
+            self.answer = answer_with(toolbox, self.session.answerer, question, self._inbox, most)
         self.live.begin(self.answer)
         self.post_message(self.Changed())
 

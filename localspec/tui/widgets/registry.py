@@ -102,6 +102,7 @@ SCREENS = (
     ),
     ScreenRow("history", _AT + "history:HistoryScreen", "History", "all chats, and search in them", "f4,ctrl+o"),
     ScreenRow("models", _AT + "models:ModelsScreen", "Models", "use another model; search, pull, import, remove", "f5"),
+    ScreenRow("tools", _AT + "tools:ToolsScreen", "Tools", "servers and tools of this chat: on, off, asked before"),
     ScreenRow("stats", _AT + "stats:StatsScreen", "Statistics", "what drafts brought", "f7"),
     ScreenRow("race", _AT + "race:RaceScreen", "Race", "plain against speculative", "f8"),
     ScreenRow("steps", _AT + "stats:StepsScreen", "Step view", "an answer pass by pass", "f9"),

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import takewhile
 from math import inf
+from operator import attrgetter
 from time import monotonic
 from typing import Any, ClassVar, cast
 from weakref import WeakSet
@@ -23,8 +24,10 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Static, TabPane
 
 from localspec.chat.archive.message import Chat, StoredMessage
+from localspec.chat.export import call_line, signature
 from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.chat.prompt.prompt import note
+from localspec.chat.turn import MadeCall
 from localspec.remote.answerer import AnswerPart
 from localspec.runtime.offered import HEADING, TINY, offered
 from localspec.tui.talk.session import Session
@@ -95,6 +98,7 @@ class Bubble(Vertical, can_focus=True):
             return
         if self._thinking_text.strip():
             yield self._make_thinking()
+        yield from map(self._make_call, self.message.calls)
         yield self._make_body()
         self._foot = FigureLine(classes="foot")
         self._foot.tooltip = "Click: where each token came from"
@@ -123,6 +127,15 @@ class Bubble(Vertical, can_focus=True):
             self._thinking_text += plain_text(part.thinking)
             await self._show_thinking()
         await self._body.extend(part)
+
+    async def add_call(self, made: MadeCall) -> None:
+        await self.mount(self._make_call(made), before=self._body)
+
+    @staticmethod
+    def _make_call(made: MadeCall) -> Collapsible:
+        """A folded line, which opens to arguments and result."""
+        text = Static(Content(plain_text(f"{signature(made.call)}\n\n{made.result}")), classes="result")
+        return Collapsible(text, title=call_line(made).replace("[", "\\["), classes="thinking call")
 
     async def settle(self, message: StoredMessage) -> None:
         self.message = message
@@ -213,7 +226,7 @@ class Bubble(Vertical, can_focus=True):
         if (thoughts := next(iter(shown), None)) is not None:
             thoughts.update(Content(self._thinking_text))
         elif self._thinking_text.strip():
-            await self.mount(self._make_thinking(), before=self._body)
+            await self.mount(self._make_thinking(), after=self.query_one(".head"))
 
     def action_toggle_thinking(self) -> None:
         for part in self.query(Collapsible):
@@ -433,7 +446,8 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.show(path)
         for bubble in self.bubbles:
             old, new = before.get(bubble.message.id), bubble.message
-            if old is not None and (old.content, old.reasoning, old.state) != (new.content, new.reasoning, new.state):
+            shown = attrgetter("content", "reasoning", "calls", "state")
+            if old is not None and shown(old) != shown(new):
                 await bubble.settle(new)
 
     @property

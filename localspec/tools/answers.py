@@ -1,0 +1,192 @@
+"""Answers that call tools: a model is asked, its calls are made, and it is asked again with their results.
+
+An answer with calls is one answer to the face that wants it, whose parts, figures and end come as of any other; between
+them come its calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+
+from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import PARAGRAPH, MadeCall, Message, rounds
+from localspec.engine.slot import FinishReason
+from localspec.engine.stats import RequestStats
+from localspec.errors import Cancelled, LocalspecError
+from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Question, Sink, Taken, Told
+from localspec.tools.toolbox import REFUSED, Consent, Toolbox
+
+MOST_ROUNDS = 20
+"""Rounds of an answer, unless a setting says otherwise: a model that calls the same tool again and again has an end."""
+_SHARE = 0.5  # of the context that is left, for one result: what is longer is cut in the middle
+_CHARACTERS = 3  # of a token at least, in a result: English has 4, code 3
+_WAIT_SECONDS = 0.1  # between two looks whether the answer is cancelled, while the user is asked
+
+
+class OfTools(Told):
+    """What an answer tells of its tools, between its parts."""
+
+    answer: CallingAnswer
+
+
+@dataclass(eq=False, repr=False)
+class CallBegun(OfTools):
+    """A call is about to be made, once the user has said so, if `asks`: by `answer.consent`."""
+
+    answer: CallingAnswer
+    call: ToolCall
+    server: str
+    asks: bool
+
+
+@dataclass(eq=False, repr=False)
+class Noticed(OfTools):
+    """Something of the tools that the user should know, such as a server that does not start."""
+
+    answer: CallingAnswer
+    text: str
+
+
+@dataclass(eq=False, repr=False)
+class CallMade(OfTools):
+    """What became of a call; it may have been refused."""
+
+    answer: CallingAnswer
+    made: MadeCall
+
+
+class CallingAnswer:
+    """One answer under way, of as many rounds as it takes. Its thread asks, and hands on what is posted."""
+
+    def __init__(self, answerer: Answerer, toolbox: Toolbox, question: Question, sink: Sink, most_rounds: int) -> None:
+        self.seed = question.seed
+        self._answerer, self._toolbox, self._question, self._sink = answerer, toolbox, question, sink
+        self._most_rounds = most_rounds
+        self._inbox, self._consents = SimpleQueue[Told](), SimpleQueue[Consent]()
+        self._cancelled = threading.Event()
+        self._now: Answer | None = None  # the round under way
+        self._text = self._thoughts = ""
+        self._calls = list[MadeCall]()
+        self._stats = RequestStats()  # of the rounds that have ended
+        self._prompt = 0  # tokens of the round's, where they are known
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        if (now := self._now) is not None:
+            now.cancel()
+
+    def consent(self, consent: Consent) -> None:
+        """The user's word to the call that asks for it."""
+        self._consents.put(consent)
+
+    def post_message(self, message: Told) -> bool:
+        """Takes what the answerer posts of a round."""
+        self._inbox.put(message)
+        return True
+
+    def run(self) -> None:
+        try:
+            end = self._rounds()
+        except Cancelled:
+            end = AnswerEnded(self, FinishReason.CANCELLED, self._stats)
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
+            if not isinstance(error, LocalspecError):
+                error = LocalspecError(f"The tools failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
+            end = AnswerEnded(self, FinishReason.ERROR, self._stats, error)
+        self._sink.post_message(end)
+
+    def _rounds(self) -> AnswerEnded:
+        question = self._question
+        tools = self._toolbox.tools(self._cancelled.is_set)
+        for text in self._toolbox.notices():
+            self._sink.post_message(Noticed(self, text))
+        for number in range(self._most_rounds + 1):
+            if self._cancelled.is_set():
+                raise Cancelled("Cancelled before it was asked.")
+            messages, text, thoughts = self._so_far()
+            offered = tools if number < self._most_rounds else ()  # it has to answer without more calls
+            asked = replace(question, messages=[*question.messages, *messages], tools=offered)
+            if number:
+                asked = replace(asked, prefix=text, reasoning=thoughts, thought_out=False)
+            end, calls = self._round(asked)
+            self._stats = self._stats.before(end.stats) if number else end.stats
+            if end.finish is not FinishReason.STOP or not calls:
+                return AnswerEnded(self, end.finish, self._stats, end.error)
+            for call in calls:
+                self._make(call, number)
+        raise AssertionError  # the last round has no calls
+
+    def _so_far(self) -> tuple[list[Message], str, str]:
+        """`rounds` of the answer, with what it said before it went on."""
+        begun, thought = self._question.prefix, self._question.reasoning
+        calls = [replace(one, said=one.said + len(begun), thought=one.thought + len(thought)) for one in self._calls]
+        return rounds(begun + self._text, thought + self._thoughts, calls)
+
+    def _round(self, question: Question) -> tuple[AnswerEnded, list[ToolCall]]:
+        """Asks, hands on what comes, and returns the end and the calls."""
+        calls, first = list[ToolCall](), bool(self._calls and (self._question.prefix or self._text))
+        self._now = self._answerer.answer(question, self)
+        self.seed = self._now.seed
+        if self._cancelled.is_set():
+            self._now.cancel()
+        while not isinstance(news := self._inbox.get(), AnswerEnded):
+            if isinstance(news, AnswerPart):
+                calls += news.calls
+                if news.text and first:
+                    news.text, first = PARAGRAPH + news.text, False
+                self._text, self._thoughts = self._text + news.text, self._thoughts + news.thinking
+                news.stats = self._stats.before(news.stats) if self._calls else news.stats
+            if not (isinstance(news, Taken) and self._calls):  # once is enough
+                self._sink.post_message(replace(news, answer=self))  # type: ignore[type-var]
+        return news, calls
+
+    def _make(self, call: ToolCall, number: int) -> None:
+        """Makes a call if it can and may be made, and tells what became of it."""
+        if self._cancelled.is_set():
+            raise Cancelled("Cancelled before a call.")
+        made = MadeCall(call, "", number, len(self._text), len(self._thoughts), failed=True)
+        fault = self._toolbox.fault(call)
+        if fault:
+            made = replace(made, result=fault)
+        elif not self._may(call):
+            made = replace(made, result=REFUSED)
+        else:
+            called = self._toolbox.call(call, self._cancelled.is_set, self._most_characters())
+            made = replace(made, result=called.text, failed=called.failed, seconds=called.seconds)
+        self._calls.append(made)
+        self._sink.post_message(CallMade(self, made))
+
+    def _may(self, call: ToolCall) -> bool:
+        found = self._toolbox.found(call)
+        asks = not self._toolbox.allows(call)
+        self._sink.post_message(CallBegun(self, call, found.server if found is not None else "", asks))
+        while asks:
+            try:
+                consent = self._consents.get(timeout=_WAIT_SECONDS)
+            except Empty:
+                if self._cancelled.is_set():
+                    raise Cancelled("Cancelled while the user was asked.") from None
+                continue
+            if fault := self._toolbox.take(call, consent):
+                self._sink.post_message(Noticed(self, f"The consent is not kept: {fault}."))
+            return consent != "no"
+        return True
+
+    def _most_characters(self) -> int | None:
+        """Of the next result, so that the rest of the answer has as much room; None = the context is not known."""
+        facts = self._answerer.facts
+        if facts is None or facts.context is None:
+            return None
+        used = self._stats.prompt_tokens + sum(len(one.result) for one in self._calls) // _CHARACTERS
+        return max(500, int((facts.context - used) * _SHARE) * _CHARACTERS)
+
+
+def answer_with(
+    toolbox: Toolbox, answerer: Answerer, question: Question, sink: Sink, most_rounds: int = MOST_ROUNDS
+) -> CallingAnswer:
+    """An answer that may call the tools of a toolbox; as `Answerer.answer`, but what is `OfTools` comes, too."""
+    answer = CallingAnswer(answerer, toolbox, question, sink, most_rounds)
+    threading.Thread(target=answer.run, name="localspec-calls", daemon=True).start()
+    return answer

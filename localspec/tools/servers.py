@@ -1,0 +1,153 @@
+"""The file of servers, which other programs have too: {"mcpServers": {name: {command, args, env} | {url, headers}}}."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localspec import paths
+from localspec.errors import UsageError, reason
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A program to be started, or an address. What `env` and `headers` hold may be secret: it stands in no text."""
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str = ""
+
+    @property
+    def key(self) -> str:
+        """Changes with what is started, or asked: a consent holds for it."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def words(self) -> str:
+        """What is started, or the address."""
+        return self.url or " ".join((self.command, *self.args))
+
+    def filled(self, text: str) -> str:
+        """With the environment's values in place of `${NAME}`. Raises UsageError: one is not set."""
+
+        def value(found: re.Match[str]) -> str:
+            if (given := os.environ.get(found[1])) is None:
+                raise UsageError(f"The server {self.name} wants the variable {found[1]}, which is not set.")
+            return given
+
+        return _VARIABLE.sub(value, text)
+
+
+def user_file() -> Path:
+    return paths.config_dir() / "mcp.json"
+
+
+def folder_file() -> Path | None:
+    """`mcp.json` of the current folder, whose servers start after a question only; None = there is none."""
+    path = Path.cwd() / "mcp.json"
+    return path if path.is_file() and not (user_file().exists() and path.samefile(user_file())) else None
+
+
+def folder_key(path: Path) -> str:
+    """Of a consent to the servers of a folder's file: changes with the file."""
+    return hashlib.sha256(f"{paths.real(path)}\n{paths.read_own(path)}".encode()).hexdigest()
+
+
+def of_user() -> list[Server]:
+    """Those of the user's file. Raises as `read`."""
+    return read(user_file()) if user_file().exists() else []
+
+
+def read(path: Path) -> list[Server]:
+    """Servers of a file, but for those that it calls disabled. Raises UsageError: it cannot be read, or an entry is
+    none; says which."""
+    entries = _read(path)["mcpServers"]
+    return [_server(path, name, entry) for name, entry in entries.items() if not _is_disabled(entry)]
+
+
+def add(path: Path, server: Server) -> None:
+    """Raises UsageError: the name is there, or the server is none."""
+    whole = _read(path) if path.exists() else {"mcpServers": {}}
+    if server.name in whole["mcpServers"]:
+        raise UsageError(
+            f"{path} has a server {server.name} already.", f"`localspec mcp remove {server.name}` removes it."
+        )
+    given = {"command": server.command, "args": list(server.args), "env": dict(server.env)}
+    entry: dict[str, Any] = {"url": server.url, "headers": dict(server.headers)} if server.url else given
+    if server.url and server.command:
+        entry |= given
+    _server(path, server.name, entry)
+    whole["mcpServers"][server.name] = {key: value for key, value in entry.items() if value}
+    _write(path, whole)
+
+
+def remove(path: Path, name: str) -> None:
+    """Raises UsageError: there is no such server."""
+    whole = _read(path) if path.exists() else {"mcpServers": {}}
+    if name not in whole["mcpServers"]:
+        known = ", ".join(whole["mcpServers"]) or "none"
+        raise UsageError(f"{path} has no server {name!r}; it has {known}.")
+    del whole["mcpServers"][name]
+    _write(path, whole)
+
+
+_FORM = 'It must look like {"mcpServers": {"name": {"command": "..."}}}.'
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(paths.read_own(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {reason(error)}.", _FORM) from None
+    if not isinstance(found, dict) or not isinstance(found.get("mcpServers"), dict):
+        raise UsageError(f"{path} has no mcpServers.", _FORM)
+    return found
+
+
+def _write(path: Path, whole: dict[str, Any]) -> None:
+    """For the user alone: it may hold keys."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with paths.replacing(path, str(os.getpid())) as beside:
+            beside.touch(0o600)
+            beside.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {reason(error)}.") from None
+
+
+def _is_disabled(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("disabled") is True
+
+
+def _server(path: Path, name: str, entry: Any) -> Server:
+    where = f"{path}, server {name!r}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{where}: a name has 1 to 64 letters, digits, '_', '-' and '.'.")
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: it must be an object with command or url.")
+    kinds = {"command": str, "args": list, "env": dict, "url": str, "headers": dict, "cwd": str}
+    given = {key: entry[key] for key in kinds if entry.get(key)}
+    for key, value in given.items():
+        inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+        if not isinstance(value, kinds[key]) or not all(isinstance(one, str) for one in inner):
+            words = {str: "a text", list: "a list of texts", dict: "an object of texts"}[kinds[key]]
+            raise UsageError(f"{where}: {key} must be {words}.")  # the value may be secret
+    if ("command" in given) == ("url" in given):
+        raise UsageError(f"{where}: it must have either a command or a url.")
+    if not given.get("url", "http://").startswith(("http://", "https://")):
+        raise UsageError(f"{where}: url is {given['url']!r}; it must begin with http:// or https://.")
+    given["args"] = tuple(given.get("args", ()))
+    return Server(name, **given)

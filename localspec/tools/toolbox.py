@@ -1,0 +1,109 @@
+"""The tools of one chat: which are switched on, which may be called without a question, and a call of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from localspec import kept
+from localspec.chat.reply.tool import Tool, ToolCall
+from localspec.errors import Cancelled, LocalspecError
+from localspec.tools.connections import Called, Connections, Offered, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Consent = Literal["once", "chat", "always", "no"]
+"""What a user says to a call: this one, all of this tool in this chat, all of this tool from now on, none."""
+_KIND = "tools"  # of facts: a consent for always
+REFUSED = "The user does not allow this call."  # to the model
+
+
+class Toolbox:
+    """Of one chat. Thread-safe as far as its connections are; a chat has one answer at a time."""
+
+    def __init__(self, connections: Connections, *, read_only: bool = False, unasked: bool = False) -> None:
+        """`read_only`: a tool that its server calls read-only needs no consent; `unasked`: none does."""
+        self.connections = connections
+        self.off = set[str]()
+        """Names of servers, and of tools as the model is told them, that are switched off."""
+        self._read_only, self._unasked = read_only, unasked
+        self._in_chat = set[str]()
+        self._offered: Mapping[str, Offered] = {}
+
+    def tools(self, cancelled: Callable[[], bool] = lambda: False) -> tuple[Tool, ...]:
+        """What the model is told; starts the servers that are on. `notices` says what failed. Raises Cancelled."""
+        self._offered = self.connections.offered(self.off, cancelled)
+        return tuple(one.tool for name, one in self._offered.items() if name not in self.off)
+
+    @property
+    def listed(self) -> Mapping[str, Offered]:
+        """The tools of all servers that are on, by the names that the model is told, those switched off as well."""
+        return self._offered
+
+    def found(self, call: ToolCall) -> Offered | None:
+        return None if call.name in self.off else self._offered.get(call.name)
+
+    def allows(self, call: ToolCall) -> bool:
+        """Whether a call needs no question."""
+        one = self.found(call)
+        if one is None:
+            return False
+        free = self._unasked or (self._read_only and one.read_only) or one.key in self._in_chat
+        return free or is_allowed(one.key)
+
+    def take(self, call: ToolCall, consent: Consent) -> str:
+        """Keeps what the user said, as far as it holds for later calls; why that failed for always, "" = it did not."""
+        one = self.found(call)
+        if one is None or consent not in ("chat", "always"):
+            return ""
+        self._in_chat.add(one.key)
+        return allow(one.key, f"{one.server}: {one.tool.name}") if consent == "always" else ""
+
+    def notices(self) -> list[str]:
+        """Sentences that were not said yet."""
+        said, self.connections.notices = self.connections.notices, []
+        return said
+
+    def fault(self, call: ToolCall) -> str:
+        """Why a call cannot be made, for the model; "" = it can."""
+        one = self.found(call)
+        if one is None:
+            return f"There is no tool {call.name!r}; there are: {', '.join(sorted(set(self._offered) - self.off))}."
+        from jsonschema import Draft202012Validator, SchemaError, ValidationError
+
+        try:
+            Draft202012Validator(one.tool.schema).validate(json.loads(call.arguments))
+        except (ValueError, RecursionError) as error:
+            return f"The arguments are not JSON: {error}."
+        except ValidationError as error:
+            return f"The arguments do not fit the tool's schema, at {error.json_path}: {error.message}."
+        except SchemaError:
+            return ""  # the server knows its tool better than its schema does
+        return ""
+
+    def call(self, call: ToolCall, cancelled: Callable[[], bool], most: int | None = None) -> Called:
+        """What comes of it, at most `most` characters, cut in the middle. Raises Cancelled."""
+        one = self._offered[call.name]
+        try:
+            called = self.connections.call(one.server, one.name, json.loads(call.arguments), cancelled)
+        except Cancelled:
+            raise
+        except LocalspecError as error:
+            return Called(str(error), failed=True)
+        return called if most is None else Called(cut(called.text, most), called.failed, called.seconds)
+
+
+def allow(key: str, what: str) -> str:
+    """Keeps a consent for always; why it could not be kept, "" = it was. `what`: for a person who reads the file."""
+    return kept.facts().write(_KIND, key, {"allowed": what})
+
+
+def is_allowed(key: str) -> bool:
+    return kept.facts().read(_KIND, key, lambda data: bool(data["allowed"])) is True
+
+
+def forbid(key: str) -> bool:
+    """Takes a consent for always back; whether there was one."""
+    return kept.facts().remove(_KIND, key)
