@@ -6,7 +6,9 @@ them come its calls.
 
 from __future__ import annotations
 
+import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
@@ -20,6 +22,8 @@ from localspec.tools.toolbox import REFUSED, Consent, Toolbox
 
 MOST_ROUNDS = 20
 """Rounds of an answer, unless a setting says otherwise: a model that calls the same tool again and again has an end."""
+_AGAIN = "Do not call the tool again. The result is above: answer the user with it, in words."
+"""To a model that repeats a call of the same answer. Small ones do so forever otherwise (Qwen2.5-Coder-1.5B)."""
 _SHARE = 0.5  # of the context that is left, for one result: what is longer is cut in the middle
 _CHARACTERS = 3  # of a token at least, in a result: English has 4, code 3
 _WAIT_SECONDS = 0.1  # between two looks whether the answer is cancelled, while the user is asked
@@ -106,7 +110,8 @@ class CallingAnswer:
             if self._cancelled.is_set():
                 raise Cancelled("Cancelled before it was asked.")
             messages, text, thoughts = self._so_far()
-            offered = tools if number < self._most_rounds else ()  # it has to answer without more calls
+            stuck = number == self._most_rounds or sum(one.result == _AGAIN for one in self._calls) > 1
+            offered = () if stuck else tools  # it has to answer without more calls
             asked = replace(question, messages=[*question.messages, *messages], tools=offered)
             if number:
                 asked = replace(asked, prefix=text, reasoning=thoughts, thought_out=False)
@@ -147,7 +152,8 @@ class CallingAnswer:
         if self._cancelled.is_set():
             raise Cancelled("Cancelled before a call.")
         made = MadeCall(call, "", number, len(self._text), len(self._thoughts), failed=True)
-        fault = self._toolbox.fault(call)
+        known = {(one.call.name, _plain(one.call)) for one in self._calls if not one.failed}
+        fault = _AGAIN if (call.name, _plain(call)) in known else self._toolbox.fault(call)
         if fault:
             made = replace(made, result=fault)
         elif not self._may(call):
@@ -181,6 +187,13 @@ class CallingAnswer:
             return None
         used = self._stats.prompt_tokens + sum(len(one.result) for one in self._calls) // _CHARACTERS
         return max(500, int((facts.context - used) * _SHARE) * _CHARACTERS)
+
+
+def _plain(call: ToolCall) -> str:
+    """Its arguments, equal where they mean the same."""
+    with suppress(ValueError, RecursionError):
+        return json.dumps(json.loads(call.arguments), sort_keys=True)
+    return call.arguments
 
 
 def answer_with(

@@ -11,7 +11,7 @@ from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError
 from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
 from localspec.tools import toolbox as toolbox_module
-from localspec.tools.answers import CallBegun, CallMade, Noticed, answer_with
+from localspec.tools.answers import _AGAIN, CallBegun, CallMade, Noticed, answer_with
 from localspec.tools.toolbox import REFUSED, Consent, Toolbox, forbid
 from tests.tools.conftest import Connect, demo
 from tests.tools.scripted import Heard, Said, Scripted, call
@@ -62,8 +62,10 @@ def test_a_call_is_made_and_the_answer_goes_on_with_its_result(connect: Connect)
 
 
 def test_calls_of_one_round_are_made_in_their_order(connect: Connect) -> None:
-    news = told(Scripted([Said(calls=[ADD, call("say", text="hm"), ADD]), Said("Done.")]), Toolbox(connect()))
-    assert [one.made.result for one in made(news)] == ["5", "hm", "5"]
+    news = told(
+        Scripted([Said(calls=[ADD, call("say", text="hm"), call("add", a=1, b=1)]), Said("Done.")]), Toolbox(connect())
+    )
+    assert [one.made.result for one in made(news)] == ["5", "hm", "2"]
     assert {one.made.round for one in made(news)} == {0}
 
 
@@ -78,8 +80,21 @@ def test_ten_rounds(connect: Connect) -> None:
     assert text(news).split("\n\n")[-1] == "Now 10."
 
 
+def test_a_call_that_is_repeated_is_not_made_again(connect: Connect) -> None:
+    """The model is told so; if it does not listen, it has no tools any more."""
+    model = Scripted(lambda question: Said("", [ADD]) if question.tools else Said("It is 5."))
+    news = told(model, Toolbox(connect(), unasked=True))
+    assert [one.made.result for one in made(news)] == ["5", _AGAIN, _AGAIN]
+    assert sum(isinstance(one, CallBegun) for one in news) == 1
+    assert text(news) == "It is 5."
+
+
 def test_an_answer_has_a_most_of_rounds_and_is_asked_without_tools_then(connect: Connect) -> None:
-    model = Scripted(lambda question: Said("", [ADD]) if question.tools else Said("Enough."))
+
+    def script(question: Question) -> Said:
+        return Said("", [call("add", a=len(question.messages), b=1)]) if question.tools else Said("Enough.")
+
+    model = Scripted(script)
     news = told(model, Toolbox(connect(), unasked=True), rounds=3)
     assert len(made(news)) == 3
     assert text(news) == "Enough."
@@ -114,7 +129,7 @@ def asked(news: list[Told]) -> list[bool]:
 
 
 def script() -> Scripted:
-    return Scripted([Said(calls=[ADD]), Said(calls=[ADD]), Said("5.")])
+    return Scripted([Said(calls=[ADD]), Said(calls=[call("add", a=1, b=1)]), Said("5.")])
 
 
 def test_a_consent_holds_as_long_as_it_was_given_for(connect: Connect) -> None:
