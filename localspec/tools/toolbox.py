@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec import kept
+from localspec import kept, paths
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.reply.tool import Tool, ToolCall
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, UsageError
+from localspec.tools import servers
 from localspec.tools.connections import Called, Connections, Offered, cut
 
 if TYPE_CHECKING:
@@ -107,3 +112,33 @@ def is_allowed(key: str) -> bool:
 def forbid(key: str) -> bool:
     """Takes a consent for always back; whether there was one."""
     return kept.facts().remove(_KIND, key)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFile:
+    """`mcp.json` of the current folder, whose servers start once the user has allowed them: a stranger may have written
+    it."""
+
+    path: Path
+    servers: list[servers.Server]
+
+    @classmethod
+    def find(cls, notices: list[str]) -> FolderFile | None:
+        """None = there is none, or it is the user's own; or it is broken, which is a notice more."""
+        path, own = paths.real("mcp.json"), servers.user_file()
+        try:
+            found = servers.read(path) if os.path.isfile(path) and path != paths.real(own) else []
+        except UsageError as error:
+            notices.append(str(error))
+            return None
+        return cls(path, found) if found else None
+
+    @property
+    def key(self) -> str:
+        """Of the consent: changes with what would be started, and where."""
+        return "\n".join([str(self.path), *(one.key for one in self.servers)])
+
+    @property
+    def question(self) -> str:
+        rows = "".join(f"\n  {one.name}: {one_line(plain_text(one.reach))}" for one in self.servers)
+        return f"Use the servers of {self.path}? They are programs that run with your rights.{rows}"

@@ -32,7 +32,7 @@ from localspec.remote.answerer import (
 )
 from localspec.remote.server import base_of
 from localspec.tools.answers import CallBegun, CallMade, Noticed, answer_with
-from localspec.tools.toolbox import Consent, Toolbox
+from localspec.tools.toolbox import Consent, FolderFile, Toolbox, allow
 
 _HELP = """\
 /help            this list
@@ -68,16 +68,28 @@ def loaded(answerer: Answerer) -> Facts:
 _CONSENTS: dict[str, Consent] = {"y": "once", "c": "chat", "a": "always", "n": "no"}
 
 
-def _consent() -> Consent:
-    """What the user says to a call, on the terminal."""
+def _typed(question: str, letters: str) -> str:
+    """The letter that the user answers with, on the terminal; Ctrl-D is the last."""
     while True:
-        print("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", end="", file=sys.stderr, flush=True)
+        print(question, end="", file=sys.stderr, flush=True)
         try:
             said = input().strip().lower()[:1]
         except EOFError:
-            return "no"
-        if said in _CONSENTS:
-            return _CONSENTS[said]
+            return letters[-1]
+        if said and said in letters:
+            return said
+
+
+def agreed(folder: FolderFile) -> bool:
+    """Whether the user allows the servers of the folder's file, now and while it stays as it is."""
+    if not sys.stdin.isatty():
+        say(f"localspec: The servers of {folder.path} are left out: there is no terminal to ask at.")
+        return False
+    say(folder.question)
+    agrees = _typed("Use them? [y]es, [n]ot now: ", "yn") == "y"
+    if agrees and (fault := allow(folder.key, str(folder.path))):
+        say(f"localspec: The consent is not kept: {fault}.")
+    return agrees
 
 
 def say(text: str) -> None:
@@ -257,7 +269,8 @@ class Conversation:
         elif isinstance(news, CallBegun) and news.asks:
             say(f"{signature(news.call)}, a tool of the server {news.server}")
             if sys.stdin.isatty():
-                news.answer.consent(_consent())
+                said = _typed("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", "ycan")
+                news.answer.consent(_CONSENTS[said])
             else:
                 say("localspec: It is refused: there is no terminal to ask at. --yes allows all calls.")
                 news.answer.consent("no")

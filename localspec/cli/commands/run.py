@@ -103,12 +103,12 @@ def run(options: argparse.Namespace) -> int:
 def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """One question of a conversation, whose answer may call tools; with `--json` an object with the calls."""
     from localspec.cli.commands import chat
-    from localspec.cli.commands.mcp import toolbox_of
+    from localspec.cli.commands.mcp import chosen, toolbox_of
 
     if options.raw or options.log_probs is not None:
         raise UsageError(f"--tools and --{'raw' if options.raw else 'log-probs'} do not go together.")
     options = argparse.Namespace(**vars(options) | {"plain": True, "process": False})
-    with toolbox_of(options) as toolbox, chat.conversation(options, wanted, toolbox) as held:
+    with toolbox_of(chosen(options.tools), options.yes) as toolbox, chat.conversation(options, wanted, toolbox) as held:
         if not options.json:
             held.ask(text)
             return 0
