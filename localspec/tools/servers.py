@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,12 @@ class Server:
 
     @property
     def words(self) -> str:
-        """What is started, or the address."""
-        return self.url or " ".join((self.command, *self.args))
-
-    @property
-    def reach(self) -> str:
-        """`words`, the names of what it is given, and those of the environment's variables that go to it."""
+        """What is started, or the address; names of what is given to it, and of the user's variables that it gets."""
         given = (*self.env.values(), *self.headers.values(), *self.args, self.url)
         read = [name for one in given for name in _VARIABLE.findall(one)]
         parts = (("in", [self.cwd]), ("with", [*self.env, *self.headers]), ("it gets your", read))
-        return self.words + "".join(f"; {word} {', '.join(names)}" for word, names in parts if any(names))
+        more = (f"; {word} {', '.join(names)}" for word, names in parts if any(names))
+        return "".join((self.url or " ".join((self.command, *self.args)), *more))
 
     def filled(self, text: str) -> str:
         """With the environment's values in place of `${NAME}`. Raises UsageError: one is not set."""
@@ -68,7 +64,7 @@ def of_user() -> list[Server]:
     return read(user_file()) if user_file().exists() else []
 
 
-def merged(*groups: Sequence[Server]) -> list[Server]:
+def merged(*groups: Iterable[Server]) -> list[Server]:
     """All; of two with one name the later."""
     return list({one.name: one for group in groups for one in group}.values())
 

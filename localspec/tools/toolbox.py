@@ -13,8 +13,8 @@ from localspec import kept, paths
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.errors import Cancelled, LocalspecError, UsageError
-from localspec.tools import servers
 from localspec.tools.connections import Called, Connections, Offered, cut
+from localspec.tools.servers import Server, merged, read, user_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,29 +116,37 @@ def forbid(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FolderFile:
-    """`mcp.json` of the current folder, whose servers start once the user has allowed them: a stranger may have written
-    it."""
+    """`mcp.json` of the current folder, perhaps a stranger's: its servers start once the user has allowed them."""
 
     path: Path
-    servers: list[servers.Server]
+    servers: list[Server]
 
     @classmethod
     def find(cls, notices: list[str]) -> FolderFile | None:
         """None = there is none, or it is the user's own; or it is broken, which is a notice more."""
-        path, own = paths.real("mcp.json"), servers.user_file()
+        path, own = paths.real("mcp.json"), paths.real(user_file())
         try:
-            found = servers.read(path) if os.path.isfile(path) and path != paths.real(own) else []
+            found = read(path) if os.path.isfile(path) and path != own else []
         except UsageError as error:
+            found = []
             notices.append(str(error))
-            return None
         return cls(path, found) if found else None
 
     @property
-    def key(self) -> str:
-        """Of the consent: changes with what would be started, and where."""
+    def _key(self) -> str:
         return "\n".join([str(self.path), *(one.key for one in self.servers)])
 
     @property
+    def is_allowed(self) -> bool:
+        """Whether the user agreed to what would be started now, and where."""
+        return is_allowed(self._key)
+
+    @property
     def question(self) -> str:
-        rows = "".join(f"\n  {one.name}: {one_line(plain_text(one.reach))}" for one in self.servers)
-        return f"Use the servers of {self.path}? They are programs that run with your rights.{rows}"
+        rows = "".join(f"\n  {one.name}: {one_line(one.words)}" for one in self.servers)
+        return plain_text(f"Use the servers of {self.path}? They are programs that run with your rights.{rows}")
+
+    def added(self, others: list[Server]) -> list[Server]:
+        """To others, which go before, once the user agrees; that is kept."""
+        allow(self._key, str(self.path))
+        return merged(self.servers, others)

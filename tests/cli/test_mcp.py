@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.tools.servers import user_file
-from localspec.tools.toolbox import FolderFile, allow, is_allowed
+from localspec.tools.toolbox import FolderFile
 from tests.cli.conftest import Command
 from tests.tools.conftest import SCRIPT
 
@@ -147,22 +147,22 @@ def test_the_servers_of_the_folder_are_listed_with_whether_they_may_start(comman
     assert command("mcp", "list").out == f"there            x y  ({path}, not allowed yet: the chat asks)\n"
     folder = FolderFile.find([])
     assert folder is not None
-    assert allow(folder.key, "it") == ""
+    assert [one.name for one in folder.added([])] == ["there"]
     assert command("mcp", "list").out == f"there            x y  ({path}, allowed)\n"
     write(Path("mcp.json"), there={"command": "x", "args": ["z"]})
     assert "not allowed yet" in command("mcp", "list").out
 
 
 def test_a_consent_holds_for_this_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = []
+    found = []
     for name in ("one", "two"):
         write(tmp_path / name / "mcp.json", there=DEMO)
         monkeypatch.chdir(tmp_path / name)
         folder = FolderFile.find([])
         assert folder is not None
-        keys.append(folder.key)
-    assert allow(keys[0], "it") == ""
-    assert [is_allowed(key) for key in keys] == [True, False]
+        found.append(folder)
+    found[0].added([])
+    assert [one.is_allowed for one in found] == [True, False]
 
 
 def test_a_broken_file_of_the_folder_is_a_notice(command: Command) -> None:

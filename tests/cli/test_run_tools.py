@@ -21,6 +21,7 @@ from tests.cli.test_chat import _until
 from tests.tools.conftest import SCRIPT
 from tests.tui.endpoint import Endpoint, served
 
+REFUSED = "localspec: --tools does not go with --raw, --batch and --log-probs.\n"
 ADD = ("add", '{"a": 2, "b": 3}')
 
 
@@ -129,11 +130,11 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 def test_raw_and_batch_have_no_tools(command: Command, tools: str, tmp_path: Path) -> None:
     found = command("run", "Hi", "--raw", "--tools", tools)
-    assert (found.code, found.err) == (2, "localspec: --tools and --raw do not go together.\n")
+    assert (found.code, found.err) == (2, REFUSED)
     lines = tmp_path / "lines"
     lines.write_text('{"prompt": "Hi"}\n')
     found = command("run", "--batch", str(lines), "--tools", tools)
-    assert (found.code, found.err) == (2, "localspec: --tools and --batch do not go together.\n")
+    assert (found.code, found.err) == (2, REFUSED)
 
 
 def test_a_server_that_does_not_start_costs_a_sentence(command: Command, caller: Caller, tools: str) -> None:

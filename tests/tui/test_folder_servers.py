@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Static
 
 from localspec.tools.servers import Server
-from localspec.tools.toolbox import FolderFile, is_allowed
+from localspec.tools.toolbox import FolderFile
 from localspec.tui.widgets.dialogs import ChoiceDialog
 from tests.tui.conftest import MakeApp, until
 
@@ -42,7 +42,7 @@ async def test_what_is_not_agreed_to_is_left_out(make_app: MakeApp, file: Path, 
         await pilot.press(*keys)
         await until(pilot, lambda: app.screen is app.chat_screen)
         assert [one.name for one in app.session.servers] == ["mine"]
-    assert not is_allowed(found().key)
+    assert not found().is_allowed
     assert not Path("started").exists()
 
 
@@ -54,6 +54,6 @@ async def test_what_is_agreed_to_is_used_until_the_file_changes(make_app: MakeAp
         await pilot.press("2", "enter")
         await until(pilot, lambda: app.screen is app.chat_screen)
         assert {one.name: one.command for one in app.session.servers} == {"theirs": "touch", "both": "mine"}
-    assert is_allowed(found().key)
+    assert found().is_allowed
     file.write_text(file.read_text().replace("touch", "rm"))
-    assert not is_allowed(found().key)
+    assert not found().is_allowed

@@ -61,13 +61,12 @@ def run(options: argparse.Namespace) -> int:
     wanted = shared.wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain:
         from localspec.cli.commands.line_chat import agreed, say
-        from localspec.tools.servers import merged
 
         found, folder = _servers(options, faults)
         for text in faults:
             say(f"localspec: {text}")
         if folder is not None and agreed(folder):
-            found = merged(folder.servers, found)
+            found = folder.added(found)
         with toolbox_of(found, options.yes) as toolbox, conversation(options, wanted, toolbox) as held:
             held.hold()
         return 0
@@ -133,18 +132,15 @@ def _servers(options: argparse.Namespace, notices: list[str]) -> tuple[list[Serv
     """Those that the options name, of the user's file, and of the folder's if they are allowed; and the folder's file,
     if the user is to be asked for it. What is wrong with a file is a notice."""
     from localspec.tools import servers
-    from localspec.tools.servers import Server
-    from localspec.tools.toolbox import FolderFile, is_allowed
+    from localspec.tools.toolbox import FolderFile
 
-    given, own = chosen(options.tools) if options.tools else [], list[Server]()
+    given, own = chosen(options.tools) if options.tools else [], list[servers.Server]()
     try:
         own = servers.of_user()
     except UsageError as error:
         notices.append(str(error))
-    folder = FolderFile.find(notices)
-    if folder is not None and is_allowed(folder.key):
-        return servers.merged(folder.servers, own, given), None
-    return servers.merged(own, given), folder
+    found, folder = servers.merged(own, given), FolderFile.find(notices)
+    return (folder.added(found), None) if folder is not None and folder.is_allowed else (found, folder)
 
 
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:

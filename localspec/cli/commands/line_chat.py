@@ -32,7 +32,7 @@ from localspec.remote.answerer import (
 )
 from localspec.remote.server import base_of
 from localspec.tools.answers import CallBegun, CallMade, Noticed, answer_with
-from localspec.tools.toolbox import Consent, FolderFile, Toolbox, allow
+from localspec.tools.toolbox import Consent, FolderFile, Toolbox
 
 _HELP = """\
 /help            this list
@@ -81,15 +81,12 @@ def _typed(question: str, letters: str) -> str:
 
 
 def agreed(folder: FolderFile) -> bool:
-    """Whether the user allows the servers of the folder's file, now and while it stays as it is."""
+    """Whether the user allows the servers of the folder's file."""
     if not sys.stdin.isatty():
         say(f"localspec: The servers of {folder.path} are left out: there is no terminal to ask at.")
         return False
     say(folder.question)
-    agrees = _typed("Use them? [y]es, [n]ot now: ", "yn") == "y"
-    if agrees and (fault := allow(folder.key, str(folder.path))):
-        say(f"localspec: The consent is not kept: {fault}.")
-    return agrees
+    return _typed("Use them? [y]es, [n]ot now: ", "yn") == "y"
 
 
 def say(text: str) -> None:
@@ -269,8 +266,7 @@ class Conversation:
         elif isinstance(news, CallBegun) and news.asks:
             say(f"{signature(news.call)}, a tool of the server {news.server}")
             if sys.stdin.isatty():
-                said = _typed("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", "ycan")
-                news.answer.consent(_CONSENTS[said])
+                news.answer.consent(_CONSENTS[_typed("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", "ycan")])
             else:
                 say("localspec: It is refused: there is no terminal to ask at. --yes allows all calls.")
                 news.answer.consent("no")

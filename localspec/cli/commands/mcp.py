@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from localspec import paths
@@ -32,11 +32,8 @@ def toolbox_of(found: Sequence[Server], unasked: bool) -> Iterator[Toolbox | Non
     from localspec.tools.connections import Connections
     from localspec.tools.toolbox import Toolbox
 
-    connections = Connections(found)
-    try:
+    with closing(Connections(found)) as connections:
         yield Toolbox(connections, unasked=unasked)
-    finally:
-        connections.close()
 
 
 def chosen(given: Sequence[str]) -> list[Server]:
@@ -71,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.tools import servers
-    from localspec.tools.toolbox import FolderFile, is_allowed
+    from localspec.tools.toolbox import FolderFile
 
     own = servers.user_file()
     if options.action == "add":
@@ -86,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         notices = list[str]()
         rows = [(one, str(own)) for one in servers.of_user()]
         if (folder := FolderFile.find(notices)) is not None:
-            state = "allowed" if is_allowed(folder.key) else "not allowed yet: the chat asks"
+            state = "allowed" if folder.is_allowed else "not allowed yet: the chat asks"
             rows += [(one, f"{folder.path}, {state}") for one in folder.servers]
         for one, where in rows:
             print(plain_text(f"{one.name:16} {one.words}  ({where})"))
@@ -105,8 +102,8 @@ def _check(found: Sequence[Server]) -> int:
 
     if not found:
         raise UsageError("There is no server to check.", "`localspec mcp add NAME -- COMMAND` adds one.")
-    failed, connections = 0, Connections(found)
-    try:
+    failed = 0
+    with closing(Connections(found)) as connections:
         for one in found:
             try:
                 listed = connections.start(one.name)
@@ -120,8 +117,6 @@ def _check(found: Sequence[Server]) -> int:
             for tool in listed.tools:
                 first = (tool.description.strip().splitlines() or [""])[0]
                 print(plain_text(f"  {tool.name:24} {first[:90]}"))
-    finally:
-        connections.close()
     return 1 if failed else 0
 
 

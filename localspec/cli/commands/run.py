@@ -65,9 +65,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--log-probs needs --json.")
     if options.yes and not options.tools:
         raise UsageError("--yes needs --tools.")
-    others = {"--raw": options.raw, "--log-probs": options.log_probs is not None, "--batch": options.batch}
-    if options.tools and (other := next((name for name, given in others.items() if given), "")):
-        raise UsageError(f"--tools and {other} do not go together.")
+    if options.tools and (options.raw or options.batch or options.log_probs is not None):
+        raise UsageError("--tools does not go with --raw, --batch and --log-probs.")
     if options.batch:
         if prompt or options.file:
             raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")

@@ -34,8 +34,7 @@ from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import note
 from localspec.paths import data_dir
 from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
-from localspec.tools.servers import merged
-from localspec.tools.toolbox import FolderFile, allow
+from localspec.tools.toolbox import FolderFile
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.widgets import registry
@@ -216,10 +215,8 @@ class ChatApp(App[int]):
     async def _ask_for(self, folder: FolderFile) -> None:
         """Whether the servers of a folder's file may start."""
         rows = [("no", "Not now", "they are left out"), ("yes", "Use them", "here, while the file stays as it is")]
-        if await self.push_screen_wait(ChoiceDialog(plain_text(folder.question), rows)) == "yes":
-            self.session.servers = merged(folder.servers, self.session.servers)
-            if fault := allow(folder.key, str(folder.path)):
-                say(self, f"The consent is not kept: {fault}.", problem=True)
+        if await self.push_screen_wait(ChoiceDialog(folder.question, rows)) == "yes":
+            self.session.servers = folder.added(self.session.servers)
 
     async def action_quit(self) -> None:
         """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""
