@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from localspec.tools.servers import Server
 from localspec.tools.toolbox import FolderFile
@@ -36,7 +36,7 @@ async def test_what_is_not_agreed_to_is_left_out(make_app: MakeApp, file: Path, 
     app = make_app(folder=found(), servers=[Server("mine", "x")])
     async with app.run_test() as pilot:
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        shown = str(app.screen.query_exactly_one(".question", Static).content)
+        shown = str(app.screen.query_exactly_one(".question Static", Static).content)
         assert str(file.resolve()) in shown
         assert "theirs: touch started" in shown
         await pilot.press(*keys)
@@ -57,3 +57,17 @@ async def test_what_is_agreed_to_is_used_until_the_file_changes(make_app: MakeAp
     assert found().is_allowed
     file.write_text(file.read_text().replace("touch", "rm"))
     assert not found().is_allowed
+
+
+@pytest.mark.asyncio
+async def test_the_answers_to_a_long_question_are_in_view(make_app: MakeApp, file: Path) -> None:
+    entries = {f"server{number}": {"command": "sh", "args": ["word"] * 50} for number in range(20)}
+    file.write_text(json.dumps({"mcpServers": entries}))
+    app = make_app(folder=found())
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        answers = app.screen.query_exactly_one(OptionList)
+        box = app.screen.query_exactly_one(".dialog")
+        await until(pilot, lambda: box.region.contains_region(answers.region), 20)
+        question = app.screen.query_exactly_one(".question")
+        assert question.max_scroll_y > 0
