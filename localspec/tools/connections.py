@@ -158,8 +158,9 @@ class Connections:
                 raise Cancelled("The tools are closed.")
             found = self._running.get(name)
             if found is None or found.dead:
-                found = self._running[name] = _Running(self._servers[name])
+                found = _Running(self._servers[name])
                 found.ended = self._on_loop(found.run)
+                self._running[name] = found
             return found
 
     def _on_loop(self, work: Callable[..., Any], *args: Any) -> Future[Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,12 @@ class Server:
 
     @property
     def words(self) -> str:
-        """What is started, or the address."""
-        return self.url or " ".join((self.command, *self.args))
+        """What is started, or the address; names of what is given to it, and of the user's variables that it gets."""
+        given = (*self.env.values(), *self.headers.values(), *self.args, self.url)
+        read = [name for one in given for name in _VARIABLE.findall(one)]
+        parts = (("in", [self.cwd]), ("with", [*self.env, *self.headers]), ("it gets your", read))
+        more = (f"; {word} {', '.join(names)}" for word, names in parts if any(names))
+        return "".join((self.url or " ".join((self.command, *self.args)), *more))
 
     def filled(self, text: str) -> str:
         """With the environment's values in place of `${NAME}`. Raises UsageError: one is not set."""
@@ -55,20 +59,14 @@ def user_file() -> Path:
     return paths.config_dir() / "mcp.json"
 
 
-def folder_file() -> Path | None:
-    """`mcp.json` of the current folder, whose servers start after a question only; None = there is none."""
-    path = Path.cwd() / "mcp.json"
-    return path if path.is_file() and not (user_file().exists() and path.samefile(user_file())) else None
-
-
-def folder_key(path: Path) -> str:
-    """Of a consent to the servers of a folder's file: changes with the file."""
-    return hashlib.sha256(f"{paths.real(path)}\n{paths.read_own(path)}".encode()).hexdigest()
-
-
 def of_user() -> list[Server]:
     """Those of the user's file. Raises as `read`."""
     return read(user_file()) if user_file().exists() else []
+
+
+def merged(*groups: Iterable[Server]) -> list[Server]:
+    """All; of two with one name the later."""
+    return list({one.name: one for group in groups for one in group}.values())
 
 
 def read(path: Path) -> list[Server]:

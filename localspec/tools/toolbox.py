@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec import kept
+from localspec import kept, paths
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.reply.tool import Tool, ToolCall
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.tools.connections import Called, Connections, Offered, cut
+from localspec.tools.servers import Server, merged, read, user_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,3 +112,41 @@ def is_allowed(key: str) -> bool:
 def forbid(key: str) -> bool:
     """Takes a consent for always back; whether there was one."""
     return kept.facts().remove(_KIND, key)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFile:
+    """`mcp.json` of the current folder, perhaps a stranger's: its servers start once the user has allowed them."""
+
+    path: Path
+    servers: list[Server]
+
+    @classmethod
+    def find(cls, notices: list[str]) -> FolderFile | None:
+        """None = there is none, or it is the user's own; or it is broken, which is a notice more."""
+        path, own = paths.real("mcp.json"), paths.real(user_file())
+        try:
+            found = read(path) if os.path.isfile(path) and path != own else []
+        except UsageError as error:
+            found = []
+            notices.append(str(error))
+        return cls(path, found) if found else None
+
+    @property
+    def _key(self) -> str:
+        return "\n".join([str(self.path), *(one.key for one in self.servers)])
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the user agreed to what would be started now, and where."""
+        return is_allowed(self._key)
+
+    @property
+    def question(self) -> str:
+        rows = "".join(f"\n  {one.name}: {one_line(one.words)}" for one in self.servers)
+        return plain_text(f"Use the servers of {self.path}? They are programs that run with your rights.{rows}")
+
+    def added(self, others: list[Server]) -> list[Server]:
+        """To others, which go before, once the user agrees; that is kept."""
+        allow(self._key, str(self.path))
+        return merged(self.servers, others)

@@ -22,6 +22,7 @@ from localspec.runner.answering import ChildAnswerer
 from localspec.runner.child import Child, Load
 from localspec.runtime.engine import Engine
 from localspec.server.own.serve import Here
+from localspec.tools.toolbox import FolderFile
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Preferences, Session
 from localspec.tui.widgets.pane import ChatPane
@@ -134,6 +135,7 @@ def make_app(archive: Archive) -> MakeApp:
         answerer: Any = None,
         preferences: Preferences | None = None,
         notices: Sequence[str] = (),
+        folder: FolderFile | None = None,
         **options: Any,
     ) -> ChatApp:
         if answerer is None:
@@ -141,7 +143,7 @@ def make_app(archive: Archive) -> MakeApp:
             if texts:
                 recording = Recording([Recorded.of_text(text) for text in texts], {})
             answerer = ReplayAnswerer(recording)
-        app = ChatApp(Session(answerer, archive, preferences or Preferences(), **options), notices)
+        app = ChatApp(Session(answerer, archive, preferences or Preferences(), **options), notices, folder)
         app.animation_level = "none"
         return app
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
     from localspec.server.own.serve import Here
     from localspec.tools.servers import Server
-    from localspec.tools.toolbox import Toolbox
+    from localspec.tools.toolbox import FolderFile, Toolbox
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,14 @@ def run(options: argparse.Namespace) -> int:
         options.corpus = "off"  # else a conversation line by line keeps nothing
     wanted = shared.wanted_of(options)  # refuse bad values before a model is loaded
     if options.plain:
-        with toolbox_of(options) as toolbox, conversation(options, wanted, toolbox) as held:
+        from localspec.cli.commands.line_chat import agreed, say
+
+        found, folder = _servers(options, faults)
+        for text in faults:
+            say(f"localspec: {text}")
+        if folder is not None and agreed(folder):
+            found = folder.added(found)
+        with toolbox_of(found, options.yes) as toolbox, conversation(options, wanted, toolbox) as held:
             held.hold()
         return 0
     return _open(options, wanted, "".join(faults))
@@ -96,6 +103,7 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
         liked = Preferences.load()
     except UsageError as error:
         liked, notices = Preferences(), [str(error)]
+    found, folder = _servers(options, notices)
     with Archive.open() as archive:
         session = Session(
             _answerer(options, liked.engine),
@@ -105,11 +113,11 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
             begin=begin,
             resume=not options.new,
             private=options.private,
-            servers=_servers(options, notices),
+            servers=found,
             unasked=options.yes,
             fault=fault and f"{fault} /models lists others.",
         )
-        app = ChatApp(session, notices)
+        app = ChatApp(session, notices, folder)
         with shown(app.warn), nullcontext() if os.environ.get("LOCALSPEC_DEBUG") else app.kept_up():
             code = app.run()
             session.close()
@@ -120,16 +128,19 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
     return 1 if code is None else code  # None = it did not get to the point of being left
 
 
-def _servers(options: argparse.Namespace, notices: list[str]) -> list[Server]:
-    """Those of the user's file, and those that the options name; what is wrong with the file is a notice."""
+def _servers(options: argparse.Namespace, notices: list[str]) -> tuple[list[Server], FolderFile | None]:
+    """Those that the options name, of the user's file, and of the folder's if they are allowed; and the folder's file,
+    if the user is to be asked for it. What is wrong with a file is a notice."""
     from localspec.tools import servers
+    from localspec.tools.toolbox import FolderFile
 
-    given = {one.name: one for one in chosen(options.tools)}
+    given, own = chosen(options.tools) if options.tools else [], list[servers.Server]()
     try:
-        return list(({one.name: one for one in servers.of_user()} | given).values())
+        own = servers.of_user()
     except UsageError as error:
         notices.append(str(error))
-        return list(given.values())
+    found, folder = servers.merged(own, given), FolderFile.find(notices)
+    return (folder.added(found), None) if folder is not None and folder.is_allowed else (found, folder)
 
 
 def _answerer(options: argparse.Namespace, liked: dict[str, Any]) -> Answerer:

@@ -32,7 +32,7 @@ from localspec.remote.answerer import (
 )
 from localspec.remote.server import base_of
 from localspec.tools.answers import CallBegun, CallMade, Noticed, answer_with
-from localspec.tools.toolbox import Consent, Toolbox
+from localspec.tools.toolbox import Consent, FolderFile, Toolbox
 
 _HELP = """\
 /help            this list
@@ -68,16 +68,25 @@ def loaded(answerer: Answerer) -> Facts:
 _CONSENTS: dict[str, Consent] = {"y": "once", "c": "chat", "a": "always", "n": "no"}
 
 
-def _consent() -> Consent:
-    """What the user says to a call, on the terminal."""
+def _typed(question: str, letters: str) -> str:
+    """The letter that the user answers with, on the terminal; Ctrl-D is the last."""
     while True:
-        print("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", end="", file=sys.stderr, flush=True)
+        print(question, end="", file=sys.stderr, flush=True)
         try:
             said = input().strip().lower()[:1]
         except EOFError:
-            return "no"
-        if said in _CONSENTS:
-            return _CONSENTS[said]
+            return letters[-1]
+        if said and said in letters:
+            return said
+
+
+def agreed(folder: FolderFile) -> bool:
+    """Whether the user allows the servers of the folder's file."""
+    if not sys.stdin.isatty():
+        say(f"localspec: The servers of {folder.path} are left out: there is no terminal to ask at.")
+        return False
+    say(folder.question)
+    return _typed("Use them? [y]es, [n]ot now: ", "yn") == "y"
 
 
 def say(text: str) -> None:
@@ -257,7 +266,7 @@ class Conversation:
         elif isinstance(news, CallBegun) and news.asks:
             say(f"{signature(news.call)}, a tool of the server {news.server}")
             if sys.stdin.isatty():
-                news.answer.consent(_consent())
+                news.answer.consent(_CONSENTS[_typed("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", "ycan")])
             else:
                 say("localspec: It is refused: there is no terminal to ask at. --yes allows all calls.")
                 news.answer.consent("no")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from localspec import paths
@@ -24,19 +24,16 @@ def add_tool_options(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def toolbox_of(options: argparse.Namespace) -> Iterator[Toolbox | None]:
-    """What the options name, until the block is left; None = no tools."""
-    if not options.tools:
+def toolbox_of(found: Sequence[Server], unasked: bool) -> Iterator[Toolbox | None]:
+    """Of these servers, until the block is left; None = there are none."""
+    if not found:
         yield None
         return
     from localspec.tools.connections import Connections
     from localspec.tools.toolbox import Toolbox
 
-    connections = Connections(chosen(options.tools))
-    try:
-        yield Toolbox(connections, unasked=options.yes)
-    finally:
-        connections.close()
+    with closing(Connections(found)) as connections:
+        yield Toolbox(connections, unasked=unasked)
 
 
 def chosen(given: Sequence[str]) -> list[Server]:
@@ -71,6 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from localspec.tools import servers
+    from localspec.tools.toolbox import FolderFile
 
     own = servers.user_file()
     if options.action == "add":
@@ -82,10 +80,15 @@ def run(options: argparse.Namespace) -> int:
         servers.remove(own, options.name)
         print(f"{options.name} is no longer in {own}.")
     elif options.action == "list":
-        files = [own, *filter(None, [servers.folder_file()])]
-        rows = [(one.name, one.words, str(file)) for file in files if file.exists() for one in servers.read(file)]
-        for name, words, file in rows:
-            print(plain_text(f"{name:16} {words}  ({file})"))
+        notices = list[str]()
+        rows = [(one, str(own)) for one in servers.of_user()]
+        if (folder := FolderFile.find(notices)) is not None:
+            state = "allowed" if folder.is_allowed else "not allowed yet: the chat asks"
+            rows += [(one, f"{folder.path}, {state}") for one in folder.servers]
+        for one, where in rows:
+            print(plain_text(f"{one.name:16} {one.words}  ({where})"))
+        for text in notices:
+            print(f"localspec: {plain_text(text)}", file=sys.stderr)
         if not rows:
             print(f"There are no servers in {own}. `localspec mcp add NAME -- COMMAND` adds one.")
     else:
@@ -99,8 +102,8 @@ def _check(found: Sequence[Server]) -> int:
 
     if not found:
         raise UsageError("There is no server to check.", "`localspec mcp add NAME -- COMMAND` adds one.")
-    failed, connections = 0, Connections(found)
-    try:
+    failed = 0
+    with closing(Connections(found)) as connections:
         for one in found:
             try:
                 listed = connections.start(one.name)
@@ -114,8 +117,6 @@ def _check(found: Sequence[Server]) -> int:
             for tool in listed.tools:
                 first = (tool.description.strip().splitlines() or [""])[0]
                 print(plain_text(f"  {tool.name:24} {first[:90]}"))
-    finally:
-        connections.close()
     return 1 if failed else 0
 
 

@@ -63,6 +63,10 @@ def run(options: argparse.Namespace) -> int:
     shared.take_default(options)
     if options.log_probs is not None and not options.json:
         raise UsageError("--log-probs needs --json.")
+    if options.yes and not options.tools:
+        raise UsageError("--yes needs --tools.")
+    if options.tools and (options.raw or options.batch or options.log_probs is not None):
+        raise UsageError("--tools does not go with --raw, --batch and --log-probs.")
     if options.batch:
         if prompt or options.file:
             raise UsageError("--batch takes its prompts from the file; leave out the prompt and -f.")
@@ -73,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--raw and --system do not go together.", "Put all of it in the text.")
     text = _prompt_text(options, prompt)
     wanted = shared.wanted_of(options)
-    if options.yes and not options.tools:
-        raise UsageError("--yes needs --tools.")
     if options.tools:
         return _run_with_tools(options, text, wanted)
     if options.endpoint:
@@ -103,12 +105,10 @@ def run(options: argparse.Namespace) -> int:
 def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """One question of a conversation, whose answer may call tools; with `--json` an object with the calls."""
     from localspec.cli.commands import chat
-    from localspec.cli.commands.mcp import toolbox_of
+    from localspec.cli.commands.mcp import chosen, toolbox_of
 
-    if options.raw or options.log_probs is not None:
-        raise UsageError(f"--tools and --{'raw' if options.raw else 'log-probs'} do not go together.")
     options = argparse.Namespace(**vars(options) | {"plain": True, "process": False})
-    with toolbox_of(options) as toolbox, chat.conversation(options, wanted, toolbox) as held:
+    with toolbox_of(chosen(options.tools), options.yes) as toolbox, chat.conversation(options, wanted, toolbox) as held:
         if not options.json:
             held.ask(text)
             return 0

@@ -34,11 +34,12 @@ from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import note
 from localspec.paths import data_dir
 from localspec.remote.answerer import AnswerEnded, LoadFailed, Loading, ModelReady
+from localspec.tools.toolbox import FolderFile
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk.session import Posted, Posts, Session
 from localspec.tui.widgets import registry
 from localspec.tui.widgets.chat_tabs import does_not_last, may_leave
-from localspec.tui.widgets.dialogs import errors_said, say
+from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import SCREENS, bind, load
 
@@ -110,10 +111,11 @@ class ChatApp(App[int]):
         ),
     ]
 
-    def __init__(self, session: Session, notices: Iterable[str] = ()) -> None:
+    def __init__(self, session: Session, notices: Iterable[str] = (), folder: FolderFile | None = None) -> None:
+        """`folder`: servers that the user is asked for."""
         super().__init__()
         self.session = session
-        self._notices = tuple(notices)
+        self._notices, self._folder = tuple(notices), folder
         self.unseen: list[str] = []
         """Warnings that have not been on the screen, fit for a terminal; once it is left, those that came too late."""
         self._interrupted = 0.0  # when Ctrl+C was pressed last, in seconds of the monotonic clock
@@ -206,6 +208,15 @@ class ChatApp(App[int]):
             sys.setswitchinterval(_SWITCH_SECONDS)
             self._quiet = self.set_interval(_QUIET_SECONDS, self._tidy)
         self.session.answerer.start(Posts(self))
+        if self._folder is not None:
+            self._ask_for(self._folder)
+
+    @work(group="folder")
+    async def _ask_for(self, folder: FolderFile) -> None:
+        """Whether the servers of a folder's file may start."""
+        rows = [("no", "Not now", "they are left out"), ("yes", "Use them", "here, while the file stays as it is")]
+        if await self.push_screen_wait(ChoiceDialog(folder.question, rows)) == "yes":
+            self.session.servers = folder.added(self.session.servers)
 
     async def action_quit(self) -> None:
         """Keeps unsent text, stops what runs, and leaves; asks first if chats would be lost."""

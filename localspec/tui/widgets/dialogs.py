@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from textual import events
 from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message_pump import MessagePump
 from textual.screen import ModalScreen, ScreenResultType
@@ -88,7 +88,8 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(self._question, classes="question", markup=False)
+            with VerticalScroll(classes="question", can_focus=False):  # the answers stay in view
+                yield Static(self._question, markup=False)
             yield from self.body()
 
     def body(self) -> ComposeResult:
