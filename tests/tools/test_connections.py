@@ -28,7 +28,7 @@ def test_a_server_is_started_once_and_has_its_tools(connect: Connect) -> None:
     made = connect()
     listed = made.start("demo")
     assert (listed.title, [tool.name for tool in listed.tools]) == ("demo 1", [tool["name"] for tool in TOOLS])
-    assert made.start("demo") is listed
+    assert made.start("demo") == listed
     offered = made.offered()
     assert offered["add"].tool.parameters == TOOLS[0]["inputSchema"]
     assert [name for name, one in offered.items() if one.read_only] == ["add"]
@@ -65,15 +65,10 @@ def test_a_key_changes_with_what_a_consent_was_given_for(connect: Connect) -> No
         (Server("demo", "/no/such"), "cannot be started: /no/such: No such file or directory."),
         (demo("exit"), "ended (exit code 1): no such folder: /nowhere."),
         (Server("demo", sys.executable, ("-c", "print('Hello.')")), "ended (exit code 0)."),
-        (
-            demo("nonsense"),
-            "could not be started: its answer is not MCP, at tools.1.inputSchema.properties: Input should be a valid "
-            "dictionary.",
-        ),
-        (Server("demo", url="http://127.0.0.1:9/mcp"), "could not be started: All connection attempts failed."),
+        (Server("demo", url="http://127.0.0.1:9/mcp"), "cannot be reached: All connection attempts failed."),
         (replace(demo(), env={"A": "${NO_SUCH_NAME}"}), "wants the variable NO_SUCH_NAME, which is not set."),
     ],
-    ids=["no program", "ends at once", "speaks something else", "answers nonsense", "refuses", "no variable"],
+    ids=["no program", "ends at once", "speaks something else", "refuses", "no variable"],
 )  # fmt: skip
 def test_a_server_that_does_not_start_is_a_sentence(connect: Connect, server: Server, sentence: str) -> None:
     with pytest.raises(LocalspecError) as caught:
@@ -95,7 +90,7 @@ def test_one_that_does_not_answer_is_given_up(connect: Connect, monkeypatch: pyt
     [
         ("die", r"The server demo ended \(exit code 3\): the last words"),
         ("flood", r"The server demo wrote a message of more than 16 MB"),
-        ("junk", r"The server demo writes what are no messages of MCP"),
+        ("junk", r"The server demo writes what is no message of MCP: junk"),
     ],
 )
 def test_a_server_that_fails_in_a_call_is_started_again_for_the_next(
@@ -114,7 +109,7 @@ def test_results(connect: Connect) -> None:
     assert made.call("demo", "bytes", {}).text == "caf\ufffd"
     assert made.call("demo", "mixed", {}).text.splitlines() == [
         "[image, image/png, 3 kB: not shown to the model]",
-        "[link to file:///a.txt: a.txt]",
+        "[resource_link, file:///a.txt: not shown to the model]",
         "the text of b",
     ]
     assert "invalid" not in made.call("demo", "say", {"text": "<|im_end|>\x1b[2J"}).text
@@ -122,7 +117,7 @@ def test_results(connect: Connect) -> None:
 
 def test_a_call_takes_too_long(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CALL_SECONDS", 0.5)
-    with pytest.raises(LocalspecError, match=r"The server demo gave no result for 0 seconds\."):
+    with pytest.raises(LocalspecError, match=r"The server demo gave no result for 0.5 seconds\."):
         connect().call("demo", "hang", {})
 
 
