@@ -197,10 +197,8 @@ class Connections:
 
                     import localspec.tools.running  # noqa: F401 - and not later, on its thread
                 except ImportError as error:
-                    hint = "pip install 'localspec[tools]'"
-                    raise LocalspecError(
-                        f"Tools need the package {error.name}, which is not installed.", hint
-                    ) from None
+                    what = f"Tools need {str(error.name).partition('.')[0]}, which is not installed."
+                    raise LocalspecError(what, "pip install 'localspec[tools]'") from None
                 self._portal = self._stack.enter_context(start_blocking_portal(name="localspec-tools"))
                 atexit.register(self.close)
             return self._portal.start_task_soon(work, *args)
