@@ -142,7 +142,7 @@ class Connections:
         """What a tool gives. Raises LocalspecError: its server fails, or takes too long; Cancelled."""
         begun = perf_counter()
         sent = json.loads(json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
-        found = self._run(cancelled, self._ask, server, "tools/call", {"name": tool, "arguments": sent})
+        found = self._run(cancelled, self._ask, server, tool, sent)
         structured, text = found.get("structuredContent"), _text(found.get("content"))
         if not text and structured is not None:
             text = json.dumps(structured, ensure_ascii=False)
@@ -166,8 +166,8 @@ class Connections:
             for one in self._running.values():
                 await one.over.wait()
 
-    async def _ask(self, name: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        return await (await self._ready(name)).ask(method, params, CALL_SECONDS)
+    async def _ask(self, name: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return await (await self._ready(name)).call(tool, arguments, CALL_SECONDS)
 
     async def _ready(self, name: str) -> Running:
         """One that runs, started if need be."""
@@ -220,8 +220,7 @@ class Connections:
 
 
 def _text(content: Any) -> str:
-    """The texts of a result; what is none is named, with its kind and size. Any part may lack, or be of another
-    kind."""
+    """The texts of a result; what is none is named. Any part may lack, or be of another kind."""
     if isinstance(content, list):
         return "\n".join(_text(block) for block in content if isinstance(block, dict))
     if not isinstance(content, dict):

@@ -11,9 +11,9 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any
 
 import anyio
 import httpx2
@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, Implementation, jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from localspec import __version__, paths
 from localspec.chat.plain_text import plain_text
@@ -68,33 +69,34 @@ class Running:
         self._fault = self._fault or why
         self._scope.cancel()
 
-    async def ask(self, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The result of a request; an error that is the answer reads like a tool's own: the model may mend it."""
+    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The result of a call; an error that is the answer reads like a tool's own: the model may mend it."""
         try:
             with anyio.fail_after(seconds):
-                return await self._wire.send_raw_request(method, params)
+                return await self._wire.send_raw_request("tools/call", {"name": tool, "arguments": arguments})
         except TimeoutError:
             raise LocalspecError(self._told(f"gave no result for {seconds:g} seconds")) from None
         except MCPError as error:
             if not self.ending and error.message not in ("Connection closed", "Session terminated"):
-                text = f"{error.message} ({self._status})" if self._status else error.message
+                text = _words(error) + (f" ({self._status})" if self._status else "")
                 return {"isError": True, "content": [{"type": "text", "text": text}]}
             self.end("ended the session")  # at its address is another one now
         await self.over.wait()
         raise self.why()
 
     async def _live(self) -> None:
-        late = f"did not answer for {self._seconds:g} seconds"
-        loop, begun = asyncio.get_running_loop(), perf_counter()
-        timer = loop.call_later(self._seconds, self.end, late)
+        begun, late = perf_counter(), f"did not answer for {self._seconds:g} seconds"
+        timer = asyncio.get_running_loop().call_later(self._seconds, self.end, late)
         try:
             with self._scope:
-                async with self._streams(self._server.filled()) as streams:
+                server = self._server.filled()
+                given = (*server.env.values(), *server.headers.values())
+                self._secrets = sorted((text for text in given if len(text) >= _SECRET), key=len, reverse=True)
+                async with self._address(server) if server.url else self._pipes(server) as streams:
                     self._wire = JSONRPCDispatcher(*streams, on_stream_exception=self._nonsense)
                     me = Implementation(name="localspec", version=__version__)
                     async with ClientSession(dispatcher=self._wire, client_info=me) as session:
-                        hello = await session.initialize()
-                        info = hello.server_info
+                        info = (await session.initialize()).server_info
                         self.title = f"{info.title or info.name} {info.version}".strip()
                         await self._list()
                         timer.cancel()
@@ -124,13 +126,7 @@ class Running:
         del self.tools[_MOST_TOOLS:]
 
     @asynccontextmanager
-    async def _streams(self, server: Server) -> AsyncIterator[Any]:
-        given = (*server.env.values(), *server.headers.values())
-        self._secrets = sorted((text for text in given if len(text) >= _SECRET), key=len, reverse=True)
-        if not server.url:
-            async with self._pipes(server) as streams:
-                yield streams
-            return
+    async def _address(self, server: Server) -> AsyncIterator[Any]:
         limits = httpx2.Timeout(self._seconds, read=None)  # a call has its own
         async with httpx2.AsyncClient(headers=dict(server.headers), timeout=limits) as http:
             http.event_hooks["response"].append(self._seen)
@@ -154,23 +150,15 @@ class Running:
     @asynccontextmanager
     async def _pipes(self, server: Server) -> AsyncIterator[Any]:
         """Of a process's standard input and output. The SDK's own has no limit for a line."""
-        try:
-            with anyio.CancelScope(shield=True):  # a process that is half made would stay
-                process = await anyio.open_process(
-                    [server.command, *server.args],
-                    env=get_default_environment() | dict(server.env),
-                    cwd=server.cwd or None,
-                    start_new_session=True,
-                )
-        except (OSError, ValueError) as error:
-            what = f"{getattr(error, 'filename', None) or server.command}: {reason(error)}"
-            raise LocalspecError(self._told(f"cannot be started: {what}")) from None
+        command, env = [server.command, *server.args], get_default_environment() | dict(server.env)
+        with anyio.CancelScope(shield=True):  # a process that is half made would stay
+            process = await anyio.open_process(command, env=env, cwd=server.cwd or None, start_new_session=True)
         to_us, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, to_it = anyio.create_memory_object_stream[SessionMessage](0)
         heard = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read, process, to_us)
-            tasks.start_soon(_write, process, to_it)
+            tasks.start_soon(_write, process.stdin, to_it)
             tasks.start_soon(self._hear, process, heard)
             try:
                 yield read, write
@@ -198,20 +186,19 @@ class Running:
 
     async def _hear(self, process: Process, heard: anyio.Event) -> None:
         """Keeps its standard error: the last lines, and a log that is new at each start."""
-        path, room = paths.data_dir() / f"mcp-{self._server.name}.log", _LOG_BYTES
-        with anyio.CancelScope(shield=True), ExitStack() as stack:  # its last words come at its end
-            log: BinaryIO | None = None
+        path, room, log = paths.data_dir() / f"mcp-{self._server.name}.log", _LOG_BYTES, -1
+        with anyio.CancelScope(shield=True):  # its last words come at its end
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                log = stack.enter_context(open(end, "wb", buffering=0))
+                log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             async for line in _lines(process.stderr, _LOG_BYTES):
                 text = self._shown(line).strip()
                 self._last = text[-300:] or self._last
                 room -= len(data := f"{text}\n".encode("utf-8", "replace"))
                 with suppress(OSError):  # such as of a full disk
-                    if log is not None and room >= 0:
-                        log.write(data)
+                    os.write(log, data if room >= 0 else b"")
+            with suppress(OSError):
+                os.close(log)
             heard.set()
 
     def _shown(self, text: str) -> str:
@@ -232,9 +219,6 @@ class Running:
             await heard.wait()
         if os.name == "posix":
             await terminate_posix_process_tree(process, _GRACE_SECONDS)
-        else:
-            with suppress(OSError):
-                process.kill()
         with anyio.move_on_after(_GRACE_SECONDS), suppress(*_CLOSED):
             await process.aclose()
 
@@ -245,6 +229,8 @@ class Running:
             return error
         what = self._fault or (f"refuses ({self._status})" if self._status else _cause(error))
         last = f": {self._last}" if self._last and what.startswith("ended (") else ""
+        if isinstance(error, OSError) and not self._fault:
+            what = f"cannot be started: {error.filename or self._server.command}: {reason(error)}"
         return LocalspecError(self._told(what + last), f"`localspec mcp check {self._server.name}` tries it.")
 
     def _told(self, what: str) -> str:
@@ -254,9 +240,12 @@ class Running:
 def _cause(error: Exception | None) -> str:
     if isinstance(error, httpx2.TransportError):
         return f"cannot be reached: {reason(error)}"
-    parsed = error is None or isinstance(error, (ValueError, TypeError)) or getattr(error, "code", 0) == PARSE_ERROR
-    words = "it writes what is no message" if error is None or parsed else reason(error)
-    return f"does not answer as an MCP server does ({words[:200]})"
+    return f"does not answer as an MCP server does ({_words(error)[:200]})"
+
+
+def _words(error: Exception | None) -> str:
+    no_message = error is None or isinstance(error, ValidationError) or getattr(error, "code", 0) == PARSE_ERROR
+    return "it writes what is no message" if error is None or no_message else str(error)
 
 
 async def _lines(stream: Any, most: int) -> AsyncIterator[str]:
@@ -273,17 +262,8 @@ async def _lines(stream: Any, most: int) -> AsyncIterator[str]:
         yield rest.decode("utf-8", "replace")
 
 
-async def _write(process: Process, to_it: Any) -> None:
-    assert process.stdin is not None
+async def _write(stdin: Any, to_it: Any) -> None:
     with suppress(*_CLOSED):
         async for item in to_it:
             text = json.dumps(item.message.model_dump(by_alias=True, exclude_unset=True))
-            await process.stdin.send(f"{text}\n".encode())
-
-
-def _log(name: str) -> BinaryIO:
-    path = paths.data_dir() / f"mcp-{name}.log"
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0)
-    return open(os.devnull, "wb", buffering=0)
+            await stdin.send(f"{text}\n".encode())
