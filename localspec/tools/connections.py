@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from localspec.chat.plain_text import plain_text
 from localspec.chat.reply.tool import Tool
 from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.tools.servers import Server
@@ -92,20 +93,11 @@ class Connections:
         """What a server has, which is started if it does not run. Raises LocalspecError: it fails; Cancelled, and then
         its start goes on."""
         running: Running = self._run(cancelled, self._ready, name)
-        tools = (
-            ListedTool(
-                *(one["name"], str(one.get("description") or ""), one.get("inputSchema")),
-                read_only=dict(one.get("annotations") or {}).get("readOnlyHint") is True,
-            )
-            for one in running.tools
-            if isinstance(one.get("name"), str)
-        )
-        return Listed(running.title or name, tuple(tools), running.seconds)
+        tools = tuple(_listed(one) for one in running.tools if isinstance(one.get("name"), str))
+        return Listed(running.title or name, tools, running.seconds)
 
     def offered(self, off: Collection[str] = (), cancelled: Callable[[], bool] = lambda: False) -> dict[str, Offered]:
         """The tools of all servers but those in `off`, by distinct names; what fails is a notice."""
-        from jsonschema import Draft202012Validator, SchemaError
-
         names = [name for name in self._servers if name not in off]
         for name in names:
             with suppress(LocalspecError):  # they start side by side
@@ -125,13 +117,9 @@ class Connections:
             try:
                 if name in found:
                     raise UsageError(f"There are two tools called {name}.")
-                if not isinstance(tool.schema, dict):
-                    raise UsageError("Its schema is no JSON object.")
-                Draft202012Validator.check_schema(tool.schema)
-                told = Tool(name, tool.description, tool.schema)
-            except (UsageError, SchemaError, RecursionError) as error:
-                why = getattr(error, "message", "Its schema is too deep.")[:300]
-                self.notices.append(f"The tool {plain} of the server {server.name} is left out: {why}")
+                told = Tool(name, tool.description, _checked(tool.schema))
+            except UsageError as error:
+                self.notices.append(f"The tool {plain} of the server {server.name} is left out: {error.message}")
                 continue
             found[name] = Offered(told, server.name, tool.name, _key(server, tool), tool.read_only)
         return found
@@ -217,6 +205,25 @@ class Connections:
             raise
         finally:
             future.cancel()
+
+
+def _listed(tool: dict[str, Any]) -> ListedTool:
+    notes = tool.get("annotations")
+    read_only = isinstance(notes, dict) and notes.get("readOnlyHint") is True
+    return ListedTool(tool["name"], str(tool.get("description") or ""), tool.get("inputSchema"), read_only)
+
+
+def _checked(schema: Any) -> dict[str, Any]:
+    """Raises UsageError: it is no JSON schema."""
+    from jsonschema import Draft202012Validator, SchemaError, validators
+
+    if not isinstance(schema, dict):
+        raise UsageError("Its schema is no JSON object.")
+    try:
+        validators.validator_for(schema, Draft202012Validator).check_schema(schema)
+    except (SchemaError, RecursionError) as error:
+        raise UsageError(f"Its schema is none: {plain_text(str(getattr(error, 'message', error)))[:200]}.") from None
+    return schema
 
 
 def _text(content: Any) -> str:

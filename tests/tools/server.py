@@ -30,6 +30,7 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "structured", "description": "Gives no text.", "inputSchema": {"type": "object"}},
     {"name": "wrong", "description": "Answers with what is no result.", "inputSchema": {"type": "object"}},
     {"name": "folder", "description": "Where it runs.", "inputSchema": {"type": "object"}},
+    {"name": "lost", "inputSchema": {"$ref": "#/no/such"}, "annotations": 7},
     {"name": "environment", "description": "Its environment.", "inputSchema": {"type": "object"}},
 ]
 MIXED: list[Any] = [
@@ -141,6 +142,10 @@ def begin(words: list[str]) -> None:
         import signal
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "runaway" in words:
+        import subprocess
+
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)", words[-1]], start_new_session=True)
     if "child" in words:
         import subprocess
 

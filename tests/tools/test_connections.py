@@ -263,6 +263,14 @@ def test_no_process_stays(connect: Connect, tmp_path: Path) -> None:
         made.call("demo", "add", {"a": 1, "b": 1})
 
 
+def test_a_child_that_left_its_group_holds_up_nothing(connect: Connect, tmp_path: Path) -> None:
+    made = connect(demo("runaway", str(tmp_path)))
+    made.start("demo")
+    begun = monotonic()
+    made.close()
+    assert monotonic() - begun < 15  # the child goes on for 20 seconds, and holds the pipes
+
+
 SCRIPT = """
 import sys
 from localspec.tools.connections import Connections
