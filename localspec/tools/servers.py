@@ -41,8 +41,7 @@ class Server:
         return self.url or " ".join((self.command, *self.args))
 
     def filled(self) -> Server:
-        """With the environment's values in place of `${NAME}` and `${NAME:-default}`. Raises UsageError: one is not
-        set."""
+        """With values for `${NAME}` and `${NAME:-default}`. Raises UsageError: the environment lacks one."""
 
         def value(found: re.Match[str]) -> str:
             if (given := os.environ.get(found[1], found[2])) is None:
@@ -81,17 +80,15 @@ def read(path: Path) -> list[Server]:
     """Servers of a file, but for those that it calls disabled. Raises UsageError: it cannot be read, or an entry is
     none; says which."""
     entries = _read(path)["mcpServers"].items()
-    servers = [_server(path, name, entry) for name, entry in entries]
-    return [one for one, (_, entry) in zip(servers, entries, strict=True) if entry.get("disabled") is not True]
+    on = ((name, one) for name, one in entries if not isinstance(one, dict) or one.get("disabled") is not True)
+    return [_server(path, name, entry) for name, entry in on]
 
 
 def add(path: Path, server: Server) -> None:
     """Raises UsageError: the name is there, or the server is none."""
     whole = _read(path) if path.exists() else {"mcpServers": {}}
     if server.name in whole["mcpServers"]:
-        raise UsageError(
-            f"{path} has a server {server.name} already.", f"`localspec mcp remove {server.name}` removes it."
-        )
+        raise UsageError(f"{path} has a server {server.name} already.", f"`localspec mcp remove {server.name}` first.")
     parts = asdict(server) | {"args": list(server.args), "name": ""}
     entry = {key: value for key, value in parts.items() if value}
     _server(path, server.name, entry)

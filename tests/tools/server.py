@@ -125,10 +125,10 @@ def note(path: str, word: str) -> None:
 
 def begin(words: list[str]) -> None:
     """What it does before it reads."""
-    if "secret" in words:
-        print(f"My key is {os.environ['KEY']}.", file=sys.stderr, flush=True)
     if "exit" in words:
         print("no such folder: /nowhere", file=sys.stderr, flush=True)
+        if "KEY" in os.environ:
+            print(f"My key is {os.environ['KEY']}.", file=sys.stderr, flush=True)
         sys.exit(1)
     if "loud" in words:
         for number in range(40_000):

@@ -213,11 +213,11 @@ def test_the_environment_has_no_keys_of_ours(connect: Connect, monkeypatch: pyte
 
 
 def test_its_standard_error_is_kept_within_bounds_and_without_keys(connect: Connect, tmp_path: Path) -> None:
-    keyed = replace(demo("secret", "exit", name="keyed"), env={"KEY": "key-of-mine", "SHORT": "folder"})
+    keyed = replace(demo("exit", name="keyed"), env={"KEY": "key-of-mine", "SHORT": "folder"})
     made = connect(demo("loud", name="loud"), keyed)
     made.start("loud")
-    assert fault(lambda: made.start("keyed")) == "The server keyed ended (exit code 1): no such folder: /nowhere."
-    assert (tmp_path / "data" / "mcp-keyed.log").read_text() == "started\nMy key is ***.\nno such folder: /nowhere\n"
+    assert fault(lambda: made.start("keyed")) == "The server keyed ended (exit code 1): My key is ***."
+    assert (tmp_path / "data" / "mcp-keyed.log").read_text() == "started\nno such folder: /nowhere\nMy key is ***.\n"
     log = tmp_path / "data" / "mcp-loud.log"
     assert 900_000 < log.stat().st_size <= 1 << 20
     assert log.stat().st_mode & 0o777 == 0o600

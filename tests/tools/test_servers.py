@@ -26,7 +26,7 @@ def write(path: Path, entries: Any, **more: Any) -> None:
 def test_a_file_as_other_programs_have_it_is_read(path: Path) -> None:
     git = {"command": "uvx", "args": ["mcp-server-git"], "env": {"A": "1"}, "cwd": "/x", "type": "stdio"}
     docs = {"url": "https://host/mcp", "headers": {"Authorization": "Bearer k"}, "alwaysAllow": ["read"]}
-    write(path, {"git": git, "docs": docs, "off": {"command": "x", "disabled": True}}, theme="dark")
+    write(path, {"git": git, "docs": docs, "off": {"command": 7, "disabled": True}}, theme="dark")
     first, second = servers.read(path)
     assert first == Server("git", "uvx", ("mcp-server-git",), {"A": "1"}, cwd="/x")
     assert second == Server("docs", url="https://host/mcp", headers={"Authorization": "Bearer k"})
