@@ -15,7 +15,7 @@ from localspec import paths
 from localspec.errors import UsageError, reason
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,20 @@ class Server:
         more = (f"; {word} {', '.join(names)}" for word, names in parts if any(names))
         return "".join((self.url or " ".join((self.command, *self.args)), *more))
 
-    def filled(self, text: str) -> str:
-        """With the environment's values in place of `${NAME}`. Raises UsageError: one is not set."""
+    def filled(self) -> Server:
+        """With values for `${NAME}` and `${NAME:-default}`. Raises UsageError: the environment lacks one."""
 
         def value(found: re.Match[str]) -> str:
-            if (given := os.environ.get(found[1])) is None:
+            if (given := os.environ.get(found[1], found[2])) is None:
                 raise UsageError(f"The server {self.name} wants the variable {found[1]}, which is not set.")
             return given
 
-        return _VARIABLE.sub(value, text)
+        def fill(part: Any) -> Any:
+            if isinstance(part, Mapping):
+                return {key: fill(one) for key, one in part.items()}
+            return _VARIABLE.sub(value, part) if isinstance(part, str) else tuple(map(fill, part))
+
+        return Server(**fill(asdict(self)))
 
 
 def user_file() -> Path:
@@ -72,23 +77,20 @@ def merged(*groups: Iterable[Server]) -> list[Server]:
 def read(path: Path) -> list[Server]:
     """Servers of a file, but for those that it calls disabled. Raises UsageError: it cannot be read, or an entry is
     none; says which."""
-    entries = _read(path)["mcpServers"]
-    return [_server(path, name, entry) for name, entry in entries.items() if not _is_disabled(entry)]
+    entries = _read(path)["mcpServers"].items()
+    on = ((name, one) for name, one in entries if not isinstance(one, dict) or one.get("disabled") is not True)
+    return [_server(path, name, entry) for name, entry in on]
 
 
 def add(path: Path, server: Server) -> None:
     """Raises UsageError: the name is there, or the server is none."""
     whole = _read(path) if path.exists() else {"mcpServers": {}}
     if server.name in whole["mcpServers"]:
-        raise UsageError(
-            f"{path} has a server {server.name} already.", f"`localspec mcp remove {server.name}` removes it."
-        )
-    given = {"command": server.command, "args": list(server.args), "env": dict(server.env)}
-    entry: dict[str, Any] = {"url": server.url, "headers": dict(server.headers)} if server.url else given
-    if server.url and server.command:
-        entry |= given
+        raise UsageError(f"{path} has a server {server.name} already.", f"`localspec mcp remove {server.name}` first.")
+    parts = asdict(server) | {"args": list(server.args), "name": ""}
+    entry = {key: value for key, value in parts.items() if value}
     _server(path, server.name, entry)
-    whole["mcpServers"][server.name] = {key: value for key, value in entry.items() if value}
+    whole["mcpServers"][server.name] = entry
     _write(path, whole)
 
 
@@ -118,16 +120,13 @@ def _read(path: Path) -> dict[str, Any]:
 def _write(path: Path, whole: dict[str, Any]) -> None:
     """For the user alone: it may hold keys."""
     try:
+        path = paths.real(path)  # a link stays one
         path.parent.mkdir(parents=True, exist_ok=True)
         with paths.replacing(path, str(os.getpid())) as beside:
             beside.touch(0o600)
             beside.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {reason(error)}.") from None
-
-
-def _is_disabled(entry: Any) -> bool:
-    return isinstance(entry, dict) and entry.get("disabled") is True
 
 
 def _server(path: Path, name: str, entry: Any) -> Server:
@@ -145,7 +144,7 @@ def _server(path: Path, name: str, entry: Any) -> Server:
             raise UsageError(f"{where}: {key} must be {words}.")  # the value may be secret
     if ("command" in given) == ("url" in given):
         raise UsageError(f"{where}: it must have either a command or a url.")
-    if not given.get("url", "http://").startswith(("http://", "https://")):
-        raise UsageError(f"{where}: url is {given['url']!r}; it must begin with http:// or https://.")
+    if not re.match(r"https?://[^/]|\$\{", given.get("url", "${")):
+        raise UsageError(f"{where}: url is {given['url']!r}; it must begin with http:// or https:// and a host.")
     given["args"] = tuple(given.get("args", ()))
     return Server(name, **given)

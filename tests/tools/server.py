@@ -27,13 +27,22 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "junk", "description": "Writes lines without end.", "inputSchema": {"type": "object"}},
     {"name": "bytes", "description": "Writes what is no UTF-8.", "inputSchema": {"type": "object"}},
     {"name": "mixed", "description": "Gives an image, a link and a resource.", "inputSchema": {"type": "object"}},
+    {"name": "structured", "description": "Gives no text.", "inputSchema": {"type": "object"}},
+    {"name": "wrong", "description": "Answers with what is no result.", "inputSchema": {"type": "object"}},
+    {"name": "folder", "description": "Where it runs.", "inputSchema": {"type": "object"}},
+    {"name": "lost", "inputSchema": {"$ref": "#/no/such"}, "annotations": 7},
     {"name": "environment", "description": "Its environment.", "inputSchema": {"type": "object"}},
 ]
-MIXED = [
+MIXED: list[Any] = [
     {"type": "image", "mimeType": "image/png", "data": "QUJD" * 1000},
     {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"},
     {"type": "resource", "resource": {"uri": "file:///b.txt", "mimeType": "text/plain", "text": "the text of b"}},
+    {"type": "resource", "resource": {"uri": "file:///c", "blob": "A" * 8000}},
+    7,
+    {"type": "new"},
+    {"type": "text", "text": "last"},
 ]
+WRONG = [None, "text", {"type": "array"}, {"type": "object", "properties": 7}]
 
 
 def reply(number: Any, **result: Any) -> None:
@@ -44,13 +53,28 @@ def text(number: Any, said: str, failed: bool = False) -> None:
     reply(number, content=[{"type": "text", "text": said}], isError=failed)
 
 
-def tools(words: list[str]) -> list[dict[str, Any]]:
+def error(number: Any, message: str) -> None:
+    print(json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": message}}), flush=True)
+
+
+def listed(number: Any, words: list[str], cursor: str | None) -> None:
+    """A page of tools, of which "pages" has four of 50, and "endless" has no last one."""
+    at = int(cursor or 0)
+    if "pages" in words or "endless" in words:
+        some = [{"name": f"tool{one}", "inputSchema": {"type": "object"}} for one in range(at, at + 50)]
+        last = at == 150 and "pages" in words
+        reply(number, tools=some[:1] if "endless" in words else some, **({} if last else {"nextCursor": str(at + 50)}))
+    else:
+        reply(number, tools=tools(words))
+
+
+def tools(words: list[str]) -> list[Any]:
     if "many" in words:
         return [{"name": f"tool{number}", "inputSchema": {"type": "object"}} for number in range(200)]
     if "nameless" in words:
         return [*TOOLS[:1], {"name": "", "inputSchema": {"type": "object"}}]
     if "nonsense" in words:
-        return [*TOOLS[:1], {"name": "odd", "inputSchema": {"type": "object", "properties": 7}}]
+        return [{"name": f"odd{at}", "inputSchema": one} for at, one in enumerate(WRONG)] + [*TOOLS[:1], {"name": 3}, 4]
     return TOOLS
 
 
@@ -65,7 +89,10 @@ def call(number: Any, name: str, arguments: dict[str, Any]) -> None:
         print("the last words\x1b[31m", file=sys.stderr, flush=True)
         os._exit(3)
     elif name == "hang":
-        time.sleep(600)
+        if "note" in arguments:
+            note(arguments["note"], "called")  # and reads on
+        else:
+            time.sleep(600)
     elif name == "flood":
         for _ in range(100):
             sys.stdout.write("x" * 1_000_000)
@@ -79,34 +106,74 @@ def call(number: Any, name: str, arguments: dict[str, Any]) -> None:
         os.write(1, body % number)
     elif name == "mixed":
         reply(number, content=MIXED)
+    elif name == "structured":
+        reply(number, content=[], structuredContent={"sum": 3, "é": [1]})
+    elif name == "wrong":
+        print(json.dumps({"jsonrpc": "2.0", "id": number, "result": [1, 2]}), flush=True)
+    elif name == "folder":
+        text(number, os.getcwd())
     elif name == "environment":
         text(number, "\n".join(f"{key}={value}" for key, value in sorted(os.environ.items())))
+    else:
+        error(number, f"Unknown tool: {name}")
+
+
+def note(path: str, word: str) -> None:
+    with open(path, "a") as file:
+        file.write(f"{word}\n")
+
+
+def begin(words: list[str]) -> None:
+    """What it does before it reads."""
+    if "exit" in words:
+        print("no such folder: /nowhere", file=sys.stderr, flush=True)
+        if "KEY" in os.environ:
+            print(f"My key is {os.environ['KEY']}.", file=sys.stderr, flush=True)
+        sys.exit(1)
+    if "loud" in words:
+        for number in range(40_000):
+            print(f"line {number} " + "e" * 80, file=sys.stderr)
+    if "greeting" in words:
+        print("Welcome!\n", flush=True)
+    if "half" in words:
+        for _ in range(100):
+            sys.stdout.write("x" * 1_000_000)
+    if "stubborn" in words:  # neither a closed pipe nor a SIGTERM ends it
+        import signal
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "runaway" in words:
+        import subprocess
+
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)", words[-1]], start_new_session=True)
+    if "child" in words:
+        import subprocess
+
+        stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", stubborn, f"child-of-{words[-1]}"])
 
 
 def main(words: list[str]) -> None:
     print("started", file=sys.stderr, flush=True)
-    if "exit" in words:
-        print("no such folder: /nowhere", file=sys.stderr, flush=True)
-        sys.exit(1)
-    if "child" in words:
-        import subprocess
-
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "child-of-a-server"])
+    begin(words)
     for line in sys.stdin:
         asked = json.loads(line)
         number, method, given = asked.get("id"), asked["method"], asked.get("params", {})
+        if method == "notifications/cancelled" and "note" in words:
+            note(words[-1], "cancelled")
         if "silent" in words or number is None:
             continue
         if method == "initialize":
-            info = {"name": "demo", "version": "1"}
-            reply(number, protocolVersion=given["protocolVersion"], capabilities={"tools": {}}, serverInfo=info)
+            info = {} if "hello" in words else {"serverInfo": {"name": "demo", "version": "1"}}
+            reply(number, protocolVersion=given["protocolVersion"], capabilities={"tools": {}}, **info)
         elif method == "tools/list":
-            reply(number, tools=tools(words))
+            listed(number, words, given.get("cursor"))
         elif method == "tools/call":
             call(number, given["name"], given.get("arguments") or {})
         else:
-            error = {"code": -32601, "message": "no such method"}
-            print(json.dumps({"jsonrpc": "2.0", "id": number, "error": error}), flush=True)
+            error(number, "no such method")
+    if "stubborn" in words:
+        time.sleep(600)
 
 
 if __name__ == "__main__":

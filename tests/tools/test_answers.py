@@ -187,7 +187,8 @@ def test_servers_that_fail_are_said_and_the_chat_goes_on(connect: Connect) -> No
 
 
 @pytest.mark.parametrize(
-    ("tool", "result"), [("die", "The server demo ended (exit code 3)"), ("fail", "It cannot be done.")]
+    ("tool", "result"),
+    [("die", "The server demo ended (exit code 3)"), ("fail", "It cannot be done."), ("lost", "Unknown tool: lost")],
 )
 def test_a_call_that_fails_is_told_to_the_model(connect: Connect, tool: str, result: str) -> None:
     news = told(Scripted([Said(calls=[call(tool)]), Said("Well.")]), Toolbox(connect()))

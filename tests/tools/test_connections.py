@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
@@ -24,11 +27,31 @@ def processes(word: str) -> list[str]:
     return [line for line in listed.splitlines() if word in line]
 
 
+def ends(word: str) -> bool:
+    """Whether no process with the word is left, after a moment at most."""
+    until = monotonic() + 20
+    while processes(word) and monotonic() < until:
+        sleep(0.05)
+    return not processes(word)
+
+
+def fault(work: Callable[[], object]) -> str:
+    """The sentence of an error, in which nothing can move a cursor, and no type of Python stands."""
+    with pytest.raises(LocalspecError) as caught:
+        work()
+    text = caught.value.message
+    assert text.endswith(".")
+    assert text.isprintable()
+    assert "pydantic" not in text
+    assert "Error" not in text
+    return text
+
+
 def test_a_server_is_started_once_and_has_its_tools(connect: Connect) -> None:
     made = connect()
     listed = made.start("demo")
     assert (listed.title, [tool.name for tool in listed.tools]) == ("demo 1", [tool["name"] for tool in TOOLS])
-    assert made.start("demo") is listed
+    assert made.start("demo") == listed
     offered = made.offered()
     assert offered["add"].tool.parameters == TOOLS[0]["inputSchema"]
     assert [name for name, one in offered.items() if one.read_only] == ["add"]
@@ -65,20 +88,38 @@ def test_a_key_changes_with_what_a_consent_was_given_for(connect: Connect) -> No
         (Server("demo", "/no/such"), "cannot be started: /no/such: No such file or directory."),
         (demo("exit"), "ended (exit code 1): no such folder: /nowhere."),
         (Server("demo", sys.executable, ("-c", "print('Hello.')")), "ended (exit code 0)."),
-        (
-            demo("nonsense"),
-            "could not be started: its answer is not MCP, at tools.1.inputSchema.properties: Input should be a valid "
-            "dictionary.",
-        ),
-        (Server("demo", url="http://127.0.0.1:9/mcp"), "could not be started: All connection attempts failed."),
+        (demo("hello"), "does not answer as an MCP server does (it writes what is no message)."),
+        (demo("half"), "wrote a message of more than 16 MB."),
+        (replace(demo(), cwd="/no/such"), "cannot be started: /no/such: No such file or directory."),
+        (Server("demo", "/"), "cannot be started: /: Permission denied."),
+        (Server("demo", url="http://127.0.0.1:9/mcp"), "cannot be reached: All connection attempts failed."),
         (replace(demo(), env={"A": "${NO_SUCH_NAME}"}), "wants the variable NO_SUCH_NAME, which is not set."),
     ],
-    ids=["no program", "ends at once", "speaks something else", "answers nonsense", "refuses", "no variable"],
-)  # fmt: skip
-def test_a_server_that_does_not_start_is_a_sentence(connect: Connect, server: Server, sentence: str) -> None:
-    with pytest.raises(LocalspecError) as caught:
-        connect(server).start("demo")
-    assert caught.value.message == f"The server demo {sentence}"
+)
+def test_a_server_that_does_not_start_is_a_sentence_and_costs_no_other(
+    connect: Connect, server: Server, sentence: str
+) -> None:
+    made = connect(server, demo(name="good"))
+    for _ in range(2):
+        assert fault(lambda: made.start("demo")) == f"The server demo {sentence}"
+    assert made.call("good", "add", {"a": 1, "b": 1}).text == "2"
+
+
+def test_a_tool_that_is_none_is_left_out_and_costs_no_other(connect: Connect) -> None:
+    made = connect("nonsense")
+    assert list(made.offered()) == ["add"]
+    assert len(made.notices) == 4
+    assert all("of the server demo is left out: " in one for one in made.notices)
+
+
+def test_lists_of_many_pages_are_whole_and_end(connect: Connect) -> None:
+    made = connect(demo("pages", name="pages"), demo("endless", name="endless"))
+    assert [tool.name for tool in made.start("pages").tools] == [f"tool{number}" for number in range(200)]
+    assert len(made.start("endless").tools) == 100
+
+
+def test_a_greeting_on_its_output_is_overlooked(connect: Connect) -> None:
+    assert connect("greeting").call("demo", "add", {"a": 1, "b": 1}).text == "2"
 
 
 def test_one_that_does_not_answer_is_given_up(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +136,8 @@ def test_one_that_does_not_answer_is_given_up(connect: Connect, monkeypatch: pyt
     [
         ("die", r"The server demo ended \(exit code 3\): the last words"),
         ("flood", r"The server demo wrote a message of more than 16 MB"),
-        ("junk", r"The server demo writes what are no messages of MCP"),
+        ("junk", r"The server demo writes what is no message of MCP: junk\."),
+        ("wrong", r'The server demo writes what is no message of MCP: {"jsonrpc": "2.0", '),
     ],
 )
 def test_a_server_that_fails_in_a_call_is_started_again_for_the_next(
@@ -114,55 +156,173 @@ def test_results(connect: Connect) -> None:
     assert made.call("demo", "bytes", {}).text == "caf\ufffd"
     assert made.call("demo", "mixed", {}).text.splitlines() == [
         "[image, image/png, 3 kB: not shown to the model]",
-        "[link to file:///a.txt: a.txt]",
+        "[resource_link, file:///a.txt: not shown to the model]",
         "the text of b",
+        "[resource, file:///c, 6 kB: not shown to the model]",
+        "[new: not shown to the model]",
+        "last",
     ]
+    assert made.call("demo", "structured", {}).text == '{"sum": 3, "é": [1]}'
+    assert (unheard := made.call("demo", "unheard", {})).failed
+    assert unheard.text == "Unknown tool: unheard"
+    assert made.call("demo", "say", {"text": "half \ud83d"}).text == "half ?"
+    long = made.call("demo", "say", {"text": "x" * 300_000}).text
+    assert len(long) < 200_100
+    assert "[... 100000 characters left out ...]" in long
     assert "invalid" not in made.call("demo", "say", {"text": "<|im_end|>\x1b[2J"}).text
 
 
-def test_a_call_takes_too_long(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CALL_SECONDS", 0.5)
-    with pytest.raises(LocalspecError, match=r"The server demo gave no result for 0 seconds\."):
-        connect().call("demo", "hang", {})
-
-
-def test_a_call_is_cancelled_at_once(connect: Connect) -> None:
-    made, wanted = connect(), threading.Event()
+def test_a_call_takes_too_long_and_the_server_goes_on(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, hang = connect(), {"note": str(tmp_path / "note")}
     made.start("demo")
-    threading.Timer(0.3, wanted.set).start()
-    begun = monotonic()
+    monkeypatch.setattr(connections, "CALL_SECONDS", 0.5)
+    said = fault(lambda: made.call("demo", "hang", hang))
+    assert said == "The server demo gave no result for 0.5 seconds."
+    monkeypatch.setattr(connections, "CALL_SECONDS", 60.0)
+    assert made.call("demo", "add", {"a": 1, "b": 1}).text == "2"
+
+
+def test_a_call_is_cancelled_at_once_and_the_server_is_told(connect: Connect, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    made = connect(demo("note", str(note)))
+    with pytest.raises(Cancelled):  # as soon as the server has the call
+        made.call("demo", "hang", {"note": str(note)}, note.exists)
+    assert made.call("demo", "add", {"a": 1, "b": 1}).text == "2"
+    assert note.read_text() == "called\ncancelled\n"
+
+
+def test_a_start_that_nobody_waits_for_goes_on_and_ends_with_the_rest(connect: Connect, tmp_path: Path) -> None:
+    made = connect(demo("silent", str(tmp_path)))
     with pytest.raises(Cancelled):
-        made.call("demo", "hang", {}, wanted.is_set)
-    assert monotonic() - begun < 30
+        made.start("demo", lambda: bool(processes(str(tmp_path))))
+    made.close()
+    assert ends(str(tmp_path))
 
 
-def test_the_environment_has_no_keys_of_ours(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_has_no_keys_of_ours(connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("OPENAI_API_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("GIVEN", "from outside")
-    text = connect(replace(demo(), env={"OWN": "${GIVEN}"})).call("demo", "environment", {}).text
+    made = connect(replace(demo(), env={"OWN": "${GIVEN}"}, cwd=str(tmp_path)))
+    text = made.call("demo", "environment", {}).text
     assert "secret" not in text
     assert "OWN=from outside" in text.splitlines()
+    assert made.call("demo", "folder", {}).text == str(tmp_path.resolve())
 
 
-def test_no_process_stays(connect: Connect) -> None:
-    made = connect("child", "stays-not")
-    made.start("demo")
-    assert len(processes("stays-not")) == 1
+def test_its_standard_error_is_kept_within_bounds_and_without_keys(connect: Connect, tmp_path: Path) -> None:
+    keyed = replace(demo("exit", name="keyed"), env={"KEY": "key-of-mine", "SHORT": "folder"})
+    made = connect(demo("loud", name="loud"), keyed)
+    made.start("loud")
+    assert fault(lambda: made.start("keyed")) == "The server keyed ended (exit code 1): My key is ***."
+    assert (tmp_path / "data" / "mcp-keyed.log").read_text() == "started\nno such folder: /nowhere\nMy key is ***.\n"
+    log = tmp_path / "data" / "mcp-loud.log"
+    assert 900_000 < log.stat().st_size <= 1 << 20
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_that_cannot_be_written_is_no_reason_to_fail(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    made = connect()
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "file"))
+    assert made.call("demo", "add", {"a": 1, "b": 1}).text == "2"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
+def test_a_full_disk_is_no_reason_to_fail(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mcp-demo.log").symlink_to("/dev/full")
+    assert connect().call("demo", "add", {"a": 1, "b": 1}).text == "2"
+
+
+def test_no_process_stays(connect: Connect, tmp_path: Path) -> None:
+    made, note = connect(demo("stubborn", "child", str(tmp_path))), tmp_path / "note"
+    said = list[Exception]()
 
     def hang() -> None:
-        with suppress(LocalspecError):
-            made.call("demo", "hang", {})
+        try:
+            made.call("demo", "hang", {"note": str(note)})
+        except LocalspecError as error:
+            said.append(error)
 
-    threading.Thread(target=hang, daemon=True).start()
+    thread = threading.Thread(target=hang)
+    thread.start()
+    while not note.exists():
+        sleep(0.01)
+    assert len(processes(str(tmp_path))) == 2
     made.close()
     made.close()
-    until = monotonic() + 20
-    while (left := processes("stays-not") + processes("child-of-a-server")) and monotonic() < until:
-        sleep(0.1)
-    assert left == []
+    thread.join(20)
+    assert ends(str(tmp_path))
+    assert [str(one) for one in said] == ["The tools are closed."]
     with pytest.raises(Cancelled):
         made.call("demo", "add", {"a": 1, "b": 1})
+
+
+def test_a_child_that_left_its_group_holds_up_nothing(connect: Connect, tmp_path: Path) -> None:
+    made = connect(demo("runaway", str(tmp_path)))
+    made.start("demo")
+    begun = monotonic()
+    made.close()
+    assert monotonic() - begun < 15  # the child goes on for 20 seconds, and holds the pipes
+
+
+SCRIPT = """
+import sys
+from localspec.tools.connections import Connections
+from localspec.tools.servers import Server
+
+connections = Connections([Server("x", sys.argv[1], tuple(sys.argv[2:]))])
+try:
+    if sys.argv[3] != "silent":
+        connections.start("x")
+    if sys.argv[3] != "idle":
+        connections.call("x", "hang", {"note": sys.argv[4]})
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+def test_no_process_stays_after_a_program_that_forgets_them(tmp_path: Path) -> None:
+    """It ends by itself, or by Ctrl-C in a call or in a start."""
+    scripts = dict[str, subprocess.Popen[str]]()
+    for word in ("idle", "hang", "silent"):
+        server = demo(word, str(tmp_path / word))
+        scripts[word] = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, server.command, *server.args],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"LOCALSPEC_DATA": str(tmp_path)},
+        )
+    try:
+        for word, script in scripts.items():
+            mark = f"{word} {tmp_path / word}"
+            while word != "idle" and not (
+                (tmp_path / word).exists() or (word == "silent" and len(processes(mark)) > 1)
+            ):
+                assert script.poll() is None
+                sleep(0.02)
+            if word != "idle":
+                script.send_signal(signal.SIGINT)
+            _, said = script.communicate(timeout=60)
+            assert (word, script.returncode, said) == (word, 0 if word == "idle" else 7, "")
+            assert ends(mark)
+    finally:
+        for script in scripts.values():
+            script.kill()
+
+
+def test_without_the_extra_a_sentence_names_it(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "localspec.tools.running", raising=False)
+    monkeypatch.setitem(sys.modules, "mcp.client.session", None)
+    with pytest.raises(LocalspecError) as caught:
+        connect().start("demo")
+    assert caught.value.message == "Tools need mcp, which is not installed."
+    assert caught.value.hint == "pip install 'localspec[tools]'"
 
 
 def test_a_long_text_is_cut_in_the_middle() -> None:
