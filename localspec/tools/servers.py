@@ -37,7 +37,6 @@ class Server:
 
     @property
     def words(self) -> str:
-        """What is started, or the address."""
         return self.url or " ".join((self.command, *self.args))
 
     def filled(self) -> Server:
@@ -77,8 +76,7 @@ def of_user() -> list[Server]:
 
 
 def read(path: Path) -> list[Server]:
-    """Servers of a file, but for those that it calls disabled. Raises UsageError: it cannot be read, or an entry is
-    none; says which."""
+    """Servers of a file, but for those that it calls disabled. Raises UsageError: it, or an entry, cannot be read."""
     entries = _read(path)["mcpServers"].items()
     on = ((name, one) for name, one in entries if not isinstance(one, dict) or one.get("disabled") is not True)
     return [_server(path, name, entry) for name, entry in on]
