@@ -1,7 +1,4 @@
-"""Servers of tools while a chat has them: started when they are first needed, asked, and ended.
-
-One thread of its own has the event loop of the official SDK (`mcp`); any other may call, and waits.
-"""
+"""Servers of tools while a chat has them: started when they are first needed, asked and ended, on one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from time import perf_counter
@@ -24,15 +21,11 @@ from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.tools.servers import Server
 
 if TYPE_CHECKING:
-    from anyio.from_thread import BlockingPortal
-
     from localspec.tools.running import Running
 
-START_SECONDS = 60.0
-"""In which a server must answer: one that a package runner fetches first takes long at its first start."""
+START_SECONDS = 60.0  # in which a server must answer; one that is fetched first takes long
 CALL_SECONDS = 300.0  # of a call; a user who waits longer presses Esc
 MOST_CHARACTERS = 200_000  # of a result that is kept: more than any context here holds
-_END_SECONDS = 5.0
 _LOOK_SECONDS = 0.05  # between two looks whether a caller wants no more
 _ODD = re.compile(r"[^a-zA-Z0-9_.:/-]")  # not allowed in the name of a tool
 _OVER = "The tools are closed."
@@ -40,8 +33,6 @@ _OVER = "The tools are closed."
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """As its server tells of it."""
-
     name: str
     description: str
     schema: Any
@@ -85,13 +76,11 @@ class Connections:
         self._running: dict[str, Running] = {}  # of the loop alone
         self._lock, self._closed = threading.Lock(), False
         self._stack = ExitStack()
-        self._portal: BlockingPortal | None = None  # to the thread of servers, once there is one
-        self.notices: list[str] = []
-        """Sentences for the user about servers and tools that were left out."""
+        self._portal: Any = None  # to the thread of servers, once there is one
+        self.notices: list[str] = []  # sentences for the user about servers and tools that were left out
 
     def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Listed:
-        """What a server has, which is started if it does not run. Raises LocalspecError: it fails; Cancelled, and then
-        its start goes on."""
+        """What a server has, started if need be. Raises LocalspecError: it fails; Cancelled: its start goes on."""
         running: Running = self._run(cancelled, self._ready, name)
         tools = tuple(_listed(one) for one in running.tools if isinstance(one.get("name"), str))
         return Listed(running.title or name, tools, running.seconds)
@@ -131,9 +120,8 @@ class Connections:
         begun = perf_counter()
         sent = json.loads(json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
         found = self._run(cancelled, self._ask, server, tool, sent)
-        structured, text = found.get("structuredContent"), _text(found.get("content"))
-        if not text and structured is not None:
-            text = json.dumps(structured, ensure_ascii=False)
+        structured = found.get("structuredContent") or ""
+        text = _text(found.get("content")) or (structured and json.dumps(structured, ensure_ascii=False))
         return Called(cut(text, MOST_CHARACTERS), found.get("isError") is True, perf_counter() - begun)
 
     def close(self) -> None:
@@ -146,13 +134,10 @@ class Connections:
             self._stack.close()
 
     async def _end(self) -> None:
-        import anyio
-
         for one in self._running.values():
             one.end("was ended")
-        with anyio.move_on_after(_END_SECONDS):
-            for one in self._running.values():
-                await one.over.wait()
+        for one in self._running.values():
+            await one.over.wait()
 
     async def _ask(self, name: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return await (await self._ready(name)).call(tool, arguments, CALL_SECONDS)
@@ -175,7 +160,7 @@ class Connections:
             raise found.why()
         return found
 
-    def _begin(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+    def _begin(self, work: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
             if self._closed:
                 raise Cancelled(_OVER)
@@ -214,24 +199,20 @@ def _listed(tool: dict[str, Any]) -> ListedTool:
 
 
 def _checked(schema: Any) -> dict[str, Any]:
-    """Raises UsageError: it is no JSON schema."""
-    from jsonschema import Draft202012Validator, SchemaError, validators
+    from jsonschema import Draft202012Validator, validators
 
     if not isinstance(schema, dict):
         raise UsageError("Its schema is no JSON object.")
-    try:
-        validators.validator_for(schema, Draft202012Validator).check_schema(schema)
-    except (SchemaError, RecursionError) as error:
-        raise UsageError(f"Its schema is none: {plain_text(str(getattr(error, 'message', error)))[:200]}.") from None
+    draft = validators.validator_for(schema, Draft202012Validator)
+    for fault in draft(draft.META_SCHEMA).iter_errors(schema):
+        raise UsageError(f"Its schema is none: {plain_text(fault.message)[:200]}.")
     return schema
 
 
 def _text(content: Any) -> str:
     """The texts of a result; what is none is named. Any part may lack, or be of another kind."""
-    if isinstance(content, list):
-        return "\n".join(_text(block) for block in content if isinstance(block, dict))
     if not isinstance(content, dict):
-        return ""
+        return "\n".join(_text(one) for one in content if isinstance(one, dict)) if isinstance(content, list) else ""
     inner = content["resource"] if isinstance(content.get("resource"), dict) else content
     if isinstance(inner.get("text"), str):
         return str(inner["text"])

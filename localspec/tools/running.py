@@ -1,7 +1,4 @@
-"""One start of a server: its pipes or its address, the handshake, its tools, its end, and the sentence for it.
-
-All of it runs on the event loop of `connections.py`. This module needs the extra `tools`.
-"""
+"""One start of a server, on the event loop of `connections.py`, by the official SDK (`mcp`, of the extra `tools`)."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from typing import Any
 
 import anyio
 import httpx2
-from anyio.abc import Process
 from mcp.client.session import ClientSession
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
@@ -41,18 +37,14 @@ _MOST_JUNK = 1_000  # lines of a server that are no messages
 _LOG_BYTES = 1 << 20  # of standard error that are kept
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
 _GRACE_SECONDS = 1.0  # for an end by itself, and again after it was asked to
-_SECRET = 8  # characters; shorter values of `env` and `headers` are no keys, and stand in too many words
 _ENDED = "closed its output"
 _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
 class Running:
     def __init__(self, server: Server, seconds: float) -> None:
-        """Starts it, within so many seconds."""
-        self.up, self.over, self.seconds = anyio.Event(), anyio.Event(), 0.0
-        """That it is ready, or over; that nothing of it is left; what its start took."""
-        self.title, self.tools = "", list[dict[str, Any]]()
-        """Its name and version; its tools as it tells of them, of which any part may lack or be of another kind."""
+        self.up, self.over, self.seconds = anyio.Event(), anyio.Event(), 0.0  # `up`: ready, or over
+        self.title, self.tools = "", list[dict[str, Any]]()  # as it tells of them: any part may lack
         self._server, self._seconds, self._secrets = server, seconds, list[str]()
         self._wire: JSONRPCDispatcher[Any]
         self._last = ""  # line of its standard error
@@ -91,7 +83,9 @@ class Running:
             with self._scope:
                 server = self._server.filled()
                 given = (*server.env.values(), *server.headers.values())
-                self._secrets = sorted((text for text in given if len(text) >= _SECRET), key=len, reverse=True)
+                self._secrets = sorted(
+                    (one for one in given if len(one) >= 8), key=len, reverse=True
+                )  # shorter: no keys
                 async with self._address(server) if server.url else self._pipes(server) as streams:
                     self._wire = JSONRPCDispatcher(*streams, on_stream_exception=self._nonsense)
                     me = Implementation(name="localspec", version=__version__)
@@ -134,9 +128,8 @@ class Running:
                 yield streams
 
     async def _seen(self, response: httpx2.Response) -> None:
-        if response.request.method == "POST":
-            bad = response.status_code >= 400
-            self._status = f"HTTP {response.status_code} {response.reason_phrase}".strip() if bad else ""
+        bad = response.request.method == "POST" and response.status_code >= 400
+        self._status = f"HTTP {response.status_code} {response.reason_phrase}".strip() if bad else ""
         stream, data = response.stream, bytearray()
         if not response.headers.get("content-type", "").startswith("text/event-stream"):  # whose events have a bound
             assert isinstance(stream, httpx2.AsyncByteStream)
@@ -169,7 +162,7 @@ class Running:
                     for stream in (to_us, read, write, to_it):
                         stream.close()
 
-    async def _read(self, process: Process, to_us: Any) -> None:
+    async def _read(self, process: Any, to_us: Any) -> None:
         """Hands on its messages, of bounded size; what else it writes is dropped, up to a bound."""
         junk = 0
         with suppress(*_CLOSED):
@@ -184,8 +177,7 @@ class Running:
                         return self.end(f"writes what is no message of MCP: {line[:80]}")
         return self.end(_ENDED)
 
-    async def _hear(self, process: Process, heard: anyio.Event) -> None:
-        """Keeps its standard error: the last lines, and a log that is new at each start."""
+    async def _hear(self, process: Any, heard: anyio.Event) -> None:
         path, room, log = paths.data_dir() / f"mcp-{self._server.name}.log", _LOG_BYTES, -1
         with anyio.CancelScope(shield=True):  # its last words come at its end
             with suppress(OSError):
@@ -206,9 +198,8 @@ class Running:
             text = text.replace(secret, "***")
         return plain_text(text)
 
-    async def _stop(self, process: Process, heard: anyio.Event) -> None:
+    async def _stop(self, process: Any, heard: anyio.Event) -> None:
         """Ends a process as the protocol says, and all that it started."""
-        assert process.stdin is not None
         with suppress(*_CLOSED):
             await process.stdin.aclose()
         with anyio.move_on_after(_GRACE_SECONDS):
@@ -245,7 +236,7 @@ def _cause(error: Exception | None) -> str:
 
 def _words(error: Exception | None) -> str:
     no_message = error is None or isinstance(error, ValidationError) or getattr(error, "code", 0) == PARSE_ERROR
-    return "it writes what is no message" if error is None or no_message else str(error)
+    return "it writes what is no message" if no_message else str(error)
 
 
 async def _lines(stream: Any, most: int) -> AsyncIterator[str]:

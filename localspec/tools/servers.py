@@ -75,8 +75,7 @@ def merged(*groups: Iterable[Server]) -> list[Server]:
 
 
 def read(path: Path) -> list[Server]:
-    """Servers of a file, but for those that it calls disabled. Raises UsageError: it cannot be read, or an entry is
-    none; says which."""
+    """Servers of a file, but for those that it calls disabled. Raises UsageError: it, or an entry, cannot be read."""
     entries = _read(path)["mcpServers"].items()
     on = ((name, one) for name, one in entries if not isinstance(one, dict) or one.get("disabled") is not True)
     return [_server(path, name, entry) for name, entry in on]
