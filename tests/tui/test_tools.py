@@ -149,7 +149,7 @@ async def test_what_a_user_says_holds_as_long_as_it_says(
 
 async def test_long_arguments_are_all_there_to_be_read(tooled: Tooled) -> None:
     hidden = "\x9b31m\x90secret\x9c\u202e[bold]"
-    text = hidden + " ".join(map(str, range(2_000)))
+    text = hidden + " ".join(map(str, range(600)))
     long = ToolCall("1", "say", f'{{"text": "{text}"}}')
     app = tooled(Said(calls=[long]), DONE)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -159,12 +159,12 @@ async def test_long_arguments_are_all_there_to_be_read(tooled: Tooled) -> None:
         assert "secret" in drawn(app), "what a terminal would hide is sent, too"
         assert "[bold]" in drawn(app)
         assert not any(0x7F <= ord(sign) < 0xA0 or sign == "\u202e" for sign in drawn(app))
-        assert "1998 1999" not in drawn(app)
-        await pilot.press(*["pagedown"] * 180)
-        assert "1999" in drawn(app)
+        assert "598 599" not in drawn(app)
+        await pilot.press(*["pagedown"] * 12)
+        assert "599" in drawn(app)
         assert "Do not call it" in drawn(app)
         await pilot.press("pageup")
-        assert "1999" not in drawn(app)
+        assert "599" not in drawn(app)
         assert dialog is app.screen
         await pilot.press("escape")
         await answered(pilot)

@@ -475,10 +475,9 @@ def _joined(messages: list[Told]) -> list[Told]:
     return found
 
 
-def _whole(parts: list[Any]) -> Told:
-    def chained(name: str) -> tuple[Any, ...]:
-        return tuple(chain.from_iterable(getattr(part, name) for part in parts))
-
-    text, thinking = "".join(part.text for part in parts), "".join(part.thinking for part in parts)
-    lists = {name: chained(name) for name in ("tokens", "origins", "records", "calls")}
-    return replace(parts[-1], text=text, thinking=thinking, **lists)
+def _whole(parts: list[Any]) -> AnswerPart:
+    last: AnswerPart = parts[-1]
+    texts = {name: "".join(getattr(part, name) for part in parts) for name in ("text", "thinking")}
+    rows = ("tokens", "origins", "records", "calls")
+    lists: Any = {name: tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in rows}
+    return replace(last, **texts, **lists)

@@ -119,10 +119,7 @@ class ItemList(OptionList, Generic[T]):
 class ChoiceDialog(Dialog[T | None]):
     """A question; the result is the value of the answer chosen, None = given up. Digits go to that answer."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pageup", "page(-1)", show=False, priority=True),
-        Binding("pagedown", "page(1)", show=False, priority=True),
-    ]
+    BINDINGS: ClassVar[list[Any]] = [Binding(f"page{to}", f"page('{to}')", priority=True) for to in ("up", "down")]
 
     def __init__(
         self, question: str, answers: Sequence[tuple[T, str, str]], asks: Callable[[], bool] = lambda: True
@@ -152,9 +149,9 @@ class ChoiceDialog(Dialog[T | None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         return action != "page" or self._question.max_scroll_y > 0
 
-    def action_page(self, step: int) -> None:
+    def action_page(self, to: str) -> None:
         """Scrolls a question that is longer than its place."""
-        self._question.scroll_relative(y=step * (self._question.size.height - 1), animate=False)
+        (self._question.scroll_page_up if to == "up" else self._question.scroll_page_down)(animate=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index][0])

@@ -37,7 +37,6 @@ from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.registry import VIEWS, bind, known, load, shown
 
 MARKDOWN = "markdown"  # the view an answer has unless another is chosen
-_LONGEST_ARGUMENTS = 60  # characters of a call that is under way
 _WORD_SECONDS = 0.25  # a letter that comes sooner after another makes a word of both
 
 
@@ -132,8 +131,7 @@ class Bubble(Vertical, can_focus=True):
 
     async def begin_call(self, call: ToolCall) -> None:
         """Shows that it is under way, until it is made or the answer ends."""
-        line = Static(Content(f"▷ {signature(call, _LONGEST_ARGUMENTS)} ..."), classes="running")
-        await self.mount(line, before=self._body)
+        await self.mount(Static(Content(f"▷ {signature(call, 60)} ..."), classes="running"), before=self._body)
 
     async def add_call(self, made: MadeCall) -> None:
         await self.query(".running").remove()
