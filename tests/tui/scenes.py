@@ -175,7 +175,7 @@ async def consent(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 async def tools(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     app.session.servers = [Server("demo", "python3", ("server.py",), cwd=str(SCRIPT.parent))]
     app.chat_screen.open("tools")
-    await until(pilot, lambda: "tools are on" in str(app.screen.query_one("#scope", Static).content))
+    await until(pilot, lambda: "they take" in str(app.screen.query_one("#scope", Static).content))
 
 
 async def line(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:

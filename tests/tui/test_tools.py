@@ -33,8 +33,9 @@ Tooled = Callable[..., ChatApp]
 
 
 @pytest.fixture
-def tooled(make_app: MakeApp, folders: Path) -> Iterator[Tooled]:
+def tooled(make_app: MakeApp, folders: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tooled]:
     """`tooled(Said(...), ...)`: an app on a scripted model and a server; in the end no process of a server is left."""
+    monkeypatch.setattr("localspec.tui.widgets.pane._SAVE_SECONDS", 0.05)
     made = list[ChatApp]()
 
     def make(*said: Said, servers: tuple[Server, ...] | None = None, **options: Any) -> ChatApp:

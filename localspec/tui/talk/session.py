@@ -477,7 +477,7 @@ def _joined(messages: list[Told]) -> list[Told]:
 
 def _whole(parts: list[Any]) -> AnswerPart:
     last: AnswerPart = parts[-1]
-    texts = {name: "".join(getattr(part, name) for part in parts) for name in ("text", "thinking")}
-    rows = ("tokens", "origins", "records", "calls")
-    lists: Any = {name: tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in rows}
-    return replace(last, **texts, **lists)
+    whole: dict[str, Any] = {name: "".join(getattr(part, name) for part in parts) for name in ("text", "thinking")}
+    for name in ("tokens", "origins", "records", "calls"):
+        whole[name] = tuple(chain.from_iterable(getattr(part, name) for part in parts))
+    return replace(last, **whole)
