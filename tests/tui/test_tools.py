@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from textual.widgets import Collapsible, Static
 from textual.widgets._collapsible import CollapsibleTitle
 
 from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall
 from localspec.tools.servers import Server
 from localspec.tools.toolbox import REFUSED
 from localspec.tui.screens.settings import SettingsScreen
@@ -394,3 +396,13 @@ async def test_read_only_tools_are_not_asked_for_if_that_is_wanted(tooled: Toole
         await say(pilot, "Go")
         assert results(app) == ["5"]
         assert isinstance(front(app).transcript.bubbles[-1], Bubble)
+
+
+async def test_calls_of_another_window_come_in(make_app: MakeApp) -> None:
+    app = make_app("It is 5.")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await say(pilot, "Go")
+        mine, answer = front(app).path
+        for count in (1, 2, 2):
+            await front(app).transcript.catch_up([mine, replace(answer, calls=(MadeCall(ADD, "5"),) * count)])
+            assert len(calls(app)) == count

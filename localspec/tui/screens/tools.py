@@ -33,15 +33,7 @@ class ToolsScreen(Page):
     CSS_PATH = "stats.tcss"
     TITLE = "Tools"
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind(
-            "tools.switch",
-            "space,enter",
-            "switch",
-            "On/off",
-            "Switch it on or off in this chat",
-            show=True,
-            priority=True,
-        ),
+        bind("tools.switch", "space,enter", "switch", "On/off", "On or off in this chat", show=True, priority=True),
         bind("tools.ask", "ctrl+d", "ask", "Ask again", "Ask before each call of this tool again", show=True),
     ]
 

@@ -391,8 +391,8 @@ class ChatPane(TabPane):
             return self.app.screen is self.screen and self.display
 
         if not in_front():
-            where = plain_text(self.chat.title) or "the new chat"
-            say(self, f"{where}: a call of {told.call.name} waits there for your word.", problem=True)
+            title = self.chat.title or "The new chat"
+            say(self, f"{title}: a call of {told.call.name} waits there for your word.", problem=True)
         while asks() and not (in_front() and monotonic() - (self._unsaved or 0.0) >= _SAVE_SECONDS):
             await asyncio.sleep(_CONSENT_SECONDS)
         rows: list[tuple[Consent, str, str]] = [
