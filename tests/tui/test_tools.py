@@ -80,7 +80,7 @@ async def asked(pilot: Pilot[Any]) -> ChoiceDialog[Any]:
 
 
 def question(app: ChatApp) -> str:
-    return str(app.screen.query_one(".question Static", Static).content)
+    return str(app.screen.query_one(".question", Static).content)
 
 
 def drawn(app: ChatApp) -> str:

@@ -85,7 +85,7 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     def __init__(self, question: str) -> None:
         super().__init__()
-        self._question = VerticalScroll(Static(question, markup=False), classes="question", can_focus=False)
+        self._question = VerticalScroll(Static(question, classes="question", markup=False), can_focus=False)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
