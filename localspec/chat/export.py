@@ -63,9 +63,9 @@ def signature(call: ToolCall, longest: int | None = None) -> str:
     """A call on one line, with its arguments: all of them, or the first characters."""
     given = members(call.arguments)
     named = call.arguments if given is None else ", ".join(f"{name}={value}" for name, value in given.items())
-    words = one_line(plain_text(named))
+    words = one_line(named)  # nothing is left out: a user reads it before the call is made
     short = words if longest is None or len(words) <= longest else f"{words[: longest - 1]}…"
-    return f"{one_line(plain_text(call.name))}({short})"
+    return f"{one_line(call.name)}({short})"
 
 
 def call_line(made: MadeCall) -> str:

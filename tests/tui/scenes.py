@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from textual.pilot import Pilot
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Collapsible, Input, OptionList, Static
 
 from localspec.chat.archive.message import Preset
+from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall
 from localspec.checks.doctor import Remark
 from localspec.models.hub.hub import FoundRepository, Hub
 from localspec.models.installed.catalog import PairEntry
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
+from localspec.tools.servers import Server
 from localspec.tui.screens.help import DoctorScreen, HelpScreen
 from localspec.tui.screens.history import HistoryScreen
 from localspec.tui.screens.models import ModelItem, ModelsScreen
@@ -25,6 +29,7 @@ from localspec.tui.screens.stats import StatsScreen, StepsScreen
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.widgets.dialogs import ChoiceDialog, Line
 from localspec.tui.widgets.origin_view import OriginView
+from tests.tools.conftest import SCRIPT
 from tests.tui.conftest import say, until
 from tests.tui.recorder import CODE, MARIA
 from tests.tui.replayer import Recorded, Recording
@@ -77,6 +82,9 @@ def fibonacci(count: int) -> list[int]:
 2. more [in the encyclopedia](https://en.wikipedia.org/wiki/Fibonacci_sequence)
 """
 """Everything an answer may have, written by hand."""
+
+
+LOG = ToolCall("1", "git_log", '{"repo_path": ".", "max_count": 3}')
 
 
 async def opened(app: ChatApp, pilot: Pilot[Any], kind: type) -> Any:
@@ -140,6 +148,34 @@ async def question(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
     answers = [("drop", "Leave out", "the oldest turns, for the model"), ("new", "New chat", "this one is kept")]
     app.push_screen(ChoiceDialog("The chat is longer than its context. What now?", answers))
     await opened(app, pilot, ChoiceDialog)
+
+
+async def call(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    archive, chat_id = app.session.archive, app.chat_screen.front.chat_id
+    asked = archive.append_user(chat_id, "What changed last in this repository?")
+    writer = archive.begin_answer(asked.id, model="written by hand")
+    writer.extend("I look at the log.")
+    result = "commit 5a1f0c\nDate: Sat Nov 21\n\n    Counts lanterns [in] Lisbon"
+    for number in range(2):
+        writer.add_call(MadeCall(LOG, result, number, said=18, seconds=0.4))
+    writer.extend("\n\nThe last commit counts lanterns in Lisbon.")
+    writer.finish("done")
+    pane = app.chat_screen.front
+    await pane.transcript.show(pane.path)
+    await until(pilot, lambda: len(pane.query(".call")) == 2)
+    pane.query(".call").last(Collapsible).collapsed = False
+
+
+async def consent(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    told: Any = SimpleNamespace(answer=None, call=LOG, server="git")
+    app.chat_screen.front._ask_consent(told)
+    await opened(app, pilot, ChoiceDialog)
+
+
+async def tools(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+    app.session.servers = [Server("demo", "python3", ("server.py",), cwd=str(SCRIPT.parent))]
+    app.chat_screen.open("tools")
+    await until(pilot, lambda: "they take" in str(app.screen.query_one("#scope", Static).content))
 
 
 async def line(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
@@ -229,6 +265,9 @@ SCENES: dict[str, Scene] = {
     "parameters": parameters,
     "help": help_,
     "question": question,
+    "call": call,
+    "consent": consent,
+    "tools": tools,
     "line": line,
     "stats": stats,
     "steps": step_view,

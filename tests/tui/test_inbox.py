@@ -14,9 +14,11 @@ from textual.message import Message as TextualMessage
 from textual.message_pump import MessagePump
 
 from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall
 from localspec.engine.slot import FinishReason, Origin
 from localspec.engine.stats import RequestStats
 from localspec.remote.answerer import POSTS_PER_SECOND, AnswerEnded, AnswerPart, Prefilled, Sink, Told
+from localspec.tools.answers import CallingAnswer, CallMade
 from localspec.tui.shell.app import ChatApp
 from localspec.tui.talk.session import Inbox, Posted
 from localspec.tui.text.typesetting import Line, Typesetter
@@ -101,6 +103,17 @@ def test_a_thousand_parts_are_few_draws_and_all_text(cost: float, rate: float) -
     assert isinstance(screen.drawn[-1][1], AnswerEnded)
     late = times[-1] - 999 / rate
     assert late <= max(1 / 15, 2 * cost) + CLOSE, "it never catches up"
+
+
+def test_a_call_stands_between_what_is_said_before_and_after_it() -> None:
+    screen = Screen(0.01)
+    inbox, answer = inbox_of(screen), cast("CallingAnswer", ANSWER)
+    made = [CallMade(answer, MadeCall(ToolCall(name, "f", "{}"), "")) for name in "ab"]
+    for told in (part(0), part(1), *made, part(2), part(3)):
+        inbox.post_message(told)
+    screen.run_until(1.0)
+    told_in_order = [one.text if isinstance(one, AnswerPart) else one for _, one in screen.drawn]
+    assert told_in_order == ["0 1 ", *made, "2 3 "]
 
 
 def test_a_slow_screen_stands_still_for_a_quarter_second_at_most() -> None:

@@ -71,6 +71,7 @@ async def test_picture(
                 await settled(pilot)
                 look = "mono" if no_color else theme.removeprefix("localspec-")
                 assert app.export_screenshot(title="localspec", simplify=True) == pictures(name=f"{look}-{size[0]}")
+    app.session.close()
 
 
 @pytest.mark.asyncio

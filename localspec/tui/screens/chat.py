@@ -108,7 +108,7 @@ class ChatScreen(Screen[None]):
     async def set_private(self, private: bool) -> None:
         """Puts the open chats away, and begins with private ones; or drops those, and opens the others again."""
         for pane in self.panes:
-            pane.leave()
+            self._leave(pane)
         self._tabs.settled = False
         for pane in self.panes:
             await self._tabs.drop(pane)
@@ -164,9 +164,12 @@ class ChatScreen(Screen[None]):
         self.show_status()
         return pane
 
-    async def close_chat(self, pane: ChatPane) -> None:
+    def _leave(self, pane: ChatPane) -> None:
         pane.leave()
         self.run_worker(partial(self.session.end_tools, pane.key), thread=True)
+
+    async def close_chat(self, pane: ChatPane) -> None:
+        self._leave(pane)
         if len(self.panes) == 1:
             await self.open_chat()
         await self._tabs.drop(pane)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from localspec.chat.turn import Message
 from localspec.remote.answerer import Question
 from localspec.tools.toolbox import Toolbox, forbid, is_allowed
 from localspec.tui.screens.chat import ChatScreen, Page
-from localspec.tui.widgets.dialogs import ItemList, errors_said, say
+from localspec.tui.widgets.dialogs import ItemList, errand, errors_said, say
 from localspec.tui.widgets.registry import bind
 
 
@@ -34,15 +33,7 @@ class ToolsScreen(Page):
     CSS_PATH = "stats.tcss"
     TITLE = "Tools"
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind(
-            "tools.switch",
-            "space,enter",
-            "switch",
-            "On/off",
-            "Switch it on or off in this chat",
-            show=True,
-            priority=True,
-        ),
+        bind("tools.switch", "space,enter", "switch", "On/off", "On or off in this chat", show=True, priority=True),
         bind("tools.ask", "ctrl+d", "ask", "Ask again", "Ask before each call of this tool again", show=True),
     ]
 
@@ -70,7 +61,7 @@ class ToolsScreen(Page):
             head.update("There are no servers. In a shell: localspec mcp add NAME -- COMMAND")
             return
         with errors_said(self, head.update):
-            tools = await asyncio.to_thread(toolbox.tools)
+            tools = await errand(toolbox.tools)
             for text in toolbox.notices():
                 say(self, text, problem=True)
             rows = [_Row(one.name, one.words) for one in self.session.servers]
@@ -79,7 +70,7 @@ class ToolsScreen(Page):
             head.update(f"{len(tools)} tools are on.")
             asked, limit = Question([Message("user", "?")]), getattr(self.session.facts, "context", None)
             count, told = self.session.answerer.count, replace(asked, tools=tools)
-            without, whole = await asyncio.to_thread(count, asked), await asyncio.to_thread(count, told)
+            without, whole = await errand(lambda: count(asked)), await errand(lambda: count(told))
             if without is not None and whole is not None:
                 room = f" of {limit:,}" if limit else ""
                 head.update(f"{len(tools)} tools are on; they take {whole - without:,}{room} tokens of the context.")

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -45,7 +45,6 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.settings import settings_of
-from localspec.tools.answers import OfTools
 from localspec.tools.connections import Connections
 from localspec.tools.servers import Server
 from localspec.tools.toolbox import Toolbox
@@ -428,7 +427,7 @@ class Inbox(Posts):
     def post_message(self, message: Told) -> bool:
         if self._stopped:
             return isinstance(message, AnswerEnded) and super().post_message(message)
-        if isinstance(message, Taken | OfTools):  # the first of all, and what no part is to come later for
+        if isinstance(message, Taken):  # the first of all
             return super().post_message(message)
         self._waiting.append(message)
         if self._expected:
@@ -468,20 +467,17 @@ class Inbox(Posts):
 
 
 def _joined(messages: list[Told]) -> list[Told]:
-    """In their order, all parts as one, of the progress of the prompt the last."""
-    parts = [message for message in messages if isinstance(message, AnswerPart)]
-    others = {type(message): message for message in messages if not isinstance(message, AnswerPart)}
-    prefilled, ended = others.pop(Prefilled, None), others.pop(AnswerEnded, None)
-    part = parts[-1] if parts else None
-    if part is not None and len(parts) > 1:
-        part = AnswerPart(
-            part.answer,
-            "".join(one.text for one in parts),
-            tuple(chain.from_iterable(one.tokens for one in parts)),
-            tuple(chain.from_iterable(one.origins for one in parts)),
-            tuple(chain.from_iterable(one.records for one in parts)),
-            part.stats,
-            "".join(one.thinking for one in parts),
-            tuple(chain.from_iterable(one.calls for one in parts)),
-        )
-    return [message for message in (prefilled, *others.values(), part, ended) if message is not None]
+    """In their order, parts in a row as one, of the progress of the prompt the last."""
+    found = list[Told]()
+    for kind, group in groupby(messages, type):
+        same = list(group)
+        found += [_whole(same)] if kind is AnswerPart else same[-1:] if kind is Prefilled else same
+    return found
+
+
+def _whole(parts: list[Any]) -> AnswerPart:
+    last: AnswerPart = parts[-1]
+    whole: dict[str, Any] = {name: "".join(getattr(part, name) for part in parts) for name in ("text", "thinking")}
+    for name in ("tokens", "origins", "records", "calls"):
+        whole[name] = tuple(chain.from_iterable(getattr(part, name) for part in parts))
+    return replace(last, **whole)

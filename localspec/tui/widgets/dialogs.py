@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.app import App, ComposeResult, SuspendNotSupported
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message_pump import MessagePump
@@ -37,6 +37,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.tui.widgets.registry import CLOSE
 
 T = TypeVar("T")
+_LOOK_SECONDS = 0.1  # between two looks whether a question is still asked
 
 
 def say(node: MessagePump, text: str, problem: bool = False) -> None:
@@ -84,12 +85,11 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     def __init__(self, question: str) -> None:
         super().__init__()
-        self._question = question
+        self._question = VerticalScroll(Static(question, classes="question", markup=False), can_focus=False)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            with VerticalScroll(classes="question", can_focus=False):  # the answers stay in view
-                yield Static(self._question, markup=False)
+            yield self._question
             yield from self.body()
 
     def body(self) -> ComposeResult:
@@ -119,15 +119,21 @@ class ItemList(OptionList, Generic[T]):
 class ChoiceDialog(Dialog[T | None]):
     """A question; the result is the value of the answer chosen, None = given up. Digits go to that answer."""
 
-    def __init__(self, question: str, answers: Sequence[tuple[T, str, str]]) -> None:
-        """`answers`: (value, label, what it does)."""
+    BINDINGS: ClassVar[list[Any]] = [Binding(f"page{to}", f"page('{to}')", priority=True) for to in ("up", "down")]
+
+    def __init__(
+        self, question: str, answers: Sequence[tuple[T, str, str]], asks: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`answers`: (value, label, what it does). It goes once it does not ask any more, as `asks` says."""
         super().__init__(question)
+        self._asks = asks
         self._answers = answers
         self._number = ""  # digits typed so far
 
     def body(self) -> ComposeResult:
         lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
         yield OptionList(*map(Option, lines))
+        self.set_interval(_LOOK_SECONDS, lambda: None if self._asks() or not self.is_current else self.action_close())
 
     def on_key(self, event: events.Key) -> None:
         if not event.key.isdigit():
@@ -139,6 +145,13 @@ class ChoiceDialog(Dialog[T | None]):
         )
         if self._number:
             self.query_exactly_one(OptionList).highlighted = int(self._number) - 1
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        return action != "page" or self._question.max_scroll_y > 0
+
+    def action_page(self, to: str) -> None:
+        """Scrolls a question that is longer than its place."""
+        (self._question.scroll_page_up if to == "up" else self._question.scroll_page_down)(animate=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index][0])

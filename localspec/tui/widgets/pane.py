@@ -36,6 +36,7 @@ _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
 _SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
 _LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
+_CONSENT_SECONDS = 0.05  # between two looks whether a call can be asked for
 _LONGEST_LABEL = 24  # characters of a tab's label; three tabs fit a terminal of 80 columns
 _LONG_SECONDS = 10.0  # from asking to the end of an answer: so long that the user may have turned away
 _ASKING = ("send", "ask", "compact")  # groups of workers that lead to an answer, or to a summary
@@ -372,11 +373,28 @@ class ChatPane(TabPane):
             self._writer.add_call(told.made)
             if self._bubble is not None:
                 await self._bubble.add_call(told.made)
-        elif isinstance(told, CallBegun) and told.asks:
-            self._ask_consent(told)
+        elif isinstance(told, CallBegun):
+            if self._bubble is not None:
+                await self._bubble.begin_call(told.call)
+            if told.asks:
+                self._ask_consent(told)
 
     @work(group="consent")
     async def _ask_consent(self, told: CallBegun) -> None:
+        """Asks once this chat is in front and nobody writes, so that no key that was meant for something else answers;
+        not any more once the answer has ended."""
+
+        def asks() -> bool:
+            return told.answer is self.answer and not self._stopped
+
+        def in_front() -> bool:
+            return self.app.screen is self.screen and self.display
+
+        if not in_front():
+            title = self.chat.title or "The new chat"
+            say(self, f"{title}: a call of {told.call.name} waits there for your word.", problem=True)
+        while asks() and not (in_front() and monotonic() - (self._unsaved or 0.0) >= _SAVE_SECONDS):
+            await asyncio.sleep(_CONSENT_SECONDS)
         rows: list[tuple[Consent, str, str]] = [
             ("once", "Call it", "this once"),
             ("chat", "Call it in this chat", f"{told.call.name} is called without a question until the chat is closed"),
@@ -384,7 +402,7 @@ class ChatPane(TabPane):
             ("no", "Do not call it", "the model is told so, and goes on"),
         ]
         title = f"Call a tool of {told.server}?\n\n{signature(told.call)}"
-        consent = await self.app.push_screen_wait(ChoiceDialog(title, rows))
+        consent = await self.app.push_screen_wait(ChoiceDialog(title, rows, asks)) if asks() else None
         told.answer.consent(consent or "no")
 
     @work(group="ask")

@@ -27,6 +27,7 @@ from localspec.chat.archive.message import Chat, StoredMessage
 from localspec.chat.export import call_line, signature
 from localspec.chat.plain_text import counted_lines, plain_text
 from localspec.chat.prompt.prompt import note
+from localspec.chat.reply.tool import ToolCall
 from localspec.chat.turn import MadeCall
 from localspec.remote.answerer import AnswerPart
 from localspec.runtime.offered import HEADING, TINY, offered
@@ -128,7 +129,12 @@ class Bubble(Vertical, can_focus=True):
             await self._show_thinking()
         await self._body.extend(part)
 
+    async def begin_call(self, call: ToolCall) -> None:
+        """Shows that it is under way, until it is made or the answer ends."""
+        await self.mount(Static(Content(f"▷ {signature(call, 60)} ..."), classes="running"), before=self._body)
+
     async def add_call(self, made: MadeCall) -> None:
+        await self.query(".running").remove()
         await self.mount(self._make_call(made), before=self._body)
 
     @staticmethod
@@ -142,6 +148,9 @@ class Bubble(Vertical, can_focus=True):
         self._thinking_text = plain_text(message.reasoning)
         if message.role == "assistant":
             await self._show_thinking()
+            await self.query(".running").remove()
+            for made in message.calls[len(self.query(".call")) :]:  # of another window's answer
+                await self.add_call(made)
             await self._body.settle(message)
         self.renew(message)
 
