@@ -78,6 +78,7 @@ class Connections:
         self._stack = ExitStack()
         self._portal: Any = None  # to the thread of servers, once there is one
         self.notices: list[str] = []  # sentences for the user about servers and tools that were left out
+        self._said, self._failed = set[str](), set[str]()  # notices so far; servers that did not start
 
     def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Listed:
         """What a server has, started if need be. Raises LocalspecError: it fails; Cancelled: its start goes on."""
@@ -86,8 +87,10 @@ class Connections:
         return Listed(running.title or name, tools, running.seconds)
 
     def offered(self, off: Collection[str] = (), cancelled: Callable[[], bool] = lambda: False) -> dict[str, Offered]:
-        """The tools of all servers but those in `off`, by distinct names; what fails is a notice."""
-        names = [name for name in self._servers if name not in off]
+        """The tools of all servers but those in `off`, by distinct names; what fails is a notice. A server that has
+        failed is left alone until it was off: its start may take a minute."""
+        self._failed -= set(off)
+        names = [name for name in self._servers if name not in off and name not in self._failed]
         for name in names:
             with suppress(LocalspecError):  # they start side by side
                 self._begin(self._ready, name)
@@ -98,7 +101,8 @@ class Connections:
             except Cancelled:
                 raise
             except LocalspecError as error:
-                self.notices.append(str(error))
+                self._failed.add(name)
+                self._notice(str(error))
         count, found = Counter(_ODD.sub("_", tool.name) for _, tool in listed), dict[str, Offered]()
         for server, tool in listed:
             plain = _ODD.sub("_", tool.name)
@@ -108,10 +112,15 @@ class Connections:
                     raise UsageError(f"There are two tools called {name}.")
                 told = Tool(name, tool.description, _checked(tool.schema))
             except UsageError as error:
-                self.notices.append(f"The tool {plain} of the server {server.name} is left out: {error.message}")
+                self._notice(f"The tool {plain} of the server {server.name} is left out: {error.message}")
                 continue
             found[name] = Offered(told, server.name, tool.name, _key(server, tool), tool.read_only)
         return found
+
+    def _notice(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.notices.append(text)
 
     def call(
         self, server: str, tool: str, arguments: Mapping[str, Any], cancelled: Callable[[], bool] = lambda: False

@@ -70,6 +70,19 @@ def test_two_servers_with_the_same_tool_are_told_apart(connect: Connect) -> None
     assert made.call("two", "add", {"a": 2, "b": 2}).text == "4"
 
 
+def test_a_server_that_failed_is_tried_again_once_it_was_off(connect: Connect, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    made = connect(Server("demo", str(program)))
+    assert made.offered() == {}
+    assert len(made.notices) == 1
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {' '.join(demo().args)}\n")
+    program.chmod(0o755)
+    assert made.offered() == {}
+    assert made.offered(off={"demo"}) == {}
+    assert "add" in made.offered()
+    assert len(made.notices) == 1
+
+
 def test_200_tools(connect: Connect) -> None:
     assert len(connect("many").offered()) == 200
 

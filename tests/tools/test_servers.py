@@ -154,6 +154,3 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "settings"))
     monkeypatch.chdir(tmp_path)
     assert servers.user_file() == tmp_path / "settings" / "mcp.json"
-    assert servers.folder_file() is None
-    write(tmp_path / "mcp.json", {})
-    assert servers.folder_file() == tmp_path / "mcp.json"

@@ -36,7 +36,7 @@ async def test_what_is_not_agreed_to_is_left_out(make_app: MakeApp, file: Path, 
     app = make_app(folder=found(), servers=[Server("mine", "x")])
     async with app.run_test() as pilot:
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        shown = str(app.screen.query_exactly_one(".question Static", Static).content)
+        shown = str(app.screen.query_exactly_one(".question", Static).content)
         assert str(file.resolve()) in shown
         assert "theirs: touch started" in shown
         await pilot.press(*keys)
@@ -69,5 +69,5 @@ async def test_the_answers_to_a_long_question_are_in_view(make_app: MakeApp, fil
         answers = app.screen.query_exactly_one(OptionList)
         box = app.screen.query_exactly_one(".dialog")
         await until(pilot, lambda: box.region.contains_region(answers.region), 20)
-        question = app.screen.query_exactly_one(".question")
+        question = app.screen.query_exactly_one(".dialog > VerticalScroll")
         assert question.max_scroll_y > 0

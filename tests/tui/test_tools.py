@@ -25,6 +25,7 @@ from localspec.tui.widgets.dialogs import ChoiceDialog
 from localspec.tui.widgets.transcript import Bubble
 from tests.tools.conftest import demo
 from tests.tools.scripted import Said, Scripted, call
+from tests.tools.server import TOOLS
 from tests.tui.conftest import MakeApp, answered, front, say, until
 
 pytestmark = pytest.mark.asyncio
@@ -176,7 +177,9 @@ async def test_long_arguments_are_all_there_to_be_read(tooled: Tooled) -> None:
 async def test_a_call_is_kept_branched_and_exported_and_read_without_servers(
     tooled: Tooled, make_app: MakeApp, folders: Path
 ) -> None:
-    app = tooled(Said("I add.", [ADD], thinking="Hm."), Said("And now?", [SAY, ADD]), DONE, unasked=True)
+    app = tooled(
+        Said("I add.", [ADD], thinking="Hm."), Said("And now?", [SAY, call("add", a=1, b=4)]), DONE, unasked=True
+    )
     async with app.run_test(size=(80, 24)) as pilot:
         await say(pilot, "Go")
         assert front(app).path[-1].content == "I add.\n\nAnd now?\n\nIt is done."
@@ -353,14 +356,16 @@ async def test_the_screen_of_tools(tooled: Tooled, monkeypatch: pytest.MonkeyPat
         await pilot.press("3", "enter")
         await answered(pilot)
         app.chat_screen.open("tools")
-        await until(pilot, lambda: "10 tools are on; they take 50 tokens of the context." in drawn(app))
+        await until(
+            pilot, lambda: f"{len(TOOLS)} tools are on; they take {5 * len(TOOLS)} tokens of the context." in drawn(app)
+        )
         assert isinstance(app.screen, ToolsScreen)
         assert "● demo" in drawn(app)
         assert "● say  not asked  Gives a text." in drawn(app)
         await pilot.press("down", "down", "ctrl+d")
         await until(pilot, lambda: "not asked" not in drawn(app))
         await pilot.press("space")
-        await until(pilot, lambda: "9 tools are on; they take 45 tokens" in drawn(app))
+        await until(pilot, lambda: f"{len(TOOLS) - 1} tools are on" in drawn(app))
         assert "○ say" in drawn(app)
         await pilot.press("up", "up", "space")
         await until(pilot, lambda: "0 tools are on" in drawn(app))
