@@ -180,7 +180,10 @@ class RequestStats:
         both = replace(later)
         for one in fields(self):
             if one.name not in ("prompt_tokens", "reused_tokens", "row_cost"):
-                setattr(both, one.name, getattr(self, one.name) + getattr(later, one.name))
+                mine, theirs = getattr(self, one.name), getattr(later, one.name)
+                if isinstance(mine, Counter):  # whose sum would leave zeros out
+                    theirs = {key: mine[key] + theirs[key] for key in {**mine, **theirs}}
+                setattr(both, one.name, Counter(theirs) if isinstance(mine, Counter) else mine + theirs)
         depths = zip_longest(self.accepted_per_position, later.accepted_per_position, fillvalue=0)
         both.accepted_per_position = [sum(pair) for pair in depths]
         both.ttft_seconds, both.exact = self.ttft_seconds, self.exact and later.exact

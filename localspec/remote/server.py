@@ -175,7 +175,8 @@ class CallPiece:
         return later.index == self.index and not other
 
     def then(self, later: CallPiece) -> CallPiece:
-        return replace(self, arguments=self.arguments + later.arguments)
+        whole = self.arguments + later.arguments
+        return replace(self, id=self.id or later.id, name=self.name or later.name, arguments=whole)
 
 
 @dataclass(frozen=True, slots=True)

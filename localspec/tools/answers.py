@@ -10,6 +10,7 @@ import json
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from queue import Empty, SimpleQueue
 
 from localspec.chat.reply.tool import ToolCall
@@ -17,7 +18,8 @@ from localspec.chat.turn import PARAGRAPH, MadeCall, Message, rounds
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
-from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Question, Sink, Taken, Told
+from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Prefilled, Question, Sink, Taken, Told
+from localspec.tools.connections import Offered
 from localspec.tools.toolbox import REFUSED, Consent, Toolbox
 
 MOST_ROUNDS = 20
@@ -25,7 +27,7 @@ MOST_ROUNDS = 20
 _AGAIN = "Do not call the tool again. The result is above: answer the user with it, in words."
 """To a model that repeats a call of the same answer. Small ones do so forever otherwise (Qwen2.5-Coder-1.5B)."""
 _SHARE = 0.5  # of the context that is left, for one result: what is longer is cut in the middle
-_CHARACTERS = 3  # of a token at least, in a result: English has 4, code 3
+_CHARACTERS = 2  # of a token, in a result: English has 4, code 3; of Chinese more are cut than need be
 _WAIT_SECONDS = 0.1  # between two looks whether the answer is cancelled, while the user is asked
 
 
@@ -36,7 +38,7 @@ class OfTools(Told):
 
 
 @dataclass(eq=False, repr=False)
-class CallBegun(OfTools):
+class CallDue(OfTools):
     """A call is about to be made, once the user has said so, if `asks`: by `answer.consent`."""
 
     answer: CallingAnswer
@@ -74,7 +76,6 @@ class CallingAnswer:
         self._text = self._thoughts = ""
         self._calls = list[MadeCall]()
         self._stats = RequestStats()  # of the rounds that have ended
-        self._prompt = 0  # tokens of the round's, where they are known
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -98,30 +99,34 @@ class CallingAnswer:
         except Exception as error:  # noqa: BLE001 - the worker's edge: the waiting side must hear of it
             if not isinstance(error, LocalspecError):
                 error = LocalspecError(f"The tools failed: {error!r}.", "LOCALSPEC_DEBUG=1 shows more.")
+            self.cancel()
             end = AnswerEnded(self, FinishReason.ERROR, self._stats, error)
         self._sink.post_message(end)
 
     def _rounds(self) -> AnswerEnded:
-        question = self._question
-        tools = self._toolbox.tools(self._cancelled.is_set)
+        question, facts = self._question, self._answerer.facts
+        completes = facts is not None and facts.completes  # it cannot be told of tools
+        tools = () if completes else self._toolbox.tools(self._cancelled.is_set)
         for text in self._toolbox.notices():
             self._sink.post_message(Noticed(self, text))
-        for number in range(self._most_rounds + 1):
+        for number in count():
             if self._cancelled.is_set():
                 raise Cancelled("Cancelled before it was asked.")
             messages, text, thoughts = self._so_far()
-            stuck = number == self._most_rounds or sum(one.result == _AGAIN for one in self._calls) > 1
+            stuck = number >= self._most_rounds or sum(one.result == _AGAIN for one in self._calls) > 1
             offered = () if stuck else tools  # it has to answer without more calls
             asked = replace(question, messages=[*question.messages, *messages], tools=offered)
             if number:
+                left = None if question.max_tokens is None else max(1, question.max_tokens - self._stats.generated)
                 asked = replace(asked, prefix=text, reasoning=thoughts, thought_out=False)
+                asked = replace(asked, max_tokens=left, seed=self.seed)
             end, calls = self._round(asked)
             self._stats = self._stats.before(end.stats) if number else end.stats
-            if end.finish is not FinishReason.STOP or not calls:
+            if end.finish is not FinishReason.STOP or not calls or stuck:
                 return AnswerEnded(self, end.finish, self._stats, end.error)
             for call in calls:
                 self._make(call, number)
-        raise AssertionError  # the last round has no calls
+        raise AssertionError  # it has returned
 
     def _so_far(self) -> tuple[list[Message], str, str]:
         """`rounds` of the answer, with what it said before it went on."""
@@ -143,8 +148,10 @@ class CallingAnswer:
                     news.text, first = PARAGRAPH + news.text, False
                 self._text, self._thoughts = self._text + news.text, self._thoughts + news.thinking
                 news.stats = self._stats.before(news.stats) if self._calls else news.stats
+            if isinstance(news, AnswerPart | Prefilled | Taken):
+                news = replace(news, answer=self)
             if not (isinstance(news, Taken) and self._calls):  # once is enough
-                self._sink.post_message(replace(news, answer=self))  # type: ignore[type-var]
+                self._sink.post_message(news)
         return news, calls
 
     def _make(self, call: ToolCall, number: int) -> None:
@@ -152,22 +159,23 @@ class CallingAnswer:
         if self._cancelled.is_set():
             raise Cancelled("Cancelled before a call.")
         made = MadeCall(call, "", number, len(self._text), len(self._thoughts), failed=True)
-        known = {(one.call.name, _plain(one.call)) for one in self._calls if not one.failed}
-        fault = _AGAIN if (call.name, _plain(call)) in known else self._toolbox.fault(call)
-        if fault:
+        last = next((one.call for one in reversed(self._calls) if not one.failed), None)
+        again = last is not None and (last.name, _plain(last)) == (call.name, _plain(call))
+        one = self._toolbox.found(call)
+        fault = _AGAIN if again else self._toolbox.fault(call, one)
+        if fault or one is None:
             made = replace(made, result=fault)
-        elif not self._may(call):
+        elif not self._may(call, one):
             made = replace(made, result=REFUSED)
         else:
-            called = self._toolbox.call(call, self._cancelled.is_set, self._most_characters())
+            called = self._toolbox.call(call, one, self._cancelled.is_set, self._most_characters(number))
             made = replace(made, result=called.text, failed=called.failed, seconds=called.seconds)
         self._calls.append(made)
         self._sink.post_message(CallMade(self, made))
 
-    def _may(self, call: ToolCall) -> bool:
-        found = self._toolbox.found(call)
-        asks = not self._toolbox.allows(call)
-        self._sink.post_message(CallBegun(self, call, found.server if found is not None else "", asks))
+    def _may(self, call: ToolCall, one: Offered) -> bool:
+        asks = not self._toolbox.allows(one)
+        self._sink.post_message(CallDue(self, call, one.server, asks))
         while asks:
             try:
                 consent = self._consents.get(timeout=_WAIT_SECONDS)
@@ -175,17 +183,18 @@ class CallingAnswer:
                 if self._cancelled.is_set():
                     raise Cancelled("Cancelled while the user was asked.") from None
                 continue
-            if fault := self._toolbox.take(call, consent):
+            if fault := self._toolbox.take(one, consent):
                 self._sink.post_message(Noticed(self, f"The consent is not kept: {fault}."))
             return consent != "no"
         return True
 
-    def _most_characters(self) -> int | None:
+    def _most_characters(self, number: int) -> int | None:
         """Of the next result, so that the rest of the answer has as much room; None = the context is not known."""
         facts = self._answerer.facts
         if facts is None or facts.context is None:
             return None
-        used = self._stats.prompt_tokens + sum(len(one.result) for one in self._calls) // _CHARACTERS
+        new = [one.result for one in self._calls if one.round == number]  # the prompt had those before
+        used = self._stats.prompt_tokens + sum(map(len, new)) // _CHARACTERS
         return max(500, int((facts.context - used) * _SHARE) * _CHARACTERS)
 
 

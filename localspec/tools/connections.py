@@ -136,10 +136,11 @@ class Connections:
     def close(self) -> None:
         """Ends all servers, their children too; a second call does nothing."""
         with self._lock:
-            self._closed, portal, self._portal = True, self._portal, None
+            self._closed, portal = True, self._portal
         if portal is not None:
+            portal.call(self._end)  # once more, should Ctrl-C come meanwhile
+            self._portal = None
             atexit.unregister(self.close)
-            portal.call(self._end)
             self._stack.close()
 
     async def _end(self) -> None:
@@ -212,8 +213,12 @@ def _checked(schema: Any) -> dict[str, Any]:
 
     if not isinstance(schema, dict):
         raise UsageError("Its schema is no JSON object.")
-    draft = validators.validator_for(schema, Draft202012Validator)
-    for fault in draft(draft.META_SCHEMA).iter_errors(schema):
+    try:
+        draft = validators.validator_for(schema, Draft202012Validator)
+        fault = next(draft(draft.META_SCHEMA).iter_errors(schema), None)
+    except Exception as error:  # noqa: BLE001 - such as a $schema that is no text
+        raise UsageError(f"Its schema is none: {plain_text(repr(error))[:200]}.") from None
+    if fault is not None:
         raise UsageError(f"Its schema is none: {plain_text(fault.message)[:200]}.")
     return schema
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from time import perf_counter
@@ -70,7 +69,7 @@ class Running:
             raise LocalspecError(self._told(f"gave no result for {seconds:g} seconds")) from None
         except MCPError as error:
             if not self.ending and error.message not in ("Connection closed", "Session terminated"):
-                text = _words(error) + (f" ({self._status})" if self._status else "")
+                text = self._shown(_words(error) + (f" ({self._status})" if self._status else ""))
                 return {"isError": True, "content": [{"type": "text", "text": text}]}
             self.end("ended the session")  # at its address is another one now
         await self.over.wait()
@@ -82,10 +81,9 @@ class Running:
         try:
             with self._scope:
                 server = self._server.filled()
-                given = (*server.env.values(), *server.headers.values())
-                self._secrets = sorted(
-                    (one for one in given if len(one) >= 8), key=len, reverse=True
-                )  # shorter: no keys
+                given = [*server.env.values(), *server.headers.values()]
+                given += [word for one in given for word in one.split()]
+                self._secrets = sorted((one for one in given if len(one) >= 8), key=len, reverse=True)  # or no key
                 async with self._address(server) if server.url else self._pipes(server) as streams:
                     self._wire = JSONRPCDispatcher(*streams, on_stream_exception=self._nonsense)
                     me = Implementation(name="localspec", version=__version__)
@@ -167,9 +165,10 @@ class Running:
         junk = 0
         with suppress(*_CLOSED):
             async for line in _lines(process.stdout, _MOST_BYTES):
-                try:
-                    await to_us.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
-                except ValueError:  # such as a greeting that belongs on standard error
+                try:  # by way of `json`, which takes halves of characters, as of a text that was cut
+                    data = json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
+                    await to_us.send(SessionMessage(jsonrpc_message_adapter.validate_python(data, by_name=False)))
+                except (ValueError, RecursionError):  # such as a greeting that belongs on standard error
                     junk += bool(line.strip())
                     if len(line) > _MOST_BYTES:
                         return self.end(f"wrote a message of more than {_MOST_BYTES >> 20} MB")
@@ -206,7 +205,7 @@ class Running:
             while (code := process.returncode) is None:  # `wait` waits for its children, too
                 await anyio.sleep(0.01)
             if self._fault == _ENDED:
-                self._fault = f"ended ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})"
+                self._fault = f"ended ({f'exit code {code}' if code >= 0 else f'signal {-code}'})"
             await heard.wait()
         if os.name == "posix":
             await terminate_posix_process_tree(process, _GRACE_SECONDS)

@@ -38,8 +38,8 @@ class Server:
     @property
     def words(self) -> str:
         """What is started, or the address; names of what is given to it, and of the user's variables that it gets."""
-        given = (*self.env.values(), *self.headers.values(), *self.args, self.url)
-        read = [name for one in given for name in _VARIABLE.findall(one)]
+        given = (*self.env.values(), *self.headers.values(), self.command, *self.args, self.url, self.cwd)
+        read = [found[1] for one in given for found in _VARIABLE.finditer(one)]
         parts = (("in", [self.cwd]), ("with", [*self.env, *self.headers]), ("it gets your", read))
         more = (f"; {word} {', '.join(names)}" for word, names in parts if any(names))
         return "".join((self.url or " ".join((self.command, *self.args)), *more))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec import kept, paths
 from localspec.chat.plain_text import one_line, plain_text
-from localspec.chat.reply.tool import Tool, ToolCall
+from localspec.chat.reply.tool import Tool, ToolCall, parse
 from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.tools.connections import Called, Connections, Offered, cut
 from localspec.tools.servers import Server, merged, read, user_file
@@ -31,16 +31,24 @@ class Toolbox:
     def __init__(self, connections: Connections, *, read_only: bool = False, unasked: bool = False) -> None:
         """`read_only`: a tool that its server calls read-only needs no consent; `unasked`: none does."""
         self.connections = connections
-        self.off = set[str]()
-        """Names of servers, and of tools as the model is told them, that are switched off."""
-        self._read_only, self._unasked = read_only, unasked
+        self.off = set[str | tuple[str, str]]()
+        """Servers that are switched off, by name, and tools, by their server's name and their own."""
+        self.read_only, self._unasked = read_only, unasked
         self._in_chat = set[str]()
         self._offered: Mapping[str, Offered] = {}
 
     def tools(self, cancelled: Callable[[], bool] = lambda: False) -> tuple[Tool, ...]:
         """What the model is told; starts the servers that are on. `notices` says what failed. Raises Cancelled."""
-        self._offered = self.connections.offered(self.off, cancelled)
-        return tuple(one.tool for name, one in self._offered.items() if name not in self.off)
+        self._offered = self.connections.offered({one for one in self.off if isinstance(one, str)}, cancelled)
+        return self.told
+
+    @property
+    def told(self) -> tuple[Tool, ...]:
+        """What the model was told last, without what was switched off since."""
+        return tuple(one.tool for one in self._offered.values() if self._is_on(one))
+
+    def _is_on(self, one: Offered) -> bool:
+        return self.off.isdisjoint((one.server, (one.server, one.name)))
 
     @property
     def listed(self) -> Mapping[str, Offered]:
@@ -48,50 +56,60 @@ class Toolbox:
         return self._offered
 
     def found(self, call: ToolCall) -> Offered | None:
-        return None if call.name in self.off else self._offered.get(call.name)
+        one = self._offered.get(call.name)
+        return one if one is not None and self._is_on(one) else None
 
-    def allows(self, call: ToolCall) -> bool:
-        """Whether a call needs no question."""
-        one = self.found(call)
-        if one is None:
-            return False
-        free = self._unasked or (self._read_only and one.read_only) or one.key in self._in_chat
-        return free or is_allowed(one.key)
+    def allows(self, one: Offered) -> bool:
+        """Whether a call of a tool needs no question."""
+        return self._unasked or (self.read_only and one.read_only) or self.is_free(one.key)
 
-    def take(self, call: ToolCall, consent: Consent) -> str:
+    def is_free(self, key: str) -> bool:
+        """Whether the user has said that a tool is called without a question."""
+        return key in self._in_chat or is_allowed(key)
+
+    def ask_again(self, key: str) -> None:
+        """Before the next call of a tool."""
+        self._in_chat.discard(key)
+        forbid(key)
+
+    def take(self, one: Offered, consent: Consent) -> str:
         """Keeps what the user said, as far as it holds for later calls; why that failed for always, "" = it did not."""
-        one = self.found(call)
-        if one is None or consent not in ("chat", "always"):
-            return ""
-        self._in_chat.add(one.key)
-        return allow(one.key, f"{one.server}: {one.tool.name}") if consent == "always" else ""
+        fault = allow(one.key, f"{one.server}: {one.name}") if consent == "always" else ""
+        if consent == "chat" or fault:
+            self._in_chat.add(one.key)
+        return fault
 
     def notices(self) -> list[str]:
         """Sentences that were not said yet."""
         said, self.connections.notices = self.connections.notices, []
         return said
 
-    def fault(self, call: ToolCall) -> str:
-        """Why a call cannot be made, for the model; "" = it can."""
-        one = self.found(call)
+    def fault(self, call: ToolCall, one: Offered | None) -> str:
+        """Why a call of a tool cannot be made, for the model; "" = it can."""
         if one is None:
-            return f"There is no tool {call.name!r}; there are: {', '.join(sorted(set(self._offered) - self.off))}."
+            return f"There is no tool {call.name!r}; there are: {', '.join(sorted(tool.name for tool in self.told))}."
         from jsonschema import Draft202012Validator, ValidationError
+        from referencing import Registry
 
         try:
-            Draft202012Validator(one.tool.schema).validate(json.loads(call.arguments))
+            arguments = parse(call.arguments)
         except (ValueError, RecursionError) as error:
             return f"The arguments are not JSON: {error}."
+        if not isinstance(arguments, dict):
+            return "The arguments are no JSON object."
+        try:  # the registry is empty: a schema fetches nothing
+            Draft202012Validator(one.tool.schema, registry=Registry()).validate(arguments)
         except ValidationError as error:
             return f"The arguments do not fit the tool's schema, at {error.json_path}: {error.message}."
         except Exception:  # noqa: BLE001 - such as a schema that refers to nowhere
             return ""  # the server knows its tool better than its schema does
         return ""
 
-    def call(self, call: ToolCall, cancelled: Callable[[], bool], most: int | None = None) -> Called:
+    def call(self, call: ToolCall, one: Offered, cancelled: Callable[[], bool], most: int | None = None) -> Called:
         """What comes of it, at most `most` characters, cut in the middle. Raises Cancelled."""
-        one = self._offered[call.name]
         try:
+            if not self._is_on(one):  # while the user was asked
+                raise UsageError(f"The tool {call.name} is switched off.")
             called = self.connections.call(one.server, one.name, json.loads(call.arguments), cancelled)
         except Cancelled:
             raise
@@ -124,7 +142,10 @@ class FolderFile:
     @classmethod
     def find(cls, notices: list[str]) -> FolderFile | None:
         """None = there is none, or it is the user's own; or it is broken, which is a notice more."""
-        path, own = paths.real("mcp.json"), paths.real(user_file())
+        try:
+            path, own = paths.real("mcp.json"), paths.real(user_file())
+        except OSError:  # the folder was deleted
+            return None
         try:
             found = read(path) if os.path.isfile(path) and path != own else []
         except UsageError as error:

@@ -9,9 +9,9 @@ import pytest
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError
-from localspec.remote.answerer import AnswerEnded, AnswerPart, Question, Told
+from localspec.remote.answerer import AnswerEnded, AnswerPart, Facts, Question, Told
 from localspec.tools import toolbox as toolbox_module
-from localspec.tools.answers import _AGAIN, CallBegun, CallMade, Noticed, answer_with
+from localspec.tools.answers import _AGAIN, CallDue, CallMade, Noticed, answer_with
 from localspec.tools.toolbox import REFUSED, Consent, Toolbox, forbid
 from tests.tools.conftest import Connect, demo
 from tests.tools.scripted import Heard, Said, Scripted, call
@@ -30,7 +30,7 @@ def told(model: Scripted, tools: Toolbox, consent: Consent = "once", rounds: int
 
     def each(news: Told) -> None:
         assert getattr(news, "answer", answer) is answer
-        if isinstance(news, CallBegun) and news.asks:
+        if isinstance(news, CallDue) and news.asks:
             answer.consent(consent)
 
     return heard.until_end(each)
@@ -85,8 +85,28 @@ def test_a_call_that_is_repeated_is_not_made_again(connect: Connect) -> None:
     model = Scripted(lambda question: Said("", [ADD]) if question.tools else Said("It is 5."))
     news = told(model, Toolbox(connect(), unasked=True))
     assert [one.made.result for one in made(news)] == ["5", _AGAIN, _AGAIN]
-    assert sum(isinstance(one, CallBegun) for one in news) == 1
+    assert sum(isinstance(one, CallDue) for one in news) == 1
     assert text(news) == "It is 5."
+
+
+def test_a_call_is_made_again_after_another(connect: Connect) -> None:
+    """What it gives may have changed."""
+    model = Scripted([Said(calls=[ADD]), Said(calls=[call("say")]), Said(calls=[ADD]), Said("Done.")])
+    assert [one.made.failed for one in made(told(model, Toolbox(connect(), unasked=True)))] == [False] * 3
+
+
+def test_a_consent_of_always_can_be_taken_back_in_the_same_chat(connect: Connect) -> None:
+    tools = Toolbox(connect())
+    assert asked(told(script(), tools, "always")) == [True, False]
+    tools.ask_again(tools.listed["add"].key)
+    assert asked(told(script(), tools)) == [True, True]
+
+
+def test_a_model_without_a_template_is_asked_without_tools(connect: Connect) -> None:
+    model = Scripted([Said("Once.")])
+    model.facts = Facts("base", completes=True)
+    assert text(told(model, Toolbox(connect()))) == "Once."
+    assert model.asked[0].tools == ()
 
 
 def test_an_answer_has_a_most_of_rounds_and_is_asked_without_tools_then(connect: Connect) -> None:
@@ -111,7 +131,7 @@ def test_an_answer_has_a_most_of_rounds_and_is_asked_without_tools_then(connect:
 def test_a_call_that_cannot_be_made_is_told_to_the_model(connect: Connect, wrong: object, result: str) -> None:
     model = Scripted([Said(calls=[wrong]), Said("I see.")])  # type: ignore[list-item]
     news = told(model, Toolbox(connect()))
-    assert not any(isinstance(one, CallBegun) for one in news)
+    assert not any(isinstance(one, CallDue) for one in news)
     assert made(news)[0].made.failed
     assert made(news)[0].made.result.startswith(result)
     assert model.asked[1].messages[-1].content.startswith(result)
@@ -125,7 +145,7 @@ def test_what_a_user_refuses_is_not_called(connect: Connect) -> None:
 
 
 def asked(news: list[Told]) -> list[bool]:
-    return [one.asks for one in news if isinstance(one, CallBegun)]
+    return [one.asks for one in news if isinstance(one, CallDue)]
 
 
 def script() -> Scripted:
@@ -169,7 +189,7 @@ def test_a_consent_that_cannot_be_kept_is_said_and_holds_in_this_chat(
 def test_what_is_switched_off_is_neither_told_nor_called(connect: Connect) -> None:
     tools = Toolbox(connect())
     tools.tools()
-    tools.off = {"add"}
+    tools.off = {("demo", "add")}
     model = Scripted([Said(calls=[ADD]), Said("5.")])
     news = told(model, tools)
     assert "add" not in [tool.name for tool in model.asked[0].tools]
@@ -213,7 +233,7 @@ def test_it_is_cancelled_in_each_state(connect: Connect, state: str) -> None:
     answer = answer_with(Toolbox(connect(), unasked=state == "called"), Scripted([first]), asking(), heard)
 
     def each(news: Told) -> None:
-        if isinstance(news, AnswerPart if state == "answering" else CallBegun):
+        if isinstance(news, AnswerPart if state == "answering" else CallDue):
             answer.cancel()
 
     end = heard.until_end(each)[-1]

@@ -102,6 +102,9 @@ async def test_a_call_is_asked_for_and_is_a_folded_line(tooled: Tooled) -> None:
         await begun(pilot)
         await asked(pilot)
         assert question(app) == "Call a tool of demo?\n\nadd(a=2, b=3)"
+        await pilot.press("enter")  # alone it answers nothing
+        await pilot.pause()
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("1", "enter")
         await answered(pilot)
         answer = front(app).path[-1]

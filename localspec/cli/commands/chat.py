@@ -17,6 +17,7 @@ from localspec.cli.parser import add_engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options, SamplingParams
+from localspec.paths import real
 
 if TYPE_CHECKING:
     from localspec.cli.commands.line_chat import Conversation
@@ -140,6 +141,8 @@ def _servers(options: argparse.Namespace, notices: list[str]) -> tuple[list[Serv
     except UsageError as error:
         notices.append(str(error))
     found, folder = servers.merged(own, given), FolderFile.find(notices)
+    if folder is not None and folder.path in map(real, options.tools):  # the user's own word
+        folder = None
     return (folder.added(found), None) if folder is not None and folder.is_allowed else (found, folder)
 
 

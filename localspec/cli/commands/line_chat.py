@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from queue import SimpleQueue
 
 from localspec.chat.export import call_line, signature
@@ -31,7 +32,7 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.remote.server import base_of
-from localspec.tools.answers import CallBegun, CallMade, Noticed, answer_with
+from localspec.tools.answers import CallDue, CallMade, Noticed, answer_with
 from localspec.tools.toolbox import Consent, FolderFile, Toolbox
 
 _HELP = """\
@@ -65,19 +66,24 @@ def loaded(answerer: Answerer) -> Facts:
     return news.facts
 
 
-_CONSENTS: dict[str, Consent] = {"y": "once", "c": "chat", "a": "always", "n": "no"}
+_CONSENTS: dict[str, Consent] = {"yes": "once", "chat": "chat", "always": "always", "no": "no"}
 
 
-def _typed(question: str, letters: str) -> str:
-    """The letter that the user answers with, on the terminal; Ctrl-D is the last."""
+def _typed(question: str, *words: str) -> str:
+    """The word that the user answers with, whole or its first letter, on the terminal; Ctrl-D is the last. What was
+    typed before the question is no answer to it."""
+    with suppress(ImportError, OSError):
+        import termios
+
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
     while True:
         print(question, end="", file=sys.stderr, flush=True)
         try:
-            said = input().strip().lower()[:1]
+            said = input().strip().lower()
         except EOFError:
-            return letters[-1]
-        if said and said in letters:
-            return said
+            return words[-1]
+        if found := [word for word in words if said in (word, word[0])]:
+            return found[0]
 
 
 def agreed(folder: FolderFile) -> bool:
@@ -86,7 +92,7 @@ def agreed(folder: FolderFile) -> bool:
         say(f"localspec: The servers of {folder.path} are left out: there is no terminal to ask at.")
         return False
     say(folder.question)
-    return _typed("Use them? [y]es, [n]ot now: ", "yn") == "y"
+    return _typed("Use them? [y]es, [n]ot now: ", "yes", "not now") == "yes"
 
 
 def say(text: str) -> None:
@@ -120,21 +126,19 @@ class Conversation:
         self._last: tuple[RequestStats, int | None] | None = None
         """Figures and seed of the last answer."""
         self.calls: list[MadeCall] = []
-        """Of the last answer."""
+        self.said, self.stopped = "", False
+        """Of the last answer: its calls, all that it says, and whether Ctrl-C ended it."""
 
-    def ask(self, text: str) -> str:
+    def ask(self, text: str) -> None:
         """One message and its answer, which is written as it comes."""
         self.turns.append(Message("user", text))
         self._answer()
-        return self.turns[-1].content
 
     def hold(self) -> None:
         """Reads and answers until the end of input."""
         interactive = sys.stdin.isatty()
         if interactive:
-            import contextlib
-
-            with contextlib.suppress(ImportError):
+            with suppress(ImportError):
                 import readline  # noqa: F401 - line editing and history in input()
             said = f"localspec chat with {self._title}. /help lists commands, Ctrl-D ends."
             lines = [said]
@@ -218,7 +222,7 @@ class Conversation:
             messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=self._toolbox is None
         )
         inbox, retelling = _Inbox(), Retelling(self._facts.channels and self._toolbox is None)
-        self.calls = []
+        self.calls, self.stopped = [], False
         try:
             if self._toolbox is None:
                 answer = self._answerer.answer(asked, inbox)
@@ -248,8 +252,10 @@ class Conversation:
                 raise end.error
             finish = end.finish
         except KeyboardInterrupt:
+            self.stopped = True
             print("(stopped)", file=sys.stderr)
-        called, rest, _ = rounds("".join(parts), "", self.calls)
+        self.said = "".join(parts)
+        called, rest, _ = rounds(self.said, "", self.calls)
         self.turns += [*called, Message("assistant", rest)]
         if finish is FinishReason.CONTEXT:
             print("The context is full; /clear starts again.", file=sys.stderr)
@@ -263,10 +269,11 @@ class Conversation:
             say(f"({call_line(news.made)})")
         elif isinstance(news, Noticed):
             say(f"localspec: {news.text}")
-        elif isinstance(news, CallBegun) and news.asks:
+        elif isinstance(news, CallDue) and news.asks:
             say(f"{signature(news.call)}, a tool of the server {news.server}")
             if sys.stdin.isatty():
-                news.answer.consent(_CONSENTS[_typed("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", "ycan")])
+                word = _typed("Call it? [y]es, in this [c]hat, [a]lways, [n]o: ", *_CONSENTS)
+                news.answer.consent(_CONSENTS[word])
             else:
                 say("localspec: It is refused: there is no terminal to ask at. --yes allows all calls.")
                 news.answer.consent("no")

@@ -11,7 +11,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -109,12 +109,13 @@ def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> 
 
     options = argparse.Namespace(**vars(options) | {"plain": True, "process": False})
     with toolbox_of(chosen(options.tools), options.yes) as toolbox, chat.conversation(options, wanted, toolbox) as held:
-        if not options.json:
+        with redirect_stdout(io.StringIO()) if options.json else nullcontext():
             held.ask(text)
-            return 0
-        with redirect_stdout(io.StringIO()):
-            said = {"text": held.ask(text), "calls": [asdict(one) for one in held.calls]}
-        print(json.dumps(said, ensure_ascii=False))
+        if held.stopped:
+            raise KeyboardInterrupt
+        if options.json:
+            said = {"text": held.said, "calls": [asdict(one) for one in held.calls]}
+            print(json.dumps(said, ensure_ascii=False))
     return 0
 
 

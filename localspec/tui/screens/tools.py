@@ -14,7 +14,7 @@ from textual.widgets import Static
 from localspec.chat.plain_text import one_line
 from localspec.chat.turn import Message
 from localspec.remote.answerer import Question
-from localspec.tools.toolbox import Toolbox, forbid, is_allowed
+from localspec.tools.toolbox import Toolbox
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.widgets.dialogs import ItemList, errand, errors_said, say
 from localspec.tui.widgets.registry import bind
@@ -25,6 +25,8 @@ class _Row:
     name: str
     """Of a server, or of a tool as the model is told it."""
     words: str
+    switch: str | tuple[str, str]
+    """What stands for it in `Toolbox.off`."""
     key: str = ""
     """Of a tool's consent; "" = it is a server."""
 
@@ -64,8 +66,9 @@ class ToolsScreen(Page):
             tools = await errand(toolbox.tools)
             for text in toolbox.notices():
                 say(self, text, problem=True)
-            rows = [_Row(one.name, one.words) for one in self.session.servers]
-            rows += [_Row(name, one.tool.description, one.key) for name, one in toolbox.listed.items()]
+            rows = [_Row(one.name, one.words, one.name) for one in self.session.servers]
+            for name, one in toolbox.listed.items():
+                rows.append(_Row(name, one.tool.description, (one.server, one.name), one.key))
             self._rows.show(rows, self._line)
             head.update(f"{len(tools)} tools are on.")
             asked, limit = Question([Message("user", "?")]), getattr(self.session.facts, "context", None)
@@ -77,8 +80,8 @@ class ToolsScreen(Page):
 
     def _line(self, row: _Row) -> Content:
         toolbox = self._toolbox
-        on = toolbox is not None and row.name not in toolbox.off
-        free = "  not asked" if row.key and is_allowed(row.key) else ""
+        on = toolbox is not None and row.switch not in toolbox.off
+        free = "  not asked" if toolbox is not None and toolbox.is_free(row.key) else ""
         indent = "  " if row.key else ""
         name = (f"{indent}{'●' if on else '○'} {one_line(row.name)}", "" if row.key else "bold")
         return Content.assemble(name, (free, "$text-warning"), (f"  {one_line(row.words)[:120]}", "$text-muted"))
@@ -86,11 +89,12 @@ class ToolsScreen(Page):
     def action_switch(self) -> None:
         row, toolbox = self._rows.item, self._toolbox
         if row is not None and toolbox is not None:
-            toolbox.off ^= {row.name}
+            toolbox.off ^= {row.switch}
             self._look()
 
     def action_ask(self) -> None:
-        row = self._rows.item
-        if row is not None and row.key and forbid(row.key):
+        row, toolbox = self._rows.item, self._toolbox
+        if row is not None and toolbox is not None and toolbox.is_free(row.key):
+            toolbox.ask_again(row.key)
             say(self, f"Calls of {row.name} are asked for again.")
             self._look()

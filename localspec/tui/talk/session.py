@@ -356,7 +356,9 @@ class Session:
         if self.servers and chat not in self._toolboxes:
             likes = self.preferences.read_only_tools
             self._toolboxes[chat] = Toolbox(Connections(self.servers), read_only=likes, unasked=self._unasked)
-        return self._toolboxes.get(chat)
+        if (found := self._toolboxes.get(chat)) is not None:
+            found.read_only = self.preferences.read_only_tools
+        return found
 
     def end_tools(self, chat: str) -> None:
         """Ends the servers of a chat that was left. May take seconds."""

@@ -122,9 +122,10 @@ class ChoiceDialog(Dialog[T | None]):
     BINDINGS: ClassVar[list[Any]] = [Binding(f"page{to}", f"page('{to}')", priority=True) for to in ("up", "down")]
 
     def __init__(
-        self, question: str, answers: Sequence[tuple[T, str, str]], asks: Callable[[], bool] = lambda: True
+        self, question: str, answers: Sequence[tuple[T, str, str]], asks: Callable[[], bool] | None = None
     ) -> None:
-        """`answers`: (value, label, what it does). It goes once it does not ask any more, as `asks` says."""
+        """`answers`: (value, label, what it does). With `asks` it comes by itself, so that Enter alone answers nothing;
+        and it goes once it does not ask any more, as that says."""
         super().__init__(question)
         self._asks = asks
         self._answers = answers
@@ -132,8 +133,11 @@ class ChoiceDialog(Dialog[T | None]):
 
     def body(self) -> ComposeResult:
         lines = (Content.assemble((label, "bold"), "\n", (doc, "$text-muted")) for _, label, doc in self._answers)
-        yield OptionList(*map(Option, lines))
-        self.set_interval(_LOOK_SECONDS, lambda: None if self._asks() or not self.is_current else self.action_close())
+        options = OptionList(*map(Option, lines))
+        yield options
+        if (asks := self._asks) is not None:
+            options.highlighted = None
+            self.set_interval(_LOOK_SECONDS, lambda: None if asks() or not self.is_current else self.action_close())
 
     def on_key(self, event: events.Key) -> None:
         if not event.key.isdigit():

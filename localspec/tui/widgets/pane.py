@@ -23,7 +23,7 @@ from localspec.engine.stats import RequestStats
 from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
-from localspec.tools.answers import CallBegun, CallMade, Noticed, OfTools, answer_with
+from localspec.tools.answers import CallDue, CallMade, Noticed, OfTools, answer_with
 from localspec.tools.toolbox import Consent
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted, Session, fit, last_turn, question_of, room
@@ -150,7 +150,9 @@ class ChatPane(TabPane):
         return next((message for message in reversed(path) if message.role == "assistant"), path[-1] if path else None)
 
     def question(self) -> Question:
-        return question_of(self.chat, self.path, self.session.facts, private=self.session.private)
+        toolbox = self.session.toolbox(self.key)
+        question = question_of(self.chat, self.path, self.session.facts, private=self.session.private)
+        return question if toolbox is None else replace(question, tools=toolbox.told)
 
     def on_text_area_changed(self) -> None:
         self._unsaved = monotonic()
@@ -373,14 +375,14 @@ class ChatPane(TabPane):
             self._writer.add_call(told.made)
             if self._bubble is not None:
                 await self._bubble.add_call(told.made)
-        elif isinstance(told, CallBegun):
+        elif isinstance(told, CallDue):
             if self._bubble is not None:
                 await self._bubble.begin_call(told.call)
             if told.asks:
                 self._ask_consent(told)
 
     @work(group="consent")
-    async def _ask_consent(self, told: CallBegun) -> None:
+    async def _ask_consent(self, told: CallDue) -> None:
         """Asks once this chat is in front and nobody writes, so that no key that was meant for something else answers;
         not any more once the answer has ended."""
 
