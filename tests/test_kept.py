@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.
     assert not caplog.messages
 
 
-def test_what_was_not_used_for_long_goes_and_what_tune_found_stays(tmp_path: Path) -> None:
+def test_what_was_not_used_for_long_goes_and_what_the_user_keeps_stays(tmp_path: Path) -> None:
     store = FactStore(tmp_path)
     for kind in KINDS:
         store.write(kind, "a", {})
@@ -72,11 +72,11 @@ def test_what_was_not_used_for_long_goes_and_what_tune_found_stays(tmp_path: Pat
     store.read("limits", "a", dict)
     store.write("costs", "b", {})
     left = sorted(path.name.partition("-")[0] for path in tmp_path.iterdir())
-    assert left == ["costs", "layers", "limits", "serves", "stranger", "tuning", "widths"]
+    assert left == ["costs", "layers", "limits", "serves", "stranger", "tools", "tuning", "widths"]
     for path in tmp_path.iterdir():
         age(path, 400)
     store.write("costs", "b", {})
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["costs", "tuning"]
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["costs", "tools", "tuning"]
 
 
 def test_widths_of_an_earlier_version_are_taken_over_once_and_the_rest_goes(

@@ -59,7 +59,7 @@ def test_every_constant_stands_in_the_page_with_its_value() -> None:
 
 def test_lines() -> None:
     assert lines("planning") <= 1856
-    assert lines("engine") <= 1513
+    assert lines("engine") <= 1528  # 15 for the figures of an answer of several rounds
 
 
 def test_constants() -> None:

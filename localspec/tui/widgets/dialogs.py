@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.app import App, ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message_pump import MessagePump
@@ -34,7 +34,7 @@ from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
-from localspec.tui.widgets.registry import CLOSE
+from localspec.tui.widgets.registry import CLOSE, bind
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1  # between two looks whether a question is still asked
@@ -119,7 +119,10 @@ class ItemList(OptionList, Generic[T]):
 class ChoiceDialog(Dialog[T | None]):
     """A question; the result is the value of the answer chosen, None = given up. Digits go to that answer."""
 
-    BINDINGS: ClassVar[list[Any]] = [Binding(f"page{to}", f"page('{to}')", priority=True) for to in ("up", "down")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind(f"dialog.page_{to}", f"page{to}", f"page('{to}')", "Page", f"Scroll a long question {to}", priority=True)
+        for to in ("up", "down")
+    ]
 
     def __init__(
         self, question: str, answers: Sequence[tuple[T, str, str]], asks: Callable[[], bool] | None = None
