@@ -147,7 +147,9 @@ def test_a_server_that_does_not_start_costs_a_sentence(command: Command, caller:
 def test_without_the_package_the_answer_goes_on(
     command: Command, caller: Caller, tools: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.delitem(sys.modules, "localspec.tools.running", raising=False)
+    for name in ["mcp", *(one for one in sys.modules if one.startswith("mcp."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     found = ran(command, caller, "--tools", tools, "--yes")
     assert (found.code, found.out) == (0, "It is .\n")
     assert found.err.count("pip install 'localspec[tools]'") == 1

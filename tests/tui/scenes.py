@@ -173,7 +173,8 @@ async def consent(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
 
 
 async def tools(app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
-    app.session.servers = [Server("demo", "python3", ("server.py",), cwd=str(SCRIPT.parent))]
+    Path("server.py").write_bytes(SCRIPT.read_bytes())  # the picture has no path of this machine
+    app.session.servers = [Server("demo", "python3", ("server.py",))]
     app.chat_screen.open("tools")
     await until(pilot, lambda: "they take" in str(app.screen.query_one("#scope", Static).content))
 
