@@ -10,7 +10,6 @@ import json
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
 from queue import Empty, SimpleQueue
 
 from localspec.chat.reply.tool import ToolCall
@@ -31,6 +30,7 @@ _CHARACTERS = 2  # of a token, in a result: English has 4, code 3; of Chinese mo
 _WAIT_SECONDS = 0.1  # between two looks whether the answer is cancelled, while the user is asked
 
 
+@dataclass(eq=False, repr=False)
 class OfTools(Told):
     """What an answer tells of its tools, between its parts."""
 
@@ -41,7 +41,6 @@ class OfTools(Told):
 class CallDue(OfTools):
     """A call is about to be made, once the user has said so, if `asks`: by `answer.consent`."""
 
-    answer: CallingAnswer
     call: ToolCall
     server: str
     asks: bool
@@ -51,7 +50,6 @@ class CallDue(OfTools):
 class Noticed(OfTools):
     """Something of the tools that the user should know, such as a server that does not start."""
 
-    answer: CallingAnswer
     text: str
 
 
@@ -59,7 +57,6 @@ class Noticed(OfTools):
 class CallMade(OfTools):
     """What became of a call; it may have been refused."""
 
-    answer: CallingAnswer
     made: MadeCall
 
 
@@ -109,7 +106,8 @@ class CallingAnswer:
         tools = () if completes else self._toolbox.tools(self._cancelled.is_set)
         for text in self._toolbox.notices():
             self._sink.post_message(Noticed(self, text))
-        for number in count():
+        number = 0
+        while True:
             if self._cancelled.is_set():
                 raise Cancelled("Cancelled before it was asked.")
             messages, text, thoughts = self._so_far()
@@ -126,7 +124,7 @@ class CallingAnswer:
                 return AnswerEnded(self, end.finish, self._stats, end.error)
             for call in calls:
                 self._make(call, number)
-        raise AssertionError  # it has returned
+            number += 1
 
     def _so_far(self) -> tuple[list[Message], str, str]:
         """`rounds` of the answer, with what it said before it went on."""

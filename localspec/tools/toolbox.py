@@ -35,28 +35,24 @@ class Toolbox:
         """Servers that are switched off, by name, and tools, by their server's name and their own."""
         self.read_only, self._unasked = read_only, unasked
         self._in_chat = set[str]()
-        self._offered: Mapping[str, Offered] = {}
+        self.listed: Mapping[str, Offered] = {}
+        """The tools of all servers that are on, by the names that the model is told, those switched off as well."""
 
     def tools(self, cancelled: Callable[[], bool] = lambda: False) -> tuple[Tool, ...]:
         """What the model is told; starts the servers that are on. `notices` says what failed. Raises Cancelled."""
-        self._offered = self.connections.offered({one for one in self.off if isinstance(one, str)}, cancelled)
+        self.listed = self.connections.offered({one for one in self.off if isinstance(one, str)}, cancelled)
         return self.told
 
     @property
     def told(self) -> tuple[Tool, ...]:
         """What the model was told last, without what was switched off since."""
-        return tuple(one.tool for one in self._offered.values() if self._is_on(one))
+        return tuple(one.tool for one in self.listed.values() if self._is_on(one))
 
     def _is_on(self, one: Offered) -> bool:
         return self.off.isdisjoint((one.server, (one.server, one.name)))
 
-    @property
-    def listed(self) -> Mapping[str, Offered]:
-        """The tools of all servers that are on, by the names that the model is told, those switched off as well."""
-        return self._offered
-
     def found(self, call: ToolCall) -> Offered | None:
-        one = self._offered.get(call.name)
+        one = self.listed.get(call.name)
         return one if one is not None and self._is_on(one) else None
 
     def allows(self, one: Offered) -> bool:

@@ -81,7 +81,7 @@ class ToolsScreen(Page):
     def _line(self, row: _Row) -> Content:
         toolbox = self._toolbox
         on = toolbox is not None and row.switch not in toolbox.off
-        free = "  not asked" if toolbox is not None and toolbox.is_free(row.key) else ""
+        free = "  not asked" if toolbox is not None and row.key and toolbox.is_free(row.key) else ""
         indent = "  " if row.key else ""
         name = (f"{indent}{'●' if on else '○'} {one_line(row.name)}", "" if row.key else "bold")
         return Content.assemble(name, (free, "$text-warning"), (f"  {one_line(row.words)[:120]}", "$text-muted"))

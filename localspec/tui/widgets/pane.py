@@ -383,8 +383,8 @@ class ChatPane(TabPane):
 
     @work(group="consent")
     async def _ask_consent(self, told: CallDue) -> None:
-        """Asks once this chat is in front and nobody writes, so that no key that was meant for something else answers;
-        not any more once the answer has ended."""
+        """Asks once this chat is in front and the user does not write, so that no key that was meant for something else
+        answers; not any more once the answer has ended."""
 
         def asks() -> bool:
             return told.answer is self.answer and not self._stopped
