@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tests.cli.conftest import Command
 
@@ -57,21 +58,31 @@ def _until(terminal: int, wanted: Callable[[bytes], bool], seconds: float = 90.0
     return seen
 
 
+@contextmanager
+def at_terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`localspec` at a terminal of its own, and our end of that; it is killed if it has not ended."""
+    ours, theirs = pty.openpty()
+    given = [sys.executable, "-m", "localspec", *words]
+    chat = subprocess.Popen(given, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    try:
+        yield chat, ours
+    finally:
+        chat.kill()
+        chat.wait()
+        os.close(ours)
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     """In a real terminal: the answer is cut, the prompt comes back, Ctrl-D leaves with exit code 0."""
-    ours, theirs = pty.openpty()
-    arguments = [sys.executable, "-m", "localspec", "chat", "--plain", "--max-tokens", "1500", "--logit-bias"]
+    arguments = ["chat", "--plain", "--max-tokens", "1500", "--logit-bias"]
     # The end-of-turn token never comes, so the answer goes on until it is stopped.
     from localspec import Engine
 
     with Engine.load(exact="off") as engine:
         ends = sorted(engine.loaded.model.end_tokens)
     arguments += [f"{ends[0]}=-inf", *[word for end in ends[1:] for word in ("--logit-bias", f"{end}=-inf")]]
-    chat = subprocess.Popen(
-        arguments, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True
-    )
-    os.close(theirs)
-    try:
+    with at_terminal(*arguments) as (chat, ours):
         _until(ours, lambda seen: b"> " in seen)
         os.write(ours, b"Count for ever\n")
         # Line editing may echo the line and end it with an escape sequence: the answer has begun when more has come.
@@ -81,7 +92,3 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
         _until(ours, lambda seen: b"> " in seen.partition(b"(stopped)")[2])
         os.write(ours, b"\x04")
         assert chat.wait(timeout=60) == 0
-    finally:
-        chat.kill()
-        chat.wait()
-        os.close(ours)

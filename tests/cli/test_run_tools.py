@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command, Result
-from tests.cli.test_chat import _until
+from tests.cli.test_chat import _until, at_terminal
 from tests.tools.conftest import SCRIPT
 from tests.tui.endpoint import Endpoint, served
 
@@ -218,11 +217,7 @@ def test_at_a_terminal_it_is_asked_for_the_folder_once_and_for_each_call(caller:
     """Two conversations: in the first all is agreed to, in the second nothing is asked any more."""
     Path("mcp.json").write_bytes(Path(tools).read_bytes())
     for first in (True, False):
-        ours, theirs = pty.openpty()
-        words = [sys.executable, "-m", "localspec", "chat", "--plain", "--endpoint", caller.url]
-        chat = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-        os.close(theirs)
-        try:
+        with at_terminal("chat", "--plain", "--endpoint", caller.url) as (chat, ours):
             if first:
                 seen = _until(ours, lambda seen: b"Use them? [y]es, [n]ot now: " in seen)
                 assert f"demo: {sys.executable} {SCRIPT}".encode() in seen.replace(b"\r\n", b"\n")
@@ -238,10 +233,6 @@ def test_at_a_terminal_it_is_asked_for_the_folder_once_and_for_each_call(caller:
             assert b"Call it?" not in seen
             os.write(ours, b"\x04")
             assert chat.wait(timeout=60) == 0
-        finally:
-            chat.kill()
-            chat.wait()
-            os.close(ours)
 
 
 # ---- the end
