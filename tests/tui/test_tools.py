@@ -112,7 +112,7 @@ async def test_a_call_is_asked_for_and_is_a_folded_line(tooled: Tooled) -> None:
         (line,) = calls(app)
         assert line.collapsed
         assert line.title.startswith("add(a=2, b=3), 0.")
-        assert line.title.endswith(" s, 1 bytes")
+        assert line.title.endswith(" s, 1 byte")
         await pilot.click(CollapsibleTitle)
         assert not line.collapsed
         assert "add(a=2, b=3)" in str(line.query_one(".result", Static).content)
