@@ -24,7 +24,7 @@ Consent = Literal["once", "chat", "always", "no"]
 """What a user says to a call: this one, all of this tool in this chat, all of this tool from now on, none."""
 _KIND = "tools"  # of facts: a consent for always
 _MOST_REFERENCES = 24  # in a schema that is checked here: two that have two in them each, and so on, take for ever
-_ENDLESS = re.compile(r'"pattern": "|"patternProperties"')  # regular expressions, which may take for ever, too
+_ENDLESS = re.compile(r'"pattern": "|"patternProperties"|"\$dynamicRef"')  # regular expressions may, too
 REFUSED = "The user does not allow this call."  # to the model
 
 
