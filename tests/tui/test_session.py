@@ -122,10 +122,8 @@ def test_servers_of_all_chats_are_ended_side_by_side(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, archive: Archive
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
-    session, all_end = (
-        Session(answerer("first"), archive, Preferences(), servers=[demo(str(tmp_path))]),
-        threading.Barrier(5),
-    )
+    all_end = threading.Barrier(5)
+    session = Session(answerer("first"), archive, Preferences(), servers=[demo(str(tmp_path))])
     for chat in "abcde":
         toolbox = session.toolbox(chat)
         assert toolbox is not None
