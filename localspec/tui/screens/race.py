@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from statistics import median
 from time import monotonic
 from typing import ClassVar
@@ -96,8 +97,7 @@ class LaneView(Vertical):
         super().__init__(id=id)
         self.lane = lane
         self._doc = doc
-        self._shown = 0
-        self._drawn: tuple[float | None, int] = None, 0  # what was shown last
+        self._drawn = inf, 0  # what was shown last
 
     def compose(self) -> ComposeResult:
         yield Static("", classes="clock", markup=False)
@@ -109,17 +109,15 @@ class LaneView(Vertical):
         self.show(*self._drawn)
 
     def restart(self, lane: Lane) -> None:
-        self.lane, self._shown = lane, 0
+        self.lane = lane
         self.query_one(OriginView).show([])
         self.show()
 
-    def show(self, seconds: float | None = None, of_tokens: int = 0) -> None:
-        """Draws the lane as at `seconds` on its clock, None = now; `of_tokens`: of the whole answer, 0 = not known."""
+    def show(self, seconds: float = inf, of_tokens: int = 0) -> None:
+        """Draws the lane as at `seconds` on its clock; `of_tokens`: of the whole answer, 0 = not known."""
         self._drawn = seconds, of_tokens
         lane = self.lane
-        done = len(lane.passes) if seconds is None else lane.at(seconds)
-        clock = lane.seconds if seconds is None else min(seconds, lane.seconds)
-        tokens = lane.count if seconds is None else lane.count_at(seconds)
+        done, clock, tokens = lane.at(seconds), min(seconds, lane.seconds), lane.count_at(seconds)
         rate = f"{tokens / clock:.0f} tok/s" if clock and tokens else ""
         flag = " ⚑" if lane.over and done == len(lane.passes) and tokens else ""
         if self.size.width < _NARROW:
@@ -131,12 +129,8 @@ class LaneView(Vertical):
         share = bar(tokens / of_tokens, max(4, self.size.width)) if of_tokens else ""
         self.query_one(".progress", Static).update(Content.styled(share, "$primary"))
         view = self.query_one(OriginView)
-        if done > self._shown:
-            view.add(self.lane.passes[self._shown : done])
-        elif done < self._shown:
-            view.show(self.lane.passes[:done])
-        if done != self._shown:
-            self._shown = done
+        if done != len(view.passes):
+            view.reach(lane.passes, done)
             self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
