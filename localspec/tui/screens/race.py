@@ -166,9 +166,8 @@ class RaceScreen(Page):
         self.lanes = {name: Lane(name) for name in (PLAIN, SPECULATIVE)}
         self._question: Question | None = None
         self._order = (PLAIN, SPECULATIVE)
-        self._waiting: list[str] = []  # lanes that have not run; their first is under way
+        self._waiting: list[str] = []  # lanes that have not run; their first is under way, "" = warming up
         self._answer: Answer | None = None
-        self._warming = False
         self._reader: PassReader | None = None
         self._started = 0.0
         self._pace = len(SPEEDS) - 1
@@ -239,14 +238,18 @@ class RaceScreen(Page):
             self.lanes[name] = Lane(name)
             self.query_one(f"#{name}", LaneView).restart(self.lanes[name])
         self.query_one("#result", Static).update("")
-        self._waiting, self._warming = list(self._order), True
-        self._note("Warming up ...")
-        self._ask(drafter="none", max_tokens=1)
+        self._waiting = ["", *self._order]
+        self._ask()
 
-    def _ask(self, drafter: str | None, max_tokens: int) -> None:
-        assert self._question is not None
+    def _ask(self) -> None:
+        """Begins the first heat that waits."""
+        asked, name = self._question, self._waiting[0]
+        assert asked is not None
+        number = 1 + len(self._order) - len(self._waiting)
+        self._note(f"Heat {number} of 2: {name} decoding, alone on the engine" if name else "Warming up ...")
         self._reader = PassReader(self.session.piece)
-        asked = replace(self._question, drafter=drafter, max_tokens=max_tokens)
+        drafter, tokens = asked.drafter if name == SPECULATIVE else "none", asked.max_tokens or MOST_TOKENS
+        asked = replace(asked, drafter=drafter, max_tokens=tokens if name else 1)
         self._answer = self.session.answerer.answer(asked, Inbox(self))
 
     def on_posted(self, event: Posted) -> None:
@@ -254,7 +257,7 @@ class RaceScreen(Page):
         told = event.told
         if isinstance(told, AnswerEnded) and told.answer is self._answer:
             self._ended(told)
-        elif isinstance(told, AnswerPart) and told.answer is self._answer and not self._warming and self._reader:
+        elif isinstance(told, AnswerPart) and told.answer is self._answer and self._waiting[0] and self._reader:
             lane = self.lanes[self._waiting[0]]
             lane.add(self._reader.read_all(told.records, len(told.tokens)), told.tokens)
             self.query_one(f"#{lane.name}", LaneView).show()
@@ -265,16 +268,12 @@ class RaceScreen(Page):
         if message.error is not None:
             self._note(str(message.error))
             return
-        if self._warming:
-            self._warming = False
-        else:
-            lane = self.lanes[self._waiting.pop(0)]
+        if name := self._waiting.pop(0):
+            lane = self.lanes[name]
             lane.over, lane.exact = True, message.stats.exact
-            self.query_one(f"#{lane.name}", LaneView).show()
-        if self._waiting and self._question is not None:
-            name, number = self._waiting[0], len(self._order) - len(self._waiting) + 1
-            self._note(f"Heat {number} of 2: {name} decoding, alone on the engine")
-            self._ask("none" if name == PLAIN else self._question.drafter, self._question.max_tokens or MOST_TOKENS)
+            self.query_one(f"#{name}", LaneView).show()
+        if self._waiting:
+            self._ask()
             return
         plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
         self.speedups.append(plain.seconds / other.seconds if other.seconds else 0.0)
