@@ -107,8 +107,7 @@ class DoctorScreen(Page):
 
         def look() -> None:
             answers = self.session.archive.stats(chat)[-_LAST_ANSWERS:] if chat is not None else []
-            for finding in examine(answerer, answers, 0 if use is None else use[0]):
-                findings.append(finding)
+            findings.extend(examine(answerer, answers, 0 if use is None else use[0]))
 
         try:
             await asyncio.to_thread(look)

@@ -34,7 +34,7 @@ from localspec.runtime.memory import places
 from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen
-from localspec.tui.screens.stats import AnswerFigures, decode_seconds
+from localspec.tui.screens.stats import AnswerFigures
 from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
 from localspec.tui.widgets.meter import amount
 from localspec.tui.widgets.registry import bind
@@ -390,7 +390,7 @@ def speeds_of(archive: Archive) -> dict[str, AnswerFigures]:
     speeds = defaultdict[str, AnswerFigures](AnswerFigures)
     for chat in archive.chats(limit=_CHATS):
         for message in archive.tree(chat.id):
-            if message.role == "assistant" and message.model and decode_seconds(message.stats) > 0:
+            if message.role == "assistant" and message.model and AnswerFigures.of([message.stats]).decode_seconds > 0:
                 speeds[message.model].add(message.stats)
     return speeds
 

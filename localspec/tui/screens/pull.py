@@ -8,6 +8,7 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
@@ -393,12 +394,8 @@ def completed(text: str, ending: str) -> str | None:
 
 
 class _Paths(Suggester):
-    def __init__(self, ending: str) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
-        self._ending = ending
-
     async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(completed, value, self._ending)
+        return await asyncio.to_thread(completed, value, ".gguf")
 
 
 class PathInput(Input):
@@ -408,9 +405,6 @@ class PathInput(Input):
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested")
     ]
-
-    def __init__(self, placeholder: str, ending: str, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(placeholder=placeholder, suggester=_Paths(ending), id=id)
 
     def action_complete(self) -> None:
         if self._suggestion and self._suggestion != self.value:
@@ -443,7 +437,8 @@ class ImportScreen(ModelDialog):
         self._found = ItemList[Kept](id="found")  # models that other programs keep
 
     def fields(self) -> ComposeResult:
-        yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
+        words = "file.gguf, typed or dropped here; Tab completes, Enter imports"
+        yield PathInput(placeholder=words, suggester=_Paths(use_cache=False, case_sensitive=True), id="file")
         yield self._found
         yield Input(placeholder="name (else the file's)", id="name")
         yield Tick("It is a draft model", id="draft")
@@ -488,11 +483,9 @@ class ImportScreen(ModelDialog):
             text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
             self.app.call_from_thread(self.say, text)
 
-        def work() -> Entry:
-            return adopt(typed(path), self._store, name=name, role=role, copy=copy, progress=progress)
-
         self.say("Reading the file ...")
         try:
+            work = partial(adopt, typed(path), self._store, name=name, role=role, copy=copy, progress=progress)
             self.dismiss((await asyncio.to_thread(work)).name)
         except LocalspecError as error:
             self.say(str(error), bad=True)

@@ -137,11 +137,6 @@ class AnswerFigures(RequestStats):
         return self.plain_seconds - self.compared_seconds
 
 
-def decode_seconds(stats: Mapping[str, Any]) -> float:
-    """Of a kept answer, as `RequestStats.decode_seconds`."""
-    return sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
-
-
 def positions(passes: Iterable[AnswerPass]) -> list[tuple[int, int, int]]:
     """(position in the draft, 1 = first; passes whose draft had a guess there; those in which one was accepted); a tree
     counts once for each position that it reaches."""
@@ -266,7 +261,6 @@ class StepsScreen(Page):
         super().__init__(chats)
         self.passes: list[AnswerPass] = []
         self.index = 0
-        self._shown = 0  # passes the text view holds
         self._speed = 0  # its place in `SPEEDS`
         self._timer: Timer | None = None
 
@@ -306,14 +300,19 @@ class StepsScreen(Page):
         self.query_one("#headline", Static).update(Content(text))
 
     def action_go(self, step: int) -> None:
-        self._to(self.index + step)
+        self.action_jump(max(0, self.index + step))
 
     def action_jump(self, index: int) -> None:
-        self._to(index if index >= 0 else len(self.passes) - 1)
+        """Goes to a pass, -1 = the last one, as far as there is one."""
+        if self.passes:
+            self._stop()
+            last = len(self.passes) - 1
+            self.index = last if index < 0 else min(index, last)
+            self._show()
 
     def action_next_draft(self) -> None:
         later = (index for index in range(self.index + 1, len(self.passes)) if self.passes[index].guesses)
-        self._to(next(later, self.index))
+        self.action_jump(next(later, self.index))
 
     def action_speed(self, step: int) -> None:
         self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
@@ -327,7 +326,7 @@ class StepsScreen(Page):
             self._show()
         elif self.passes:
             if self.index == len(self.passes) - 1:
-                self._to(0)
+                self.action_jump(0)
             self._tick_later()
             self._show()
 
@@ -347,20 +346,9 @@ class StepsScreen(Page):
             self._timer.stop()
             self._timer = None
 
-    def _to(self, index: int) -> None:
-        if self.passes:
-            self._stop()
-            self.index = max(0, min(len(self.passes) - 1, index))
-            self._show()
-
     def _show(self) -> None:
         passes, index, width = self.passes, self.index, max(20, self.size.width - 2)
-        view = self.query_one("#origin", OriginView)
-        if self._shown <= index:
-            view.add(passes[self._shown : index + 1])
-        else:
-            view.show(passes[: index + 1])
-        self._shown = index + 1
+        self.query_one("#origin", OriginView).reach(passes, index + 1)
         playing = f"  {'▶ ' * (self._timer is not None)}replay at {SPEEDS[self._speed]:g}x"
         self.query_one("#headline", Static).update(headline(passes, index))
         self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
@@ -421,13 +409,10 @@ def timing(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
     slowest = max(known.seconds for known in passes) or 1.0
     cells = max(8, min(30, width - 46))
     each = duration(one.seconds / max(1, len(one.emitted)))
-    return Content.assemble(
-        ("this pass  ", "dim"),
-        (bar(one.seconds / slowest, cells), "$primary"),
-        f" {duration(one.seconds)}, {each} a token\n",
-        ("usual pass ", "dim"),
-        (bar(usual / slowest, cells), "$primary"),
-        f" {duration(usual)}",
+    rows = (("this pass  ", one.seconds, f", {each} a token"), ("usual pass ", usual, ""))
+    return Content("\n").join(
+        Content.assemble((label, "dim"), (bar(seconds / slowest, cells), "$primary"), f" {duration(seconds)}{more}")
+        for label, seconds, more in rows
     )
 
 

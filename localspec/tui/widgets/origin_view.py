@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import ClassVar, Literal
 
@@ -79,6 +79,13 @@ class OriginView(Widget):
         self.passes = list(passes)
         self._layout_of = None
         self.refresh(layout=True)
+
+    def reach(self, passes: Sequence[AnswerPass], end: int) -> None:
+        """Shows the first ones of an answer, up to `end`; only further ones than before are laid out."""
+        if end < len(self.passes):
+            self.show(passes[:end])
+        else:
+            self.add(passes[len(self.passes) : end])
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return self._height * len(self._lines_for(width))
