@@ -27,8 +27,7 @@ from localspec.errors import LocalspecError, ModelError, UsageError
 from localspec.gguf import Header, read_header
 from localspec.machine import Place, default_threads
 from localspec.models.facts.pairing import TRAINED_FOR
-from localspec.models.installed.adopt import LOCK, work_folder
-from localspec.models.installed.installed import NO_DRAFT
+from localspec.models.installed.installed import LOCK, NO_DRAFT, work_folder
 from localspec.models.memory import fit
 from localspec.paths import sha256_of
 from localspec.processes import Claim

@@ -72,7 +72,7 @@ def add_options_train(parser: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
-    from localspec.models.installed.adopt import keep
+    from localspec.models.installed.installed import keep
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
@@ -108,7 +108,7 @@ def _course(options: argparse.Namespace) -> Course:
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.llama.exact import wide
     from localspec.models.facts.shape import shape_of
-    from localspec.models.installed.adopt import check_name, size_of, work_folder
+    from localspec.models.installed.installed import check_name, size_of, work_folder
     from localspec.runtime.costs import Rates, pass_seconds
     from localspec.training import course
 

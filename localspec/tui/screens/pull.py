@@ -25,8 +25,8 @@ from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.hub.hub import FoundRepository, Hub
 from localspec.models.hub.pull import PullPlan
-from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
+from localspec.models.installed.installed import Kept, adopt, find_kept
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
