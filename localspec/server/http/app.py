@@ -33,7 +33,6 @@ from localspec.server.chat import chat
 from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, models, native
 from localspec.server.front import Front, Processes
-from localspec.server.http import monitoring
 from localspec.server.http.meter import AccessLog, Telling
 from localspec.server.http.output import ApiError, error_response, from_localspec, from_validation, invalid, told
 from localspec.server.http.reading import HEADER
@@ -202,25 +201,22 @@ class Decompression:
 
     def __init__(self, encoding: str, most: int) -> None:
         """`encoding`: one of `ENCODINGS`; `most`: bytes that may come out, and one more where there would be more."""
-        self._encoding = encoding
-        self._left = most + 1
-        self._inflate = zlib.decompressobj(_EITHER)
+        self._encoding, self._left = encoding, most + 1
         self._begun = b""
         """The first byte, until the second has come: both tell whether deflated data has a header."""
-        self._read = False
+        self._inflate: Any = None
 
     def feed(self, data: bytes, last: bool) -> bytes:
         """What some bytes of the body bring; `last`: no more come. ApiError 400: it is no such data."""
         data, self._begun = self._begun + data, b""
-        if not self._read and len(data) < 2 and not last:
-            self._begun = data
-            return b""
-        if not self._read and data:
-            self._read = True
+        if self._inflate is None:
+            if not data or (len(data) < 2 and not last):
+                self._begun = data
+                return b""
             # Many programs leave out zlib's header, which deflated data begins with.
             has_header = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
-            if self._encoding == "deflate" and not has_header:
-                self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            is_bare = self._encoding == "deflate" and not has_header
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else _EITHER)
         found = bytearray()
         try:
             while data and self._left:
@@ -232,7 +228,7 @@ class Decompression:
                 data = self._inflate.unconsumed_tail or self._inflate.unused_data
         except zlib.error:
             raise invalid(f"The body is not what its Content-Encoding says: no {self._encoding} data.") from None
-        if last and self._read and self._left and not self._inflate.eof:
+        if last and self._left and not self._inflate.eof:
             raise invalid(f"The body's {self._encoding} data is cut off.")
         return bytes(found)
 
@@ -252,7 +248,7 @@ def encoding_of(header: str) -> str:
 OPENAI_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, *(one.ROUTER for one in (responses, messages, embeddings, models)))
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (
-    monitoring.ROUTER,
+    models.MONITORING,
     native.ROUTER,
     native.WITHOUT,
     models.LM_STUDIO,

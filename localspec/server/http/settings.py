@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.settings import check, declared
 
 MIB = 1 << 20
 PREFIX = "unix:"
@@ -46,11 +47,11 @@ class ServerSettings:
     """Let clients install models of the hub."""
     strict_fields: bool = False
     """Refuse requests with fields that are not known, which are else ignored and named in a header of the response."""
-    max_queue: int = 64
+    max_queue: int = declared(64, least=0)
     """Answers that may wait for a slot of a model; more are refused with 503."""
-    max_body_bytes: int = 16 * MIB
+    max_body_bytes: int = declared(16 * MIB, least=1)
     """Largest request body; more is refused with 413."""
-    max_header_bytes: int = 32 * 1024
+    max_header_bytes: int = declared(32 * 1024, least=256)
     """Largest request head, names and values together; more is refused with 431."""
     head_seconds: float = 15.0
     """How long a client may take to send the head of a request."""
@@ -60,7 +61,7 @@ class ServerSettings:
     """How long a client may take nothing of what is sent to it; then its connection is cut and its slot is free."""
     ping_seconds: float = 10.0
     """A silent stream gets a comment line this often, so that no proxy takes it for dead."""
-    drain_seconds: float = 10.0
+    drain_seconds: float = declared(10.0, least=0)
     """How long running answers may go on once the server was told to end."""
     most_connections: int | None = None
     """Above it, the connection that has been quiet for longest is closed; None = any number."""
@@ -72,14 +73,10 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port is {self.port}; it must be between 0 (any free one) and 65535.")
-        for name, least in (("max_queue", 0), ("max_body_bytes", 1), ("max_header_bytes", 256)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
+        check(self)
         for name in ("head_seconds", "body_seconds", "write_seconds", "ping_seconds"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
-        if not self.drain_seconds >= 0:
-            raise UsageError(f"drain_seconds is {self.drain_seconds}; it must be 0 or more.")
         if self.ssl_key is not None and self.ssl_cert is None:
             raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
