@@ -201,8 +201,6 @@ class ChatScreen(Screen[None]):
     def show_titles(self) -> None:
         for pane in self.panes:
             self._tabs.get_tab(pane).label = tab_label(pane.chat)
-        if self.pane is not None:
-            self.sub_title = self.pane.chat.title
 
     def on_chat_pane_changed(self) -> None:
         self.show_titles()

@@ -6,7 +6,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -373,8 +372,8 @@ class ModelsScreen(Page):
         if await self.app.push_screen_wait(ChoiceDialog(question, rows)) != "yes":
             return
         try:
-            removals = await asyncio.to_thread(lambda: [self._store.remove(name) for name in item.removable])
-            removed = list(chain.from_iterable(removals))
+            store, names = self._store, item.removable
+            removed = await asyncio.to_thread(lambda: [one for name in names for one in store.remove(name)])
             kept = next((one.kept for one in removed if one.kept), "")
             text = f"Removed; {amount(sum(one.bytes for one in removed))} given back." + f" Kept: {kept}." * bool(kept)
         except LocalspecError as error:
