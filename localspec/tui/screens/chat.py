@@ -220,8 +220,7 @@ class ChatScreen(Screen[None]):
         if self._changing and facts is not None:
             self._changing = False
             say(self, f"{facts.name} answers from now on.")
-        for welcome in self.query(Welcome):
-            welcome.show()
+        self.on_screen_resume()
         self._offer_own_model()
         self.show_status()
 
