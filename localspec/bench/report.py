@@ -39,10 +39,6 @@ class BenchCell:
 
         return sorted(self.heats[0].runs, key=order)
 
-    @property
-    def prompts(self) -> int:
-        return len({heat.number for heat in self.heats})
-
     def figures(self, side: str) -> dict[str, Any]:
         """Everything that is reported of a side, as plain data; None where its answers' stats do not say it."""
         runs = [heat.runs[side] for heat in self.heats if side in heat.runs]
@@ -171,7 +167,7 @@ def as_dict(results: Results) -> dict[str, Any]:
             {
                 "workload": cell.workload,
                 "temperature": cell.temperature,
-                "prompts": cell.prompts,
+                "prompts": len({heat.number for heat in cell.heats}),
                 "contenders": [cell.figures(side) for side in cell.sides],
             }
             for cell in results.cells

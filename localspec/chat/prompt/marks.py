@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 from localspec.chat.prompt.sealed import BREAK, Sealed
@@ -97,12 +98,8 @@ class _Seal:
             and (bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest)))
         ):  # it may be the rest of a mark that the template has begun
             places.add(len(shown) - len(shown.lstrip()))
-        parts, at = [], 0
-        for place in sorted(places):
-            parts += [text[at:place].replace(BREAK, 2 * BREAK), BREAK]
-            at = place
-        parts.append(text[at:].replace(BREAK, 2 * BREAK))
-        return "".join(parts)
+        edges = [0, *sorted(places), len(text)]
+        return BREAK.join(text[start:end].replace(BREAK, 2 * BREAK) for start, end in pairwise(edges))
 
 
 @lru_cache(maxsize=4)

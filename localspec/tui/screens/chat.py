@@ -201,8 +201,6 @@ class ChatScreen(Screen[None]):
     def show_titles(self) -> None:
         for pane in self.panes:
             self._tabs.get_tab(pane).label = tab_label(pane.chat)
-        if self.pane is not None:
-            self.sub_title = self.pane.chat.title
 
     def on_chat_pane_changed(self) -> None:
         self.show_titles()
@@ -222,8 +220,7 @@ class ChatScreen(Screen[None]):
         if self._changing and facts is not None:
             self._changing = False
             say(self, f"{facts.name} answers from now on.")
-        for welcome in self.query(Welcome):
-            welcome.show()
+        self.on_screen_resume()
         self._offer_own_model()
         self.show_status()
 

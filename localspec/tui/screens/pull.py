@@ -283,12 +283,10 @@ class PullScreen(ModelDialog):
             wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
             catalog = None if alone else Catalog.load()
             plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
-            page = plan_page(plan, hub)
-            try:
+            refused = list[str]()
+            with errors_said(self, refused.append):
                 check_disk(plan)
-            except LocalspecError as error:
-                return hub, plan, page, str(error)
-            return hub, plan, page, ""
+            return hub, plan, plan_page(plan, hub), "".join(refused)
 
         self._plan, self._doing = None, "plan"
         self.refresh_bindings()

@@ -93,8 +93,8 @@ _NARROW = 32  # columns of a lane; with fewer, its figures do not fit into one l
 class LaneView(Vertical):
     """Shows a lane as it is, or as it was at some second."""
 
-    def __init__(self, lane: Lane, doc: str, id: str) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
+    def __init__(self, lane: Lane, doc: str) -> None:
+        super().__init__(id=lane.name)
         self.lane = lane
         self._doc = doc
         self._drawn = inf, 0  # what was shown last
@@ -179,8 +179,8 @@ class RaceScreen(Page):
         yield Input(prompt, placeholder="A prompt for both; Enter starts", id="prompt")
         yield Static(HELP, id="note", markup=False)
         with Horizontal(id="lanes"):
-            yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
-            yield LaneView(self.lanes[SPECULATIVE], "one or more a pass", id=SPECULATIVE)
+            yield LaneView(self.lanes[PLAIN], "one token a pass")
+            yield LaneView(self.lanes[SPECULATIVE], "one or more a pass")
         yield Static("", id="result", markup=False)
 
     def on_mount(self) -> None:

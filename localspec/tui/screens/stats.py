@@ -257,12 +257,10 @@ class StepsScreen(Page):
         bind("steps.last", "end,G", "jump(-1)", "Last", "The last pass"),
     ]
 
-    def __init__(self, chats: ChatScreen) -> None:
-        super().__init__(chats)
-        self.passes: list[AnswerPass] = []
-        self.index = 0
-        self._speed = 0  # its place in `SPEEDS`
-        self._timer: Timer | None = None
+    passes: Sequence[AnswerPass] = ()
+    index = 0
+    _speed = 0  # its place in `SPEEDS`
+    _timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)

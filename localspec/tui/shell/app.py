@@ -99,8 +99,6 @@ class ChatApp(App[int]):
     TITLE = "localspec"
     # Whole paths: an app that inherits finds them. With the default screen's, which Textual does not load itself.
     CSS_PATH: ClassVar = [_HERE / "app.tcss", _HERE.parent / "screens" / "chat.tcss"]
-    ENABLE_COMMAND_PALETTE = True
-    COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("app.quit", "ctrl+q", "quit", "Quit", "Leave; unsent text is kept", show=True, priority=True),
         bind("app.interrupt", "ctrl+c", "interrupt", "Stop", "Copy marked text; else stop the answer; twice leaves"),
