@@ -9,8 +9,9 @@ import pytest
 from localspec.checks.doctor import examine_kernels
 from localspec.gguf import read_header
 from localspec.llama.exact import wide
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from localspec.models.facts import facts
+from tests.quantised import quantize
 
 
 def test_a_file_whose_formats_are_all_packed(tiny_target: Path) -> None:
