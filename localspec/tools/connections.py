@@ -32,23 +32,6 @@ _OVER = "The tools are closed."
 
 
 @dataclass(frozen=True, slots=True)
-class ListedTool:
-    name: str
-    description: str
-    schema: Any
-    read_only: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What a server has."""
-
-    title: str
-    tools: tuple[ListedTool, ...]
-    seconds: float  # that its start took
-
-
-@dataclass(frozen=True, slots=True)
 class Called:
     """What came of a call."""
 
@@ -80,11 +63,10 @@ class Connections:
         self.notices: list[str] = []  # sentences for the user about servers and tools that were left out
         self._said, self._failed = set[str](), set[str]()  # notices so far; servers that did not start
 
-    def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Listed:
-        """What a server has, started if need be. Raises LocalspecError: it fails; Cancelled: its start goes on."""
+    def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Running:
+        """A server, started if need be. Raises LocalspecError: it fails; Cancelled: its start goes on."""
         running: Running = self._run(cancelled, self._ready, name)
-        tools = tuple(_listed(one) for one in running.tools if isinstance(one.get("name"), str))
-        return Listed(running.title or name, tools, running.seconds)
+        return running
 
     def offered(self, off: Collection[str] = (), cancelled: Callable[[], bool] = lambda: False) -> dict[str, Offered]:
         """The tools of all servers but those in `off`, by distinct names; what fails is a notice. A server that has
@@ -94,7 +76,7 @@ class Connections:
         for name in names:
             with suppress(LocalspecError):  # they start side by side
                 self._begin(self._ready, name)
-        listed = list[tuple[Server, ListedTool]]()
+        listed = list[tuple[Server, dict[str, Any]]]()
         for name in names:
             try:
                 listed += [(self._servers[name], tool) for tool in self.start(name, cancelled).tools]
@@ -103,18 +85,16 @@ class Connections:
             except LocalspecError as error:
                 self._failed.add(name)
                 self._notice(str(error))
-        count, found = Counter(_ODD.sub("_", tool.name) for _, tool in listed), dict[str, Offered]()
+        count, found = Counter(_plain(tool) for _, tool in listed), dict[str, Offered]()
         for server, tool in listed:
-            plain = _ODD.sub("_", tool.name)
+            plain = _plain(tool)
             name = (plain if count[plain] == 1 else f"{server.name}__{plain}")[:128]
             try:
                 if name in found:
                     raise UsageError(f"There are two tools called {name}.")
-                told = Tool(name, tool.description, _checked(tool.schema))
+                found[name] = _offered(server, tool, name)
             except UsageError as error:
                 self._notice(f"The tool {plain} of the server {server.name} is left out: {error.message}")
-                continue
-            found[name] = Offered(told, server.name, tool.name, _key(server, tool), tool.read_only)
         return found
 
     def _notice(self, text: str) -> None:
@@ -202,10 +182,18 @@ class Connections:
             future.cancel()
 
 
-def _listed(tool: dict[str, Any]) -> ListedTool:
+def _plain(tool: dict[str, Any]) -> str:
+    return _ODD.sub("_", tool["name"])
+
+
+def _offered(server: Server, tool: dict[str, Any], name: str) -> Offered:
+    """A tool as its server lists it, under the name that the model is told. Raises UsageError: it is none."""
+    description, schema = str(tool.get("description") or ""), tool.get("inputSchema")
+    key = json.dumps([server.key, tool["name"], description, schema], sort_keys=True)
     notes = tool.get("annotations")
     read_only = isinstance(notes, dict) and notes.get("readOnlyHint") is True
-    return ListedTool(tool["name"], str(tool.get("description") or ""), tool.get("inputSchema"), read_only)
+    told = Tool(name, description, _checked(schema))
+    return Offered(told, server.name, tool["name"], hashlib.sha256(key.encode()).hexdigest(), read_only)
 
 
 def _checked(schema: Any) -> dict[str, Any]:
@@ -242,8 +230,3 @@ def cut(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
-
-
-def _key(server: Server, tool: ListedTool) -> str:
-    what = [server.key, tool.name, tool.description, tool.schema]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

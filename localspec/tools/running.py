@@ -43,7 +43,10 @@ _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 class Running:
     def __init__(self, server: Server, seconds: float) -> None:
         self.up, self.over, self.seconds = anyio.Event(), anyio.Event(), 0.0  # `up`: ready, or over
-        self.title, self.tools = "", list[dict[str, Any]]()  # as it tells of them: any part may lack
+        self.title, self.tools = (
+            server.name,
+            list[dict[str, Any]](),
+        )  # as it tells of them: parts may lack
         self._server, self._seconds, self._secrets = server, seconds, list[str]()
         self._wire: JSONRPCDispatcher[Any]
         self._last = ""  # line of its standard error
@@ -89,7 +92,7 @@ class Running:
                     me = Implementation(name="localspec", version=__version__)
                     async with ClientSession(dispatcher=self._wire, client_info=me) as session:
                         info = (await session.initialize()).server_info
-                        self.title = f"{info.title or info.name} {info.version}".strip()
+                        self.title = f"{info.title or info.name} {info.version}".strip() or self.title
                         await self._list()
                         timer.cancel()
                         self.seconds = perf_counter() - begun
@@ -112,7 +115,8 @@ class Running:
         for _ in range(_MOST_PAGES):
             page = await self._wire.send_raw_request("tools/list", params)
             tools, params = page.get("tools"), {"cursor": page.get("nextCursor")}
-            self.tools += [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []
+            some = (one for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
+            self.tools += [one for one in some if isinstance(one.get("name"), str)]
             if not params["cursor"] or len(self.tools) > _MOST_TOOLS:
                 break
         del self.tools[_MOST_TOOLS:]

@@ -82,7 +82,7 @@ def address() -> Iterator[str]:
 
 def test_a_server_at_an_address(connect: Connect, address: str) -> None:
     connections = connect(Server("afar", url=f"{address}/good", headers={"Authorization": "Bearer key-of-mine"}))
-    assert [tool.name for tool in connections.start("afar").tools] == ["far"]
+    assert [tool["name"] for tool in connections.start("afar").tools] == ["far"]
     assert connections.call("afar", "far", {}).text == "from afar"
     assert set(Handler.heard) == {"Bearer key-of-mine"}
 

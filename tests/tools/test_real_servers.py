@@ -144,7 +144,7 @@ def test_a_server_over_http(folder: Path) -> None:
                 if asked.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        assert "echo" in [tool.name for tool in connections.start("far").tools]
+        assert "echo" in [tool["name"] for tool in connections.start("far").tools]
         assert connections.call("far", "echo", {"message": "hi"}).text == "Echo: hi"
     finally:
         connections.close()
