@@ -71,7 +71,7 @@ def signature(call: ToolCall, longest: int | None = None) -> str:
 def call_line(made: MadeCall) -> str:
     """A call on one line: its name, its arguments as far as they fit, how long it took, and how much came of it."""
     count = len(made.result.encode(errors="replace"))
-    size = "failed" if made.failed else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} bytes"
+    size = "failed" if made.failed else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} byte{'s' * (count != 1)}"
     return f"{signature(made.call, _LONGEST_ARGUMENTS)}, {made.seconds:.1f} s, {size}"
 
 
