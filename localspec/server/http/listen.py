@@ -176,7 +176,7 @@ class Connection(H11Protocol):
         response = error_response(error, "/")
         response.headers["Connection"] = "close"
         head = h11.Response(status_code=response.status_code, headers=response.raw_headers)
-        for event in (head, h11.Data(data=response.body), h11.EndOfMessage()):
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
