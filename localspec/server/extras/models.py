@@ -46,9 +46,11 @@ BODIES["/api/v0/"] = ApiError.body
 _ANTHROPIC = "anthropic-version"  # a header of Anthropic's clients
 
 
-class FileFacts(TypedDict):
+class Listed(TypedDict):
     """What LM Studio's clients ask of a model. What a file that cannot be read does not tell is null or left out."""
 
+    id: str
+    object: Literal["model"]
     type: Literal["llm"]
     publisher: NotRequired[str | None]  # owner of the repository that it came from; "" = it came from none
     arch: NotRequired[str | None]
@@ -75,16 +77,9 @@ class ModelMeta(TypedDict):
     configuration: str  # kernels and cache of the target's passes
 
 
-class Listed(FileFacts):
-    id: str
-    object: Literal["model"]
-
-
-class ModelCard(FileFacts):
+class ModelCard(Listed):
     """One model, with LM Studio's facts of its file."""
 
-    id: str
-    object: str
     created: int
     owned_by: str
     aliases: list[str]
@@ -177,14 +172,12 @@ def _of_name(service: Service, models: Sequence[_Model], name: str) -> _Model:
 
 
 def _listed(service: Service) -> list[Listed]:
-    facts = _facts(service, service.pool.names())
-    listed: list[Listed] = [{**one, "id": name, "object": "model"} for name, one in facts.items()]
-    return [one for one in listed if one["arch"] is not None]
+    return [one for one in _facts(service, service.pool.names()).values() if one["arch"] is not None]
 
 
-def _facts(service: Service, names: Iterable[str]) -> dict[str, FileFacts]:
+def _facts(service: Service, names: Iterable[str]) -> dict[str, Listed]:
     """Of each of these models; what a file that cannot be read does not tell is None."""
-    loaded, found = service.pool.facts(), dict[str, FileFacts]()
+    loaded, found = service.pool.facts(), dict[str, Listed]()
     owners = {entry.path: entry.origin.partition("/")[0] for entry in Store().entries() if entry.source == "hub"}
     for name in names:
         what, owner, running = None, None, None
@@ -192,6 +185,8 @@ def _facts(service: Service, names: Iterable[str]) -> dict[str, FileFacts]:
             path = service.pool.files(name).target
             what, owner, running = describe(path), owners.get(path, ""), loaded.get(name)
         found[name] = {
+            "id": name,
+            "object": "model",
             "type": "llm",
             "publisher": owner,
             "arch": what.details.family if what else None,
@@ -212,8 +207,6 @@ def _cards(service: Service) -> list[ModelCard]:
     return [
         {
             **facts[name],
-            "id": name,
-            "object": "model",
             "created": created,
             "owned_by": "localspec",
             "aliases": list(service.settings.aliases) if name == service.pool.default else [],

@@ -42,7 +42,7 @@ from localspec.server.chat.fields import (
 )
 from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
-from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
+from localspec.server.extras.embeddings import Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.output import LLAMA_SERVER, ApiError, invalid, respond
 from localspec.server.http.reading import JsonRoute, ModelRoute, Served
 
@@ -162,16 +162,6 @@ class NativeVector(TypedDict):
     embedding: list[list[float]]  # a list of one, of length 1
 
 
-class Ranked(Body):
-    """POST /rerank."""
-
-    other_names: ClassVar[dict[str, str]] = {"texts": "documents"}
-    model: str | None = about("Name of a model; left out: the default.")
-    query: str = Field(description="What is looked for.")
-    documents: Annotated[list[str], Field(max_length=MOST_INPUTS)] | None = about("Texts to rank; also named `texts`.")
-    top_n: int | None = about("So many of them.", ge=1)
-
-
 @ROUTER.post("/completion", summary="Continue a text (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
@@ -208,7 +198,7 @@ async def embedding(request: Request, service: Served, fields: NativeTexts) -> l
 @WITHOUT.post("/reranking", include_in_schema=False)
 @WITHOUT.post("/v1/rerank", include_in_schema=False)
 @WITHOUT.post("/v1/reranking", include_in_schema=False)
-async def rerank(fields: Ranked) -> None:
+async def rerank() -> None:
     """Always 501: models that rank are encoders, and localspec runs models that write token after token."""
     what = "This server does not rank texts: its models write token after token. Compare vectors of /v1/embeddings."
     raise ApiError(501, "not_supported_error", what)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import ipaddress
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -36,7 +35,7 @@ from localspec.server.front import Front, Processes
 from localspec.server.http.meter import AccessLog, Telling
 from localspec.server.http.output import ApiError, error_response, from_localspec, from_validation, invalid, told
 from localspec.server.http.reading import HEADER
-from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSettings
+from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSettings, address
 from localspec.server.ollama import answers as ollama_answers
 from localspec.server.ollama import models as ollama_models
 from localspec.server.responses import responses
@@ -48,8 +47,6 @@ _EITHER = 32 + zlib.MAX_WBITS
 PUBLIC_PATHS = ("/health", "/v1/health")
 """Paths that need no API key: they tell only whether a model is loaded."""
 _CLOSE = {"Connection": "close"}
-_OLLAMA = "/api/"
-"""Where the paths of Ollama's API begin."""
 
 
 class Guard:
@@ -94,9 +91,9 @@ class Guard:
             return
         allowed = self._settings.allowed_hosts
         name = host_name(headers.get("host", ""))
-        if "*" in allowed or name in allowed or name in self._own_names or _is_address(name):
+        if "*" in allowed or name in allowed or name in self._own_names or name.endswith(".localhost"):
             return
-        if name.endswith(".localhost"):
+        if address(name) is not None:  # no name was looked up, so no name can have been rebound
             return
         what = f"The Host header says {name[:80]!r}, which is no name of this server. "
         what += "Start it with --allow-host NAME if it is one."
@@ -132,7 +129,7 @@ class Guard:
         has_body = length != "0" or "transfer-encoding" in headers
         is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
         if scope["method"] == "POST" and has_body and not is_json:
-            if scope["path"].startswith(_OLLAMA) and "origin" not in headers:
+            if scope["path"].startswith("/api/") and "origin" not in headers:
                 # Ollama reads every body as JSON, and its manual sends bodies with curl, which calls them a form.
                 kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
                 scope["headers"] = [*kept, (b"content-type", b"application/json")]
@@ -185,15 +182,6 @@ def host_name(host: str) -> str:
     if host.startswith("["):  # IPv6
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".")
-
-
-def _is_address(name: str) -> bool:
-    """Whether a host is an address: no name was looked up, so no name can have been rebound."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class Decompression:

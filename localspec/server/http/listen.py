@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import faulthandler
-import json
 import math
 import os
 import socket
@@ -30,7 +29,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.front import Processes
 from localspec.server.http.app import create_app, too_long_head
-from localspec.server.http.output import LOG, error_body, invalid
+from localspec.server.http.output import LOG, error_response, invalid
 from localspec.server.http.settings import PREFIX, ServerSettings
 
 _LOOK_SECONDS = 0.25
@@ -174,10 +173,10 @@ class Connection(H11Protocol):
         error = invalid(f"This is no HTTP request: {why}.")
         if isinstance(fault, h11.RemoteProtocolError) and fault.error_status_hint == 431:
             error = too_long_head(self.config.h11_max_incomplete_event_size or 0)
-        body = json.dumps(error_body(error, "/")).encode()
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-        head = h11.Response(status_code=error.status_code, headers=headers)
-        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+        response = error_response(error, "/")
+        response.headers["Connection"] = "close"
+        head = h11.Response(status_code=response.status_code, headers=response.raw_headers)
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec.errors import UsageError
-from localspec.settings import check, declared
 
 MIB = 1 << 20
 PREFIX = "unix:"
@@ -22,7 +21,7 @@ LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How the endpoint listens, whom it lets in, and what it puts up with."""
+    """How the endpoint listens, whom it lets in, and what it puts up with. The command line checks the numbers."""
 
     host: str = "127.0.0.1"
     """Address to listen on, or unix: and a path. Any that other machines can reach needs an API key."""
@@ -47,11 +46,11 @@ class ServerSettings:
     """Let clients install models of the hub."""
     strict_fields: bool = False
     """Refuse requests with fields that are not known, which are else ignored and named in a header of the response."""
-    max_queue: int = declared(64, least=0)
+    max_queue: int = 64
     """Answers that may wait for a slot of a model; more are refused with 503."""
-    max_body_bytes: int = declared(16 * MIB, least=1)
+    max_body_bytes: int = 16 * MIB
     """Largest request body; more is refused with 413."""
-    max_header_bytes: int = declared(32 * 1024, least=256)
+    max_header_bytes: int = 32 * 1024
     """Largest request head, names and values together; more is refused with 431."""
     head_seconds: float = 15.0
     """How long a client may take to send the head of a request."""
@@ -61,7 +60,7 @@ class ServerSettings:
     """How long a client may take nothing of what is sent to it; then its connection is cut and its slot is free."""
     ping_seconds: float = 10.0
     """A silent stream gets a comment line this often, so that no proxy takes it for dead."""
-    drain_seconds: float = declared(10.0, least=0)
+    drain_seconds: float = 10.0
     """How long running answers may go on once the server was told to end."""
     most_connections: int | None = None
     """Above it, the connection that has been quiet for longest is closed; None = any number."""
@@ -71,12 +70,6 @@ class ServerSettings:
     """Connections that are taken at once, before one of them is looked at."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise UsageError(f"port is {self.port}; it must be between 0 (any free one) and 65535.")
-        check(self)
-        for name in ("head_seconds", "body_seconds", "write_seconds", "ping_seconds"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
         if self.ssl_key is not None and self.ssl_cert is None:
             raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
@@ -116,9 +109,13 @@ class ServerSettings:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    if host == "localhost" or host.startswith(PREFIX):
-        return True
+    found = address(host.strip("[]"))
+    return host == "localhost" or host.startswith(PREFIX) or (found is not None and found.is_loopback)
+
+
+def address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None = the host is a name."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None

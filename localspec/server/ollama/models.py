@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, field_validator
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from localspec import __version__
 from localspec.chat.reply.reply import THOUGHTS
@@ -33,7 +33,7 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.memory import places
 from localspec.server.chat.fields import Body, Json, Unused, about
 from localspec.server.chat.service import Service, ending
-from localspec.server.http.output import BODIES, LINES, ApiError, from_localspec, invalid, json_response, leaving
+from localspec.server.http.output import BODIES, LINES, ApiError, from_localspec, invalid, respond
 from localspec.server.http.reading import JsonRoute, Served
 
 _LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
@@ -340,16 +340,11 @@ async def pull(request: Request, service: Served, body: OllamaPull) -> Response:
         raise ApiError(403, "permission_error", what)
     elif "://" in body.model:
         raise invalid("model is an address; name a model of the catalogue or user/repo[:quant].", "model")
-    if body.stream:
-        lines = LINES.lines(work.states(), request.url.path)
-        return StreamingResponse(lines, media_type=LINES.media_type, headers={"Cache-Control": "no-cache"})
-    async with leaving(request) as left:
-        states = [state async for state in work.states(left)]
-    return json_response(states[-1])
+    return await respond(request, work, work, body.stream, LINES)
 
 
 class _Pull:
-    """One pull, on a thread of its own; it is stopped when its client reads no more."""
+    """One pull, on a thread of its own; it is stopped when it is closed."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._service, self._name = service, name
@@ -360,28 +355,32 @@ class _Pull:
         self._digests: dict[str, str] = {}
         self.done = False  # it is installed already
 
-    async def states(self, left: asyncio.Future[None] | None = None) -> AsyncIterator[Json]:
+    def close(self) -> None:
+        self._stop.set()
+
+    async def collected(self) -> Json:
+        """The last state."""
+        return [state async for state in self.chunks(self._service.settings.ping_seconds)][-1]
+
+    async def chunks(self, silence: float) -> AsyncIterator[Json]:
         """What is done, as it is done; the last state again after some silence."""
         state: Json = {"status": "pulling manifest"}
         yield state
         if not self.done:
             task = asyncio.ensure_future(to_thread.run_sync(self._work, limiter=self._service.pulling))
             task.add_done_callback(lambda done: self._news.put_nowait(None if done.cancelled() else done.exception()))
-            try:
-                while True:
-                    item: Any = state
-                    with move_on_after(self._service.settings.ping_seconds):
-                        item = await self._news.get()
-                    if self._service.ending or (left is not None and left.done()):
-                        raise ending()
-                    if item is None:
-                        break
-                    if isinstance(item, Exception):
-                        raise from_localspec(item) if isinstance(item, LocalspecError) else item
-                    state = item
-                    yield state
-            finally:
-                self._stop.set()
+            while True:
+                item: Any = state
+                with move_on_after(silence):
+                    item = await self._news.get()
+                if self._service.ending:
+                    raise ending()
+                if item is None:
+                    break
+                if isinstance(item, Exception):
+                    raise from_localspec(item) if isinstance(item, LocalspecError) else item
+                state = item
+                yield state
         yield {"status": "success"}
 
     def _work(self) -> None:
