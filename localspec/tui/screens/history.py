@@ -55,7 +55,6 @@ class HistoryScreen(Page):
 
     def on_mount(self) -> None:
         self._entries.can_focus = False
-        self.query_one("#words").focus()
         self.look()
 
     @work(exclusive=True, group="look")

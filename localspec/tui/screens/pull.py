@@ -85,7 +85,6 @@ class FindModelScreen(ModelDialog):
     def on_mount(self) -> None:
         self.say(HELP)
         self._found.display = False
-        self.query_one("#words").focus()
 
     def key_down(self) -> None:
         """From the words to what was found, which need not be complete yet."""
@@ -293,19 +292,13 @@ class PullScreen(ModelDialog):
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        try:
+        with errors_said(self, self._failed):
             self._hub, plan, page, refusal = await errand(planned, "The plan")
-        except LocalspecError as error:
-            self._failed(error)
-            return
-        self._plan, self._doing = None if refusal else plan, ""
-        self.query_one("#plan", Static).update(page)
-        if refusal:
-            self.say(refusal, bad=True)
-        else:
+            self._plan, self._doing = None if refusal else plan, ""
+            self.query_one("#plan", Static).update(page)
             doubt = "" if plan.memory.fits else " It does not fit memory now; it can be loaded all the same."
-            self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
-        self.refresh_bindings()
+            self.say(refusal or f"y loads it, Esc leaves everything as it is.{doubt}", bad=bool(refusal))
+            self.refresh_bindings()
 
     @work(group="load")
     async def action_load(self) -> None:
@@ -325,28 +318,27 @@ class PullScreen(ModelDialog):
             self.query_one("#plan", Static).update(transfers.lines(width))
 
         self._doing = "load"
+        self._stop.clear()
         self.refresh_bindings()
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
         timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
         try:
             entries = await errand(load, "The pull")
+            asked = self.query_one("#name", Input).value.strip()
+            self.dismiss(asked if "://" not in asked else entries[0].name)
+        except Cancelled:
+            self._doing = ""
+            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
+            self.refresh_bindings()
         except LocalspecError as error:
-            self._failed(error)
-            return
+            self._failed(str(error))
         finally:
             timer.stop()
-        asked = self.query_one("#name", Input).value.strip()
-        self.dismiss(asked if "://" not in asked else entries[0].name)
 
-    def _failed(self, error: LocalspecError) -> None:
-        self._doing = ""
-        self._stop.clear()
-        if isinstance(error, Cancelled):
-            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
-        else:
-            self._plan = None
-            self.say(str(error), bad=True)
-            self.query_one("#name").focus()
+    def _failed(self, text: str) -> None:
+        self._plan, self._doing = None, ""
+        self.say(text, bad=True)
+        self.query_one("#name").focus()
         self.refresh_bindings()
 
     def action_close(self) -> None:
@@ -442,15 +434,13 @@ class ImportScreen(ModelDialog):
         yield Tick("It is a draft model", id="draft")
         yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
 
-    def on_mount(self) -> None:
-        self.query_one("#file").focus()
-        self._find()
-
     @work(exclusive=True, group="find")
     async def _find(self) -> None:
         kept = [one for one in await asyncio.to_thread(find_kept, self._store) if not one.installed]
         self._found.show(kept, lambda one: Content(pictured(f"{one.name}  {amount(one.bytes)}  {one.program}")))
         self._found.display = bool(kept)
+
+    on_mount = _find
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()

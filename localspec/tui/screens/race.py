@@ -151,7 +151,6 @@ KNEW = "Both heats knew the prompt alone: no past answers, no cache."  # said be
 class RaceScreen(Page):
     CSS_PATH = "race.tcss"
     TITLE = "Race"
-    AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("race.again", "a", "again", "Other order", "Race again, with the other lane first", show=True),
         bind("race.replay", "r", "replay", "Replay", "Show both lanes side by side again", show=True),

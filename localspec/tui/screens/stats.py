@@ -49,7 +49,6 @@ class StatsScreen(Page):
             yield Static("Counting ...", id="page", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#scroll").focus()
         self._all = self.chats.pane is None
         self._count()
 
@@ -352,10 +351,7 @@ class StepsScreen(Page):
         self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
         self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
         self.query_one("#timeline", Static).update(timeline(passes, index, width))
-        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
-
-    def on_origin_view_complete(self, event: OriginView.Complete) -> None:
-        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+        self.query_one("#text", VerticalScroll).anchor()  # a long answer is laid out later
 
 
 _FATES = {
