@@ -70,11 +70,7 @@ class ChatScreen(Screen[None]):
         self._changing = False  # another model is being loaded, in place of one that answered
 
     def compose(self) -> ComposeResult:
-        yield self._private
-        yield self._tabs
-        yield self._unsaved
-        yield self._meter
-        yield Footer(show_command_palette=False)
+        yield from (self._private, self._tabs, self._unsaved, self._meter, Footer(show_command_palette=False))
 
     def open(self, name: str, *words: str) -> None:
         """Opens a screen of the registry; a second call while it is open does nothing."""

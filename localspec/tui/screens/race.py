@@ -42,13 +42,11 @@ class Lane:
     exact: bool = True  # no pass of it could have changed the text
     over: bool = False
     _ends: list[float] = field(default_factory=lambda: [0.0])  # when each pass ended, the start before them
-    _counts: list[int] = field(default_factory=lambda: [0])  # tokens at its end
 
     def add(self, passes: Iterable[AnswerPass], tokens: Sequence[int]) -> None:
         for one in passes:
             self.passes.append(one)
             self._ends.append(self.seconds + one.seconds)
-            self._counts.append(self.count + len(one.emitted))
         self.tokens += tokens
 
     @property
@@ -57,13 +55,13 @@ class Lane:
 
     @property
     def count(self) -> int:
-        return self._counts[-1]
+        return self.count_at(inf)
 
     def at(self, seconds: float) -> int:
         return bisect_right(self._ends, seconds) - 1
 
     def count_at(self, seconds: float) -> int:
-        return self._counts[self.at(seconds)]
+        return sum(len(one.emitted) for one in self.passes[: self.at(seconds)])
 
 
 def likeness(one: Lane, other: Lane) -> str:

@@ -289,10 +289,6 @@ class StepsScreen(Page):
             else:
                 self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
-    def on_resize(self, event: events.Resize) -> None:
-        if self.passes:
-            self._show()
-
     def _say(self, text: str) -> None:
         self.query_one("#headline", Static).update(Content(text))
 
@@ -313,19 +309,17 @@ class StepsScreen(Page):
 
     def action_speed(self, step: int) -> None:
         self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
-        if self.passes:
-            self._show()
+        self._show()
 
     def action_play(self) -> None:
         """Starts or stops going on by itself; at the end it begins again."""
         if self._timer is not None:
             self._stop()
-            self._show()
         elif self.passes:
             if self.index == len(self.passes) - 1:
-                self.action_jump(0)
+                self.index = 0
             self._tick_later()
-            self._show()
+        self._show()
 
     def _tick_later(self) -> None:
         def tick() -> None:
@@ -344,6 +338,8 @@ class StepsScreen(Page):
             self._timer = None
 
     def _show(self) -> None:
+        if not self.passes:
+            return
         passes, index, width = self.passes, self.index, max(20, self.size.width - 2)
         self.query_one("#origin", OriginView).reach(passes, index + 1)
         playing = f"  {'▶ ' * (self._timer is not None)}replay at {SPEEDS[self._speed]:g}x"
@@ -352,6 +348,8 @@ class StepsScreen(Page):
         self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
         self.query_one("#timeline", Static).update(timeline(passes, index, width))
         self.query_one("#text", VerticalScroll).anchor()  # a long answer is laid out later
+
+    on_resize = _show
 
 
 _FATES = {
