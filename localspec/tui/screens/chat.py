@@ -226,10 +226,9 @@ class ChatScreen(Screen[None]):
         self.show_status()
 
     def on_posted(self, event: Posted) -> None:
-        if isinstance(event.told, AnswerPart | AnswerEnded | Prefilled):
-            self._hear(event.told)
-
-    def _hear(self, told: AnswerPart | AnswerEnded | Prefilled) -> None:
+        told = event.told
+        if not isinstance(told, AnswerPart | AnswerEnded | Prefilled):
+            return
         for pane in self.panes:
             if pane.live.answer is told.answer:
                 pane.live.hear(told, self._speed)

@@ -176,8 +176,7 @@ class Transfers:
     def __init__(self, missing_bytes: int = 0) -> None:
         self.missing_bytes = missing_bytes
         self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
-        self._start: dict[str, int] = {}
-        self._most: dict[str, int] = {}
+        self._come: dict[str, tuple[int, int]] = {}  # bytes that were there at first, and the most since
         self._samples: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
@@ -188,14 +187,14 @@ class Transfers:
                 done, size, _ = self._files.get(file, (0, 0, ""))
             self._files[file] = done, size, what
             if what == "loading":
-                self._start.setdefault(file, done)
-                self._most[file] = max(done, self._most.get(file, 0))
+                first, most = self._come.get(file, (done, done))
+                self._come[file] = first, max(done, most)
 
     def lines(self, width: int, now: float | None = None) -> Content:
         """A bar for each file and one for all, with speed and time left."""
         with self._lock:
             files = dict(self._files)
-            come = sum(most - self._start[file] for file, most in self._most.items())
+            come = sum(most - first for first, most in self._come.values())
         now = monotonic() if now is None else now
         self._samples.append((now, come))
         while now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
