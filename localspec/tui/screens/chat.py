@@ -226,9 +226,10 @@ class ChatScreen(Screen[None]):
         self.show_status()
 
     def on_posted(self, event: Posted) -> None:
-        told = event.told
-        if not isinstance(told, AnswerPart | AnswerEnded | Prefilled):
-            return
+        if isinstance(event.told, AnswerPart | AnswerEnded | Prefilled):
+            self._hear(event.told)
+
+    def _hear(self, told: AnswerPart | AnswerEnded | Prefilled) -> None:
         for pane in self.panes:
             if pane.live.answer is told.answer:
                 pane.live.hear(told, self._speed)
