@@ -108,16 +108,19 @@ class DoctorScreen(Page):
             await asyncio.to_thread(look)
         except LocalspecError as error:
             findings.append(Remark("doctor", f"could not look further: {error.message}", error.hint))
-        shown, findings = self.query_one("#findings", ItemList), ordered(findings)
-        shown.show(findings, content_of)
-        shown.highlighted = 0 if findings else None
-        self.query_one("#verdict", Static).update(verdict(findings))
+        self._show(ordered(findings))
 
     on_mount = action_again
 
     @property
     def findings(self) -> Sequence[Remark]:
         return self.query_one("#findings", ItemList).items
+
+    def _show(self, findings: list[Remark]) -> None:
+        shown = self.query_one("#findings", ItemList)
+        shown.show(findings, content_of)
+        shown.highlighted = 0 if findings else None
+        self.query_one("#verdict", Static).update(verdict(findings))
 
     def action_copy(self) -> None:
         finding: Remark | None = self.query_one("#findings", ItemList).item
