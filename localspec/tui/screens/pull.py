@@ -8,9 +8,10 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 from urllib.parse import unquote
 
 from textual import events, work
@@ -162,8 +163,7 @@ def plan_page(plan: PullPlan, hub: Hub) -> Content:
 
 
 def _line(label: str, text: str, style: str = "") -> Content:
-    parts: list[Any] = [(f"{label:7} ", "dim"), (one_line(text), style) if style else one_line(text)]
-    return Content.assemble(*parts)
+    return Content.assemble((f"{label:7} ", "dim"), (one_line(text), style))
 
 
 _SPEED_WINDOW_SECONDS = 5.0  # seconds over which the speed is a mean
@@ -355,11 +355,10 @@ def dropped(text: str) -> str:
         return unquote("/" + text.removeprefix("file://").partition("/")[2])
     if os.path.exists(typed(text)):
         return text
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return text
-    return words[0] if len(words) == 1 else text
+    with suppress(ValueError):  # an open quote, or several words
+        (word,) = shlex.split(text)
+        return word
+    return text
 
 
 def completed(text: str, ending: str) -> str | None:
