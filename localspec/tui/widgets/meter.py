@@ -9,7 +9,6 @@ from itertools import pairwise
 from time import monotonic
 from typing import NamedTuple
 
-from textual import events
 from textual.content import Content
 from textual.widgets import Static
 
@@ -267,5 +266,5 @@ class Meter(Static):
         line = Content(plain_text(note)) if note else meter_line(live.stats, live.usual, width, use, model)
         self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         self.draw()
