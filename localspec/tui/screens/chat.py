@@ -25,7 +25,7 @@ from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.dialogs import ChoiceDialog, copy, edited, errors_said, say
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane, tab_label
-from localspec.tui.widgets.registry import CLOSE, COMMANDS, SCREENS, VIEWS, bind, commands, load
+from localspec.tui.widgets.registry import CLOSE, COMMANDS, OWN, SCREENS, VIEWS, bind, commands, load
 from localspec.tui.widgets.transcript import MARKDOWN, Bubble, Welcome
 
 _STATUS_SECONDS = 0.5  # between two renewals of the line at the bottom, so that what is waited for moves
@@ -313,9 +313,8 @@ class ChatScreen(Screen[None]):
 
     def palette(self) -> Iterable[SystemCommand]:
         """The slash commands that need no words after them."""
-        screens = {row.name for row in SCREENS}
-        for row in commands():
-            if row.name not in screens and not row.usage.startswith(("TAG", "FILE", "N")):
+        for row in sorted(OWN):
+            if not row.usage.startswith(("TAG", "FILE", "N")):
                 call = partial(self.call_later, self.command, row.name, "")
                 yield SystemCommand(f"/{row.name}", row.doc[0].upper() + row.doc[1:], call)
 
