@@ -160,6 +160,8 @@ class ChatScreen(Screen[None]):
         self.show_status()
         return pane
 
+    action_new = open_chat
+
     def _leave(self, pane: ChatPane) -> None:
         pane.leave()
         self.run_worker(partial(self.session.end_tools, pane.key), thread=True)
@@ -351,9 +353,6 @@ class ChatScreen(Screen[None]):
 
     def action_end_thinking(self) -> None:
         self.front.end_thinking()
-
-    async def action_new(self) -> None:
-        await self.open_chat()
 
     async def action_close_tab(self) -> None:
         await self.close_chat(self.front)
