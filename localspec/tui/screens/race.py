@@ -181,6 +181,7 @@ class RaceScreen(Page):
         yield Static("", id="result", markup=False)
 
     def on_mount(self) -> None:
+        self._note = self.query_one("#note", Static).update
         self._replay = self.set_interval(1 / _FRAMES_A_SECOND, self._frame, pause=True)
 
     def on_unmount(self) -> None:
@@ -294,9 +295,6 @@ class RaceScreen(Page):
     def _compare(self) -> None:
         same = likeness(self.lanes[PLAIN], self.lanes[SPECULATIVE])
         self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.speedups)) if part))
-
-    def _note(self, text: str) -> None:
-        self.query_one("#note", Static).update(text)
 
     def _make_question(self, prompt: str) -> Question:
         """The chat's settings, a system message if it has one, and this prompt alone."""

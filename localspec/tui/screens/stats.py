@@ -273,24 +273,22 @@ class StepsScreen(Page):
     @work(group="steps")
     async def on_mount(self) -> None:
         message = None if self.chats.pane is None else self.chats.pane.selected
+        tell = self.query_one("#headline", Static).update
         if message is None or message.role != "assistant":
-            self._say("There is no answer to replay: select one in the chat, or ask something first.")
+            tell("There is no answer to replay: select one in the chat, or ask something first.")
             return
 
         def read() -> list[AnswerPass]:
             replay = self.session.archive.replay(message.id)
             return read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
 
-        with errors_said(self, self._say):
+        with errors_said(self, tell):
             self.passes = await asyncio.to_thread(read)
             if self.passes:
                 self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
                 self._show()
             else:
-                self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
-
-    def _say(self, text: str) -> None:
-        self.query_one("#headline", Static).update(Content(text))
+                tell("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
     def action_go(self, step: int) -> None:
         self.action_jump(max(0, self.index + step))
