@@ -189,8 +189,6 @@ def legend(shares: Shares, *, mode: Mode = "colour", no_color: bool = False, gho
 
 
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
-
-
 _SETTLED = 1.2  # seconds after which everything that was heard before a view was opened is on disk
 
 
