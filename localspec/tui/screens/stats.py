@@ -48,16 +48,12 @@ class StatsScreen(Page):
         with VerticalScroll(id="scroll"):
             yield Static("Counting ...", id="page", markup=False)
 
-    def on_mount(self) -> None:
-        self._all = self.chats.pane is None
-        self._count()
-
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
             self._show()
 
     def action_scope(self) -> None:
-        self._all = not self._all or self.chats.pane is None
+        self._all = not self._all
         self._count()
 
     def action_copy(self) -> None:
@@ -67,9 +63,12 @@ class StatsScreen(Page):
     async def _count(self) -> None:
         pane = self.chats.pane
         chat = None if self._all or pane is None else pane.chat_id
+        self._all = chat is None
         with errors_said(self, self.query_one("#page", Static).update):
             self._figures, self._positions = await asyncio.to_thread(count, self.session.archive, chat)
             self._show()
+
+    on_mount = _count
 
     def _show(self) -> None:
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
