@@ -9,7 +9,7 @@ calls: an answer's text can hold them, templates look for them, and the model se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
@@ -102,7 +102,5 @@ class _Seal:
         return BREAK.join(text[start:end].replace(BREAK, 2 * BREAK) for start, end in pairwise(edges))
 
 
-@lru_cache(maxsize=4)
-def marks_of(specials: Sequence[SpecialToken], source: str) -> Marks:
-    """The marks of a model's vocabulary under its template; `specials` is a tuple."""
-    return Marks(specials, source)
+marks_of = lru_cache(maxsize=4)(Marks)
+"""The marks of a model's vocabulary under its template; `specials` is a tuple."""

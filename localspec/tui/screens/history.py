@@ -46,17 +46,13 @@ class HistoryScreen(Page):
     def __init__(self, chats: ChatScreen, words: str = "") -> None:
         super().__init__(chats)
         self._words, self._entries = words, ItemList[Chat | Hit](id="entries")
+        self._entries.can_focus = False
 
     def body(self) -> ComposeResult:
         yield Input(self._words, placeholder="Search all chats; #tag lists a tag", id="words")
         with Horizontal():
             yield self._entries
             yield Static("", id="preview", markup=False)
-
-    def on_mount(self) -> None:
-        self._entries.can_focus = False
-        self.query_one("#words").focus()
-        self.look()
 
     @work(exclusive=True, group="look")
     async def look(self) -> None:
@@ -91,7 +87,7 @@ class HistoryScreen(Page):
 
     on_option_list_option_selected = on_input_submitted
 
-    on_input_changed = look
+    on_mount = on_input_changed = look
 
     @property
     def marked_chat(self) -> Chat | None:

@@ -222,10 +222,6 @@ class ModelsScreen(Page):
         yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
         yield Static("", id="detail", markup=False)
 
-    def on_mount(self) -> None:
-        self.query_one(DataTable).focus()
-        self.action_again()
-
     def on_resize(self) -> None:
         self._show(self.items)
 
@@ -247,6 +243,8 @@ class ModelsScreen(Page):
             items = await asyncio.to_thread(listed)
             self._show(items)
             self._show(await asyncio.to_thread(planned))
+
+    on_mount = action_again
 
     def _show(self, items: list[ModelItem]) -> None:
         if not (self.query(DataTable) and self.query("#detail")):

@@ -8,9 +8,10 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 from urllib.parse import unquote
 
 from textual import events, work
@@ -85,7 +86,6 @@ class FindModelScreen(ModelDialog):
     def on_mount(self) -> None:
         self.say(HELP)
         self._found.display = False
-        self.query_one("#words").focus()
 
     def key_down(self) -> None:
         """From the words to what was found, which need not be complete yet."""
@@ -163,8 +163,7 @@ def plan_page(plan: PullPlan, hub: Hub) -> Content:
 
 
 def _line(label: str, text: str, style: str = "") -> Content:
-    parts: list[Any] = [(f"{label:7} ", "dim"), (one_line(text), style) if style else one_line(text)]
-    return Content.assemble(*parts)
+    return Content.assemble((f"{label:7} ", "dim"), (one_line(text), style))
 
 
 _SPEED_WINDOW_SECONDS = 5.0  # seconds over which the speed is a mean
@@ -177,8 +176,7 @@ class Transfers:
     def __init__(self, missing_bytes: int = 0) -> None:
         self.missing_bytes = missing_bytes
         self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
-        self._start: dict[str, int] = {}
-        self._most: dict[str, int] = {}
+        self._come: dict[str, tuple[int, int]] = {}  # bytes that were there at first, and the most since
         self._samples: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
@@ -189,14 +187,14 @@ class Transfers:
                 done, size, _ = self._files.get(file, (0, 0, ""))
             self._files[file] = done, size, what
             if what == "loading":
-                self._start.setdefault(file, done)
-                self._most[file] = max(done, self._most.get(file, 0))
+                first, most = self._come.get(file, (done, done))
+                self._come[file] = first, max(done, most)
 
     def lines(self, width: int, now: float | None = None) -> Content:
         """A bar for each file and one for all, with speed and time left."""
         with self._lock:
             files = dict(self._files)
-            come = sum(most - self._start[file] for file, most in self._most.items())
+            come = sum(most - first for first, most in self._come.values())
         now = monotonic() if now is None else now
         self._samples.append((now, come))
         while now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
@@ -293,19 +291,13 @@ class PullScreen(ModelDialog):
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        try:
+        with errors_said(self, self._failed):
             self._hub, plan, page, refusal = await errand(planned, "The plan")
-        except LocalspecError as error:
-            self._failed(error)
-            return
-        self._plan, self._doing = None if refusal else plan, ""
-        self.query_one("#plan", Static).update(page)
-        if refusal:
-            self.say(refusal, bad=True)
-        else:
+            self._plan, self._doing = None if refusal else plan, ""
+            self.query_one("#plan", Static).update(page)
             doubt = "" if plan.memory.fits else " It does not fit memory now; it can be loaded all the same."
-            self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
-        self.refresh_bindings()
+            self.say(refusal or f"y loads it, Esc leaves everything as it is.{doubt}", bad=bool(refusal))
+            self.refresh_bindings()
 
     @work(group="load")
     async def action_load(self) -> None:
@@ -325,28 +317,27 @@ class PullScreen(ModelDialog):
             self.query_one("#plan", Static).update(transfers.lines(width))
 
         self._doing = "load"
+        self._stop.clear()
         self.refresh_bindings()
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
         timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
         try:
             entries = await errand(load, "The pull")
+            asked = self.query_one("#name", Input).value.strip()
+            self.dismiss(asked if "://" not in asked else entries[0].name)
+        except Cancelled:
+            self._doing = ""
+            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
+            self.refresh_bindings()
         except LocalspecError as error:
-            self._failed(error)
-            return
+            self._failed(str(error))
         finally:
             timer.stop()
-        asked = self.query_one("#name", Input).value.strip()
-        self.dismiss(asked if "://" not in asked else entries[0].name)
 
-    def _failed(self, error: LocalspecError) -> None:
-        self._doing = ""
-        self._stop.clear()
-        if isinstance(error, Cancelled):
-            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
-        else:
-            self._plan = None
-            self.say(str(error), bad=True)
-            self.query_one("#name").focus()
+    def _failed(self, text: str) -> None:
+        self._plan, self._doing = None, ""
+        self.say(text, bad=True)
+        self.query_one("#name").focus()
         self.refresh_bindings()
 
     def action_close(self) -> None:
@@ -364,11 +355,10 @@ def dropped(text: str) -> str:
         return unquote("/" + text.removeprefix("file://").partition("/")[2])
     if os.path.exists(typed(text)):
         return text
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return text
-    return words[0] if len(words) == 1 else text
+    with suppress(ValueError):  # an open quote, or several words
+        (word,) = shlex.split(text)
+        return word
+    return text
 
 
 def completed(text: str, ending: str) -> str | None:
@@ -442,15 +432,13 @@ class ImportScreen(ModelDialog):
         yield Tick("It is a draft model", id="draft")
         yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
 
-    def on_mount(self) -> None:
-        self.query_one("#file").focus()
-        self._find()
-
     @work(exclusive=True, group="find")
     async def _find(self) -> None:
         kept = [one for one in await asyncio.to_thread(find_kept, self._store) if not one.installed]
         self._found.show(kept, lambda one: Content(pictured(f"{one.name}  {amount(one.bytes)}  {one.program}")))
         self._found.display = bool(kept)
+
+    on_mount = _find
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()

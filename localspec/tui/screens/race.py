@@ -42,13 +42,11 @@ class Lane:
     exact: bool = True  # no pass of it could have changed the text
     over: bool = False
     _ends: list[float] = field(default_factory=lambda: [0.0])  # when each pass ended, the start before them
-    _counts: list[int] = field(default_factory=lambda: [0])  # tokens at its end
 
     def add(self, passes: Iterable[AnswerPass], tokens: Sequence[int]) -> None:
         for one in passes:
             self.passes.append(one)
             self._ends.append(self.seconds + one.seconds)
-            self._counts.append(self.count + len(one.emitted))
         self.tokens += tokens
 
     @property
@@ -57,13 +55,13 @@ class Lane:
 
     @property
     def count(self) -> int:
-        return self._counts[-1]
+        return self.count_at(inf)
 
     def at(self, seconds: float) -> int:
         return bisect_right(self._ends, seconds) - 1
 
     def count_at(self, seconds: float) -> int:
-        return self._counts[self.at(seconds)]
+        return sum(len(one.emitted) for one in self.passes[: self.at(seconds)])
 
 
 def likeness(one: Lane, other: Lane) -> str:
@@ -151,7 +149,6 @@ KNEW = "Both heats knew the prompt alone: no past answers, no cache."  # said be
 class RaceScreen(Page):
     CSS_PATH = "race.tcss"
     TITLE = "Race"
-    AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("race.again", "a", "again", "Other order", "Race again, with the other lane first", show=True),
         bind("race.replay", "r", "replay", "Replay", "Show both lanes side by side again", show=True),
@@ -184,6 +181,7 @@ class RaceScreen(Page):
         yield Static("", id="result", markup=False)
 
     def on_mount(self) -> None:
+        self._note = self.query_one("#note", Static).update
         self._replay = self.set_interval(1 / _FRAMES_A_SECOND, self._frame, pause=True)
 
     def on_unmount(self) -> None:
@@ -297,9 +295,6 @@ class RaceScreen(Page):
     def _compare(self) -> None:
         same = likeness(self.lanes[PLAIN], self.lanes[SPECULATIVE])
         self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.speedups)) if part))
-
-    def _note(self, text: str) -> None:
-        self.query_one("#note", Static).update(text)
 
     def _make_question(self, prompt: str) -> Question:
         """The chat's settings, a system message if it has one, and this prompt alone."""

@@ -48,17 +48,12 @@ class StatsScreen(Page):
         with VerticalScroll(id="scroll"):
             yield Static("Counting ...", id="page", markup=False)
 
-    def on_mount(self) -> None:
-        self.query_one("#scroll").focus()
-        self._all = self.chats.pane is None
-        self._count()
-
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
             self._show()
 
     def action_scope(self) -> None:
-        self._all = not self._all or self.chats.pane is None
+        self._all = not self._all
         self._count()
 
     def action_copy(self) -> None:
@@ -68,9 +63,12 @@ class StatsScreen(Page):
     async def _count(self) -> None:
         pane = self.chats.pane
         chat = None if self._all or pane is None else pane.chat_id
+        self._all = chat is None
         with errors_said(self, self.query_one("#page", Static).update):
             self._figures, self._positions = await asyncio.to_thread(count, self.session.archive, chat)
             self._show()
+
+    on_mount = _count
 
     def _show(self) -> None:
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
@@ -274,28 +272,22 @@ class StepsScreen(Page):
     @work(group="steps")
     async def on_mount(self) -> None:
         message = None if self.chats.pane is None else self.chats.pane.selected
+        tell = self.query_one("#headline", Static).update
         if message is None or message.role != "assistant":
-            self._say("There is no answer to replay: select one in the chat, or ask something first.")
+            tell("There is no answer to replay: select one in the chat, or ask something first.")
             return
 
         def read() -> list[AnswerPass]:
             replay = self.session.archive.replay(message.id)
             return read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
 
-        with errors_said(self, self._say):
+        with errors_said(self, tell):
             self.passes = await asyncio.to_thread(read)
             if self.passes:
                 self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
                 self._show()
             else:
-                self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
-
-    def on_resize(self, event: events.Resize) -> None:
-        if self.passes:
-            self._show()
-
-    def _say(self, text: str) -> None:
-        self.query_one("#headline", Static).update(Content(text))
+                tell("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
     def action_go(self, step: int) -> None:
         self.action_jump(max(0, self.index + step))
@@ -314,19 +306,17 @@ class StepsScreen(Page):
 
     def action_speed(self, step: int) -> None:
         self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
-        if self.passes:
-            self._show()
+        self._show()
 
     def action_play(self) -> None:
         """Starts or stops going on by itself; at the end it begins again."""
         if self._timer is not None:
             self._stop()
-            self._show()
         elif self.passes:
             if self.index == len(self.passes) - 1:
-                self.action_jump(0)
+                self.index = 0
             self._tick_later()
-            self._show()
+        self._show()
 
     def _tick_later(self) -> None:
         def tick() -> None:
@@ -345,6 +335,8 @@ class StepsScreen(Page):
             self._timer = None
 
     def _show(self) -> None:
+        if not self.passes:
+            return
         passes, index, width = self.passes, self.index, max(20, self.size.width - 2)
         self.query_one("#origin", OriginView).reach(passes, index + 1)
         playing = f"  {'▶ ' * (self._timer is not None)}replay at {SPEEDS[self._speed]:g}x"
@@ -352,10 +344,9 @@ class StepsScreen(Page):
         self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
         self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
         self.query_one("#timeline", Static).update(timeline(passes, index, width))
-        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+        self.query_one("#text", VerticalScroll).anchor()  # a long answer is laid out later
 
-    def on_origin_view_complete(self, event: OriginView.Complete) -> None:
-        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+    on_resize = _show
 
 
 _FATES = {
