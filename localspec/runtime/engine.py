@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from localspec.chat.reply.dialect import Dialect
 
 
-class Engine(Worker):
+class Engine(Worker, AbstractContextManager["Engine"]):
     """Text from a target that a drafter speeds up. Thread-safe but for what says that it is for the engine's thread;
     a context manager.
 
@@ -298,9 +298,6 @@ class Engine(Worker):
         self.loaded.save_knowledge()
         self.loaded.close()
         self.at_close.close()
-
-    def __enter__(self) -> Engine:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

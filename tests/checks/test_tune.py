@@ -13,7 +13,7 @@ from localspec import paths
 from localspec.chat.turn import Message
 from localspec.checks import ASPECTS
 from localspec.checks.compare import Answering, Apart, AskedTurn, Loading, Task, TimedAnswer
-from localspec.checks.gain import Tried, TunePlan, TuneReport, challengers, questions, tune
+from localspec.checks.gain import TunePlan, TuneReport, challengers, questions, tune
 from localspec.checks.prompts import BenchPrompt, load_prompts
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine import default_threads
@@ -41,7 +41,7 @@ class Machine:
         self.random = random.Random(1)
         self.open, self.most_open, self.loads = 0, 0, 0
 
-    def __call__(self, settings: Mapping[str, Any], progress: Loading) -> Tried:
+    def __call__(self, settings: Mapping[str, Any], progress: Loading) -> Any:
         if self.broken(settings):
             raise LocalspecError("It does not load.")
         self.open += 1
