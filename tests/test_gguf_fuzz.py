@@ -7,7 +7,6 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def survives(data: bytes, size: int | None = None) -> bool:
     with contextlib.suppress(ModelError):
         match(REFERENCE, header)
         match(header, REFERENCE)
-        asdict(describe([header], FitSettings(), PLACES))
+        describe([header], FitSettings(), PLACES)
         choose(header, REFERENCE, FitSettings(), PLACES).sentence()
     return True
 

@@ -66,7 +66,7 @@ def seen(name: str) -> dict[str, Any]:
             "drafted": guessed.stats.drafted_by_drafter,
             "bench": name in possible_drafters(engine),
             "verify": [str(one) for one in default_settings(False, True) if one.drafter == name],
-            "facts": [one.why for one in describe(target, FitSettings(), [ram()]).methods if one.name == name],
+            "facts": [one["why"] for one in describe(target, FitSettings(), [ram()])["methods"] if one["name"] == name],
             "chat": [kind_of(name).name, kind_of(name).letter, kind_of(name).colour],
             "order": ordered(["zebra", name]),
             "docs": [

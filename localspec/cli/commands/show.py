@@ -39,7 +39,6 @@ from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntr
 
 if TYPE_CHECKING:
     from localspec.machine import Place
-    from localspec.models.facts.facts import FileDescription
     from localspec.models.facts.pairing import Match
     from localspec.models.memory.fit import FitSettings, MemoryPlan
 
@@ -203,7 +202,7 @@ def run_show(options: argparse.Namespace) -> int:
     for parts in [read_parts(path) for path in paths]:
         facts, fault = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault
         exact, exact_words = _exactness(facts)
-        data.append(asdict(facts) | {"exact": exact, "template_fault": fault})
+        data.append(facts | {"exact": exact, "template_fault": fault})
         rows = _rows(facts, fault)
         if exact is not None:
             where = gpu_lines(plan(parts, None, settings, there), why)
@@ -224,15 +223,15 @@ def _serving(
     return serving(fit_settings(options), target, draft, places())
 
 
-def _exactness(facts: FileDescription) -> tuple[dict[str, Any] | None, str]:
+def _exactness(facts: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
     from localspec.llama.exact import choice
     from localspec.models.facts.facts import LANGUAGE_MODEL
 
-    if facts.kind != LANGUAGE_MODEL:
+    if facts["kind"] != LANGUAGE_MODEL:
         return None, "unknown"
     try:
-        said = choice.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
+        said = choice.of_file(Path(facts["file"]), int(facts["architecture"] in ROLLS_BACK))
     except LocalspecError as error:
         said = choice.Exactness(False, False, f"unknown: {error}")
     if said is None:
@@ -305,40 +304,44 @@ def _show_checkpoint(path: Path, as_json: bool) -> int:
     return 0
 
 
-def _rows(facts: FileDescription, template_fault: str) -> list[tuple[str, str]]:
-    types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
-    parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
-    trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"
+def _rows(facts: dict[str, Any], template_fault: str) -> list[tuple[str, str]]:
+    types = ", ".join(f"{name} {decimal(count)}" for name, count in facts["tensor_bytes"].items())
+    parts = f" in {facts['parts']} parts" if facts["parts"] > 1 else ""
+    trained = f"{facts['context']:,} tokens in training" if facts["context"] else "not stated"
     template = "none: for completing text, not for chats"
-    if facts.template is not None:
-        marks = " ".join(facts.template["marks"][:6])
-        template = f"{facts.template['characters']:,} characters{f', marks {marks}' if marks else ''}"
+    if facts["template"] is not None:
+        marks = " ".join(facts["template"]["marks"][:6])
+        template = f"{facts['template']['characters']:,} characters{f', marks {marks}' if marks else ''}"
     rows = [
-        ("name", facts.name),
-        ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
-        ("what it is", facts.kind),
-        *([("trained for", _trained_for(facts.made_for))] if facts.made_for else []),
-        *([("reads", facts.reads)] if facts.reads else []),
-        ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
-        ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
-        *([("not packed", facts.unpacked)] if facts.unpacked else []),
-        ("tokenizer", _tokenizer(facts.tokenizer)),
-        *([("", facts.tokenizer["doubt"])] if facts.tokenizer["doubt"] else []),
+        ("name", facts["name"]),
+        ("file", f"{facts['file']} ({decimal(facts['bytes'])}{parts}, GGUF version {facts['gguf_version']})"),
+        ("what it is", facts["kind"]),
+        *([("trained for", _trained_for(facts["made_for"]))] if facts["made_for"] else []),
+        *([("reads", facts["reads"])] if facts["reads"] else []),
+        (
+            "architecture",
+            f"{facts['architecture']}, {facts['layers']} layers, {_count(facts['parameters'])} parameters",
+        ),
+        ("quantisation", f"{facts['quantisation']} (tensors: {types})" if types else facts["quantisation"]),
+        *([("not packed", facts["unpacked"])] if facts["unpacked"] else []),
+        ("tokenizer", _tokenizer(facts["tokenizer"])),
+        *([("", facts["tokenizer"]["doubt"])] if facts["tokenizer"]["doubt"] else []),
         ("chat template", template_fault or template),
-        ("context", f"{trained}; {facts.default_context:,} by default here"),
-        ("licence", facts.licence or "not stated"),
+        ("context", f"{trained}; {facts['default_context']:,} by default here"),
+        ("licence", facts["licence"] or "not stated"),
     ]
-    label = "memory" + (" (estimated)" if facts.memory_guessed else "")
-    for need in facts.memory:
-        fits = "" if need.fits else "  does not fit now"
-        text = f"{need.context:>9,} tokens: {decimal(need.total_bytes)}, of it cache {decimal(need.cache_bytes)}{fits}"
-        rows.append((label, text))
+    label = "memory" + (" (estimated)" if facts["memory_guessed"] else "")
+    for need in facts["memory"]:
+        fits = "" if need["fits"] else "  does not fit now"
+        sizes = f"{decimal(need['total_bytes'])}, of it cache {decimal(need['cache_bytes'])}"
+        rows.append((label, f"{need['context']:>9,} tokens: {sizes}{fits}"))
         label = ""
     label = "drafting"
-    reasons = dict.fromkeys((method.fits, method.why) for method in facts.methods)
-    for fit, why in reasons:
-        names = ", ".join(method.name for method in facts.methods if (method.fits, method.why) == (fit, why))
-        rows.append((label, f"{'yes' if fit else 'no':4}{names}: {why}"))
+    names: dict[tuple[bool, str], list[str]] = {}
+    for method in facts["methods"]:
+        names.setdefault((method["fits"], method["why"]), []).append(method["name"])
+    for (fit, why), several in names.items():
+        rows.append((label, f"{'yes' if fit else 'no':4}{', '.join(several)}: {why}"))
         label = ""
     return rows
 
@@ -453,24 +456,24 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     settings, there, why = _serving(options, path)
     plan = (fit.choose if options.fit else fit.plan)(parts, None, settings, there)
     facts, fault, refusal = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault, ""
-    doubt = facts.tokenizer["doubt"]
+    doubt = facts["tokenizer"]["doubt"]
     try:
         Model.load(path, kernels="plain", weights=False).close()
     except ModelError as error:
         refusal = str(error)
     exact, exact_words = (None, "unknown") if refusal else _exactness(facts)
     drafts = suggest(parts, {options.target, path.name}, Catalog.load(), candidates(path), options.target)
-    methods = [method.name for method in facts.methods if method.fits]
-    data: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
-    data |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
+    methods = [method["name"] for method in facts["methods"] if method["fits"]]
+    data: dict[str, Any] = {"file": facts["file"], "kind": facts["kind"], "architecture": facts["architecture"]}
+    data |= {"loads": not refusal, "refusal": refusal, "template": facts["template"] is not None}
     data |= {"template_fault": fault, "tokenizer_doubt": doubt, "methods": methods}
     data |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}, "memory": plan.as_dict()}
-    chats = "" if facts.template else "; it has no chat template, so it completes text"
+    chats = "" if facts["template"] else "; it has no chat template, so it completes text"
     known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
     report(
         options.json,
         data,
-        f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
+        f"{path.name} is {facts['kind']}: {facts['architecture']}, {facts['quantisation']}{chats}.",
         f"loads: {f'no: {refusal}' if refusal else 'yes'}",
         *(f"note: {note}" for note in (fault, doubt) if note),
         f"exact: {exact_words}",

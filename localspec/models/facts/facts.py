@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from localspec.gguf import Header, bytes_by_type, packs
@@ -16,7 +16,7 @@ from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import FitSettings, plan
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-LANGUAGE_MODEL = "a language model"  # `FileDescription.kind` of what can be a target
+LANGUAGE_MODEL = "a language model"  # `kind` of what can be a target
 _LAYER_INPUTS = frozenset((
     "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
     "minimax-m2", "deepseek4",
@@ -24,52 +24,7 @@ _LAYER_INPUTS = frozenset((
 """Architectures whose hidden states llama.cpp hands out, which EAGLE-3 needs (those that set `t_layer_inp`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory at one context length, nothing but this model loaded."""
-
-    context: int
-    cache_bytes: int
-    total_bytes: int
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MethodFit:
-    name: str
-    fits: bool
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileDescription:
-    name: str
-    file: str
-    bytes: int
-    parts: int
-    gguf_version: int
-    kind: str  # what it is in a pair: see `heads.DraftKind`
-    made_for: str  # sha256 of the file it was trained for, where it is a head and says so; "" where not
-    reads: str  # what it takes from its target, where it is a head and says so; "" where not
-    architecture: str
-    parameters: int
-    layers: int
-    embedding: int
-    quantisation: str
-    tensor_bytes: dict[str, int]  # bytes per tensor type, most first
-    unpacked_bytes: dict[str, int]  # of them, those of matrices that our kernels do not pack (`unpacked`)
-    unpacked: str  # the same in words, with what it costs; "" if all is packed
-    context: int  # tokens it was trained for; 0 = not stated
-    default_context: int  # tokens that a conversation with it alone holds here, unless it is set
-    licence: str
-    tokenizer: dict[str, Any]
-    template: dict[str, Any] | None
-    memory: tuple[Memory, ...]
-    methods: tuple[MethodFit, ...]
-    memory_guessed: bool
-
-
-def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> FileDescription:
+def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> dict[str, Any]:
     """From the headers of a model's files; the context of the settings adds a length to the table of memory."""
     header, shape = parts[0], shape_of(parts)
     whole, found = any(part.tensors for part in parts), draft_kind(header)
@@ -81,49 +36,52 @@ def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Pl
     for name, token in (("bos", words.bos), ("eos", words.eos)):
         tokenizer[name] = None if token is None else {"id": token, "text": words.text(token)}
     tokenizer |= {"add_bos": words.add_bos, "add_eos": words.add_eos, "doubt": doubt_of(header)}
-    longest, needs = max(0, header.context_length) or CONTEXTS[1], list[Memory]()
+    longest, needs = max(0, header.context_length) or CONTEXTS[1], list[dict[str, Any]]()
     lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
     lengths |= set() if settings.context is None else {settings.context}
     for length in sorted(lengths) if whole else ():
         made = plan(parts, None, replace(settings, context=length), places)
-        needs.append(Memory(length, sum(share.cache for share in made.shares), made.total_bytes, made.fits))
-    return FileDescription(
-        name=header.name,
-        file=str(header.path),
-        bytes=sum(part.file_bytes for part in parts),
-        parts=len(parts),
-        gguf_version=header.version,
-        kind=alone if found.method == "draft" else found.sentence,
-        made_for=header.text(TARGET_SHA256),
-        reads=reads(header),
-        architecture=header.architecture,
-        parameters=sum(part.parameters for part in parts),
-        layers=shape.n_layers,
-        embedding=shape.embedding,
-        quantisation=header.quantisation,
-        tensor_bytes=bytes_by_type(parts),
-        unpacked_bytes=left,
-        unpacked=unpacked_words,
-        context=shape.train_context,
-        default_context=default_context(shape, total_bytes=total_ram(places)),
-        licence=header.text("general.license"),
-        tokenizer=tokenizer,
-        template=None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))},
-        memory=tuple(needs),
-        methods=tuple(_methods(parts)) if whole else (),
-        memory_guessed=shape.guessed,
-    )
+        cache = sum(share.cache for share in made.shares)
+        needs.append({"context": length, "cache_bytes": cache, "total_bytes": made.total_bytes, "fits": made.fits})
+    return {
+        "name": header.name,
+        "file": str(header.path),
+        "bytes": sum(part.file_bytes for part in parts),
+        "parts": len(parts),
+        "gguf_version": header.version,
+        "kind": alone if found.method == "draft" else found.sentence,  # what it is in a pair: see `heads.DraftKind`
+        "made_for": header.text(TARGET_SHA256),  # sha256 of the file it was trained for, where it is a head and says so
+        "reads": reads(header),  # what it takes from its target, where it is a head and says so
+        "architecture": header.architecture,
+        "parameters": sum(part.parameters for part in parts),
+        "layers": shape.n_layers,
+        "embedding": shape.embedding,
+        "quantisation": header.quantisation,
+        "tensor_bytes": bytes_by_type(parts),  # bytes per tensor type, most first
+        "unpacked_bytes": left,  # of them, those of matrices that our kernels do not pack (`unpacked`)
+        "unpacked": unpacked_words,  # the same in words, with what it costs; "" if all is packed
+        "context": shape.train_context,  # tokens it was trained for; 0 = not stated
+        "default_context": default_context(shape, total_bytes=total_ram(places)),  # of it alone here, unless it is set
+        "licence": header.text("general.license"),
+        "tokenizer": tokenizer,
+        "template": None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))},
+        "memory": needs,  # at several context lengths, nothing but this model loaded
+        "methods": _methods(parts) if whole else [],
+        "memory_guessed": shape.guessed,
+    }
 
 
-def _methods(parts: Sequence[Header]) -> list[MethodFit]:
+def _methods(parts: Sequence[Header]) -> list[dict[str, Any]]:
+    """Which ways to draft fit it, and why or why not."""
     header = parts[0]
     kind = draft_kind(header)
     if not kind.drafts or kind.is_head:
-        return [MethodFit(kind.method, False, f"it is {kind.sentence}, not a target")]
+        return [{"name": kind.method, "fits": False, "why": f"it is {kind.sentence}, not a target"}]
     if keeps_guesses(header):
         no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
-        return [MethodFit(row.name, False, no) for row in TABLE if row.needs in ("text", "tokenizer")]
-    found, own = [], nextn_layers(parts)
+        drafts = (row.name for row in TABLE if row.needs in ("text", "tokenizer"))
+        return [{"name": name, "fits": False, "why": no} for name in drafts]
+    found, own = list[dict[str, Any]](), nextn_layers(parts)
     for row in TABLE:
         if row.needs == "grammar" or (row.needs == "cache" and header.architecture != "gemma4"):
             continue  # not spoken of with this model
@@ -132,7 +90,8 @@ def _methods(parts: Sequence[Header]) -> list[MethodFit]:
             lacking = "the file has no prediction layers"
         elif row.needs in ("inputs", "all inputs") and header.architecture not in _LAYER_INPUTS:
             lacking = f"llama.cpp hands out no hidden states of {header.architecture}"
-        found.append(MethodFit(row.name, not lacking, lacking or row.shown or f"carries {own} layer(s) of its own"))
+        why = lacking or row.shown or f"carries {own} layer(s) of its own"
+        found.append({"name": row.name, "fits": not lacking, "why": why})
     return found
 
 
