@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from localspec.cli.commands.show import describe
 from localspec.errors import ModelError, ModelFileError
 from localspec.gguf import Header, read_header, read_header_from
 from localspec.machine import Place
-from localspec.models.facts.facts import describe
 from localspec.models.facts.pairing import match
 from localspec.models.memory.fit import FitSettings, choose
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, string, tiny_tensors

@@ -32,7 +32,7 @@ from localspec.llama.library import lib
 from localspec.llama.library.handle import ordinal_of
 from localspec.llama.model import Model
 from localspec.machine import ROOT, ram, taken, text_of
-from localspec.models.facts import facts
+from localspec.models.facts.shape import unpacked
 from localspec.models.installed.catalog import Catalog
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
@@ -289,7 +289,7 @@ def examine_engine(engine: Engine) -> Iterator[Remark]:
 
 def examine_kernels(model: Model) -> Remark:
     """Whose kernels serve a model; with ours, which of its formats they do not pack."""
-    left = facts.unpacked(read_parts(model.path))[1] if model.kernels == "wide" else ""
+    left = unpacked(read_parts(model.path))[1] if model.kernels == "wide" else ""
     name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
     return Remark(name, f"{model.kernels}; {left}", advice) if left else Remark(name, model.kernels)
 
