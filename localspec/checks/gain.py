@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -107,8 +107,8 @@ def measure(
     heats, refused, began = list[Heat](), None, perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT}
-        old = stack.enter_context(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress))
-        new = stack.enter_context(Apart(Answering, target, draft, settings, progress=progress))
+        old = stack.enter_context(closing(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress)))
+        new = stack.enter_context(closing(Apart(Answering, target, draft, settings, progress=progress)))
 
         def tell(what: str, done: int, total: int) -> None:
             spent, most = perf_counter() - began, total * (LEAST_PROMPTS + _WARM_UP + 1) / len(asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,8 @@ def test_an_engine_apart_raises_here_what_happened_there(tiny_target: Path) -> N
 
 
 def test_a_process_that_is_gone_is_one_sentence(tiny_target: Path) -> None:
-    with Apart(Answering, tiny_target, None, {"threads": 1, "exact": "off", "wide": False, "context": 64}) as apart:
+    settings = {"threads": 1, "exact": "off", "wide": False, "context": 64}
+    with closing(Apart(Answering, tiny_target, None, settings)) as apart:
         about = apart.call("about")
         assert about["threads"] == 1
         apart._process.kill()

@@ -228,7 +228,7 @@ def add_options_extract(parser: argparse.ArgumentParser) -> None:
 
 
 def run_extract(options: argparse.Namespace) -> int:
-    from localspec.runtime.readings import check_layers
+    from localspec.runtime.engine import check_layers
 
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
