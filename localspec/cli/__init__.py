@@ -135,29 +135,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LocalspecError as error:
         from localspec.chat.plain_text import plain_text
 
-        print(f"localspec: {plain_text(str(error))}", file=sys.stderr)  # it may quote a file
-        return error.exit_code
+        said, code = plain_text(str(error)), error.exit_code  # it may quote a file
     except KeyboardInterrupt:
-        print("localspec: interrupted.", file=sys.stderr)
-        return 130
+        said, code = "interrupted.", 130
     except BrokenPipeError:
         streams.let_go_of_output()  # the reader is gone
         return 0
     except OSError as error:
         streams.let_go_of_output()
         name = f" {error.filename}" if error.filename else ""
-        print(f"localspec: {error.strerror or error}{name}.", file=sys.stderr)
-        return 1
+        said, code = f"{error.strerror or error}{name}.", 1
     except UnicodeEncodeError as error:
-        print(f"localspec: {error.object!r} is not UTF-8 text, as it must be there.", file=sys.stderr)
-        return 2
+        said, code = f"{error.object!r} is not UTF-8 text, as it must be there.", 2
     except MemoryError:
         hint = "A smaller model or --context needs less; `ulimit -v` may be a limit, too."
-        print(f"localspec: There is too little memory for it. {hint}", file=sys.stderr)
-        return 3
+        said, code = f"There is too little memory for it. {hint}", 3
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
-        message = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it."
-        print(f"localspec: {message}", file=sys.stderr)
-        return 1
+        said, code = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it.", 1
+    print(f"localspec: {said}", file=sys.stderr)
+    return code

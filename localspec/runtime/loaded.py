@@ -49,11 +49,6 @@ class ModelFacts:
     layers: tuple[str, ...] = ()  # what of it runs where, in words; nothing on a machine without a GPU
 
     @classmethod
-    def of_json(cls, data: dict[str, Any]) -> ModelFacts:
-        """Raises: TypeError, these are none."""
-        return cls(**data | {"layers": tuple(data["layers"])})
-
-    @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:
         """Without `layers`."""
         settings, model = loaded.settings, loaded.model

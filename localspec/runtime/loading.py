@@ -25,7 +25,7 @@ from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact import choice, wide
 from localspec.llama.exact.choice import LoadedTarget, Progress, choose
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels, shared_facts
+from localspec.llama.exact.wide import CACHE_NAMES, Kernels, shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings, union
 from localspec.llama.model import check_text_model
@@ -132,7 +132,7 @@ def _choose(
         replace(wanted, n_slots=2, reuse="chunks", max_rows=max(_FEWEST_ROWS, widest)) if spare else wanted,
         exact=settings.exact,
         kernels=_wished_kernels(settings),
-        cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
+        cache=CACHE_NAMES[settings.cache],
         widest=widest,
         gpu_layers=layers,
         device=settings.device,

@@ -231,7 +231,6 @@ def add_options_use(parser: argparse.ArgumentParser) -> None:
 
 def run_use(options: argparse.Namespace) -> int:
     from localspec.models.installed import installed
-    from localspec.models.installed.installed import find_one
 
     if options.forget:
         if options.name or options.draft:
@@ -239,7 +238,7 @@ def run_use(options: argparse.Namespace) -> int:
         installed.forget()
     elif options.name:
         if options.draft:
-            find_one(options.draft)
+            installed.find_one(options.draft)
         installed.choose(options.name, options.draft)
     elif options.draft:
         raise UsageError("--draft goes with a model.", "Try: localspec use NAME --draft NAME")
@@ -340,19 +339,18 @@ def _print_catalog(as_json: bool) -> int:
 def _print_installed(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.chat.prompt.prompt import NO_TEMPLATE
     from localspec.models.installed import installed
-    from localspec.models.installed.installed import called, can_draft, same_files
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
-    default = called(found := installed.default())
-    unused = {entry.name for entry in entries if not faults[entry.name] and not can_draft(entry)}
+    default = installed.called(found := installed.default())
+    unused = {entry.name for entry in entries if not faults[entry.name] and not installed.can_draft(entry)}
     for entry in entries:
         drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
         if entry.draft in unused or entry.name in unused:
             drafted = "good; such heads are kept and not used yet"
         if _completes(entry, faults[entry.name]):
             drafted = f"{drafted}; {NO_TEMPLATE}"
-        if same := same_files(entry, entries):
+        if same := installed.same_files(entry, entries):
             drafted += f"; the same file as {', '.join(same)}"
         state = faults[entry.name] or drafted
         first = "default; " if entry.name == default else ""

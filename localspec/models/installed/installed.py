@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 
 from localspec import paths
-from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError
+from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError, explained
 from localspec.gguf import first_part, present_parts, read_header, split_of
 from localspec.methods import FROM_FILES
 from localspec.models.facts.heads import draft_kind
@@ -190,10 +190,8 @@ def choose(target: str, draft: str | None = None) -> None:
     """Keeps a name, or a file with its whole path, for later starts. Raises UsageError: it cannot be written."""
     _check(target, Store(), Catalog.load())
     target = whole(target)
-    try:
+    with explained(f"The choice cannot be saved to {_file()}", UsageError):
         paths.write_whole(_file(), json.dumps({"target": target, "draft": draft}) + "\n")
-    except OSError as error:
-        raise UsageError(f"The choice cannot be saved to {_file()}: {error.strerror}.") from None
 
 
 def whole(target: str) -> str:
@@ -204,10 +202,8 @@ def whole(target: str) -> str:
 
 def forget() -> None:
     """Leaves the choice to localspec again. Raises UsageError: the file cannot be removed."""
-    try:
+    with explained(f"{_file()} cannot be removed", UsageError):
         _file().unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"{_file()} cannot be removed: {error.strerror}.") from None
 
 
 def default() -> DefaultModel:

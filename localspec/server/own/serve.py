@@ -33,7 +33,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from localspec import checks
 from localspec.chat.reply.harmony import apart
 from localspec.chat.reply.reply import AnswerParser
 from localspec.chat.reply.tool import WholeCalls
@@ -151,9 +150,12 @@ class OwnAnswers:
 
     async def doctor(self, request: Request) -> Response:
         """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
-        use = await self._asked(partial(checks.use, int(request.query_params["context"])))
-        parts = await self._asked(checks.parts)
-        return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
+        from localspec.checks.doctor import examine_engine, examine_use
+
+        length = int(request.query_params["context"])
+        use = await self._asked(lambda engine: [asdict(one) for one in examine_use(engine, length)])
+        parts = await self._asked(lambda engine: [asdict(one) for one in examine_engine(engine)])
+        return JSONResponse({"use": use, "parts": parts})
 
     def end(self) -> None:
         for running in self._running.values():
