@@ -327,20 +327,16 @@ class Info:
 _GPU_BACKENDS = ("CUDA", "ROCm", "MUSA", "MTL", "Metal", "Vulkan", "SYCL", "OpenCL", "CANN")
 
 
-def _registered() -> list[str]:
-    """Backends of this build, as ggml calls them."""
-    get, name, count = (c_function(f"ggml_backend_reg_{fact}") for fact in ("get", "name", "count"))
-    return [name(get(index)).decode() for index in range(count())]
-
-
 def info() -> Info:
     module = api()
+    get, name, count = (c_function(f"ggml_backend_reg_{fact}") for fact in ("get", "name", "count"))
+    registered = [name(get(index)).decode() for index in range(count())]
     return Info(
         installed(),
         module.llama_version().decode(),
         module.llama_print_system_info().decode().strip(),
         bool(module.llama_supports_gpu_offload()),
-        tuple(name for name in _registered() if name in _GPU_BACKENDS),
+        tuple(name for name in registered if name in _GPU_BACKENDS),
         tuple(devices()),
     )
 
