@@ -81,14 +81,12 @@ class DFlashContext(TrunkCache):
         """Beside a target that has a tap of `layers`, whose inputs the head reads in this order. Both models must
         stay open."""
         super().__init__(target, layers, model.n_vocab)
-        self.shape, api, slots = shape, lib.api(), self._n_slots
-        self.pass_rows = max(MOST_PASS_ROWS, slots * shape.rows)
+        self.shape, api = shape, lib.api()
+        self.pass_rows = max(MOST_PASS_ROWS, self._n_slots * shape.rows)
         by_sections = (int(api.LLAMA_ROPE_TYPE_MROPE), int(api.LLAMA_ROPE_TYPE_IMROPE))
         self._passes = HeadPasses(
             model,
             own_cache(model, target, shape.rows, self.pass_rows),
-            self.pass_rows,
-            slots,
             int(api.llama_model_n_embd(model.handle)),
             sections=int(api.llama_model_rope_type(model.handle)) in by_sections,
             states="none" if shape.logits else "all",

@@ -251,7 +251,7 @@ class Eagle3Context(HeadCache):
         super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
         params = own_cache(model, target, MOST_PASS_ROWS, MOST_PASS_ROWS, self.n_paths)
         width = int(self._api.llama_model_n_embd(model.handle))
-        self._passes = HeadPasses(model, params, MOST_PASS_ROWS, self._n_slots * self.n_paths, width)
+        self._passes = HeadPasses(model, params, width)
 
     def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
         """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""

@@ -86,8 +86,6 @@ class MtpContext(HeadCache):
         self._passes = HeadPasses(
             model,
             params,
-            params.n_batch,
-            self._n_slots,
             int(self._api.llama_model_n_embd_out(model.handle)),
             states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
             what="a context of {name}'s MTP layers",
@@ -269,7 +267,7 @@ class AssistantContext(HeadCache):
         params.ctx_other = target.handle.pointer
         width = int(api.llama_model_n_embd_out(model.handle))
         try:
-            self._passes = HeadPasses(model, params, self._n_slots, self._n_slots, width)
+            self._passes = HeadPasses(model, params, width)
         finally:
             for slot in range(self._n_slots):
                 target.forget(slot)

@@ -174,29 +174,40 @@ class PassPart:
         return 1 + len(self.feed.draft_tokens)
 
 
-class Batch:
-    """One pass's rows, in arrays that llama.cpp reads. Fill it from row 0 on, then hand over `of(rows)`."""
+class BatchArrays:
+    """A llama_batch and the arrays that it reads: fill them from row 0 on, then hand over `of(rows)`."""
 
-    def __init__(self, capacity: int, positions: int, n_vocab: int, max_leaves: int) -> None:
-        """At most `capacity` rows; positions are below `positions`, sequence ids below `MAX_IDS`."""
+    def __init__(self, capacity: int, ids: int = MAX_IDS, positions: int = 1) -> None:
+        """At most `capacity` rows, with `positions` numbers each; sequence ids are below `ids`."""
         self.token = np.zeros(capacity, dtype=np.int32)
-        self.position = np.zeros(capacity, dtype=np.int32)
+        self.position = np.zeros(capacity * positions, dtype=np.int32)
         self.id_count = np.ones(capacity, dtype=np.int32)
         self.id_pointer = np.zeros(capacity + 1, dtype=np.uintp)
         self.output = np.zeros(capacity, dtype=np.int8)
-        self._n_vocab, self._max_leaves = n_vocab, max_leaves
-        self._positions = np.arange(positions, dtype=np.int32)
-        self._ids = np.arange(MAX_IDS, dtype=np.int32)  # of slots or leaves
+        self._ids = np.arange(ids, dtype=np.int32)  # of slots or leaves
         self._first_id = int(self._ids.ctypes.data)
         self._struct: Any = lib.api().llama_batch(n_tokens=0)
-        arrays: dict[str, npt.NDArray[Any]] = {"token": self.token, "pos": self.position, "n_seq_id": self.id_count}
-        arrays |= {"seq_id": self.id_pointer, "logits": self.output}
+        self._kinds = dict(self._struct._fields_)
+        self._point(token=self.token, pos=self.position, n_seq_id=self.id_count)
+        self._point(seq_id=self.id_pointer, logits=self.output)
+
+    def _point(self, **arrays: npt.NDArray[Any] | None) -> None:
         for name, array in arrays.items():
-            setattr(self._struct, name, ctypes.cast(array.ctypes.data, dict(self._struct._fields_)[name]))
+            setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
 
     def of(self, count: int) -> Any:
         self._struct.n_tokens = count
         return self._struct
+
+
+class Batch(BatchArrays):
+    """One pass's rows of tokens."""
+
+    def __init__(self, capacity: int, positions: int, n_vocab: int, max_leaves: int) -> None:
+        """At most `capacity` rows; positions are below `positions`."""
+        super().__init__(capacity)
+        self._n_vocab, self._max_leaves = n_vocab, max_leaves
+        self._positions = np.arange(positions, dtype=np.int32)
 
     def add(self, part: PassPart, row: int) -> int:
         """Writes a part's missing tokens and draft from `row` on; returns the row after them."""
