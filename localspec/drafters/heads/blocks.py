@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from localspec.drafters.draft_model import DraftContext
 from localspec.drafters.heads.head import (
     BlockDrafter,
     DraftBlock,
@@ -43,7 +44,6 @@ from localspec.drafters.heads.head import (
     tapped_layers,
 )
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadModel, HeadPasses, TrunkCache, own_cache
-from localspec.drafters.models.draft_model import DraftContext
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context

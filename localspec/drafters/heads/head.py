@@ -18,7 +18,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor, read_parts
