@@ -89,7 +89,7 @@ TABLE: tuple[Method, ...] = (
         "draft",
         "draft model",
         "the draft model",
-        "models.draft_model:DraftModel",
+        "draft_model:DraftModel",
         "a small whole model with the target's tokenizer",
         DrafterLook("d", *BLUE),
         "tokenizer",
