@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
@@ -25,7 +26,6 @@ from localspec.engine.interfaces import (
     Review,
     Target,
     Undrafted,
-    Watcher,
 )
 from localspec.errors import DecodeError, UsageError
 from localspec.planning.acceptance import (
@@ -47,12 +47,9 @@ from localspec.planning.passes import CostlyDrafter, PlannedPass, Promise, Rest,
 
 
 def depth_of(draft: Draft) -> int:
-    parents = draft.parents.tolist()
-    if parents == list(range(-1, len(parents) - 1)):
-        return len(parents)  # a chain
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
+    depths = [0]  # of the last history token, then of each node
+    for parent in draft.parents.tolist():
+        depths.append(1 + depths[1 + parent])
     return max(depths)
 
 
@@ -185,7 +182,7 @@ class AdaptivePlan:
         self._costs: dict[int, PassCosts] = {1: knowledge.costs}
         self._served: dict[int, Served] = {}
         self._looks, self._credit = Looks(), Credit()
-        self._watchers = [one for one in self.drafters if isinstance(one, Watcher)]
+        self._watchers: list[Any] = [one for one in self.drafters if hasattr(one, "matched")]
         self._last: PlannedPass | None = None
         """The last pass that was planned, if the same requests may rest after it."""
         self._review = NO_REVIEW

@@ -29,7 +29,7 @@ import numpy as np
 from localspec import paths
 from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, key_sizes, read_head
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, HeadPasses, HeadRow
-from localspec.errors import DecodeError, ModelFileError, PairError, UsageError
+from localspec.errors import DecodeError, ModelFileError, PairError
 from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
@@ -63,17 +63,11 @@ class MtpContext(HeadCache):
     token, with no state before it. After one token alone they guess nothing."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
-        Raises UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
-        cannot run the layers."""
-        if target.states is None or not target.states.tap.nextn:
-            raise UsageError("MTP layers need a target that keeps the states they start from.")
+        """From a model loaded with its MTP layers, the target's own or a companion. Model and target, which keeps the
+        states that layers start from (`Tap(nextn=True)`), must stay open."""
         self._api, self._extension = lib.api(), lib.extension()
         self.heads = int(self._api.llama_model_n_layer_nextn(model.handle))
         """Number of MTP layers, each for one depth of a draft; a single one guesses at every depth."""
-        architecture = model.header.architecture
-        if not runs(architecture, self.heads):
-            raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
         super().__init__(target, (NEXTN,), model.n_vocab)
         self.n_paths = 1
         if self.heads > 1:
@@ -87,7 +81,7 @@ class MtpContext(HeadCache):
             model,
             params,
             int(self._api.llama_model_n_embd_out(model.handle)),
-            states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
+            states="outputs" if model.header.architecture in _STATES_OF_OUTPUTS else "all",
             what="a context of {name}'s MTP layers",
         )
 
@@ -254,11 +248,8 @@ class AssistantContext(HeadCache):
     """Guesses over the target's own cache, and has no cells itself: of a trunk only the last row is computed."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
-        used. Raises UsageError: the target does not keep the states that an assistant starts from
-        (`Tap(nextn=True)`)."""
-        if target.states is None or not target.states.tap.nextn:
-            raise UsageError("An assistant needs a target that keeps the states it starts from.")
+        """llama.cpp empties the target's cache when it shares it. Model and target, which keeps the states that an
+        assistant starts from (`Tap(nextn=True)`), must stay open as long as this is used."""
         super().__init__(target, (NEXTN,), model.n_vocab)
         self.n_paths, self.pass_rows, self._target = 1, self.n_ctx, target
         api = lib.api()

@@ -99,10 +99,6 @@ class Layout:
         return (0, count + spare) if low == 0 else (low + spare, count)
 
 
-def is_chain(parents: Sequence[int]) -> bool:
-    return all(parent == index - 1 for index, parent in enumerate(parents))
-
-
 def layout(parents: Sequence[int]) -> Layout:
     """The layout of a draft; `parents[i]` is below i, -1 for the last history token. Raises UsageError if it is not."""
     count = len(parents)
@@ -142,7 +138,7 @@ def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
     if len(parents) != nodes:
         raise UsageError(f"a draft has {nodes} tokens but {len(parents)} parents.")
     tree, depth = None, nodes
-    if not is_chain(parents):
+    if parents != [*range(-1, nodes - 1)]:
         tree = layout(parents)
         depth = max(tree.depth)
         if tree.leaves > max_leaves:
