@@ -122,7 +122,7 @@ TABLE: tuple[Method, ...] = (
         "lookup",
         "prompt lookup",
         "prompt lookup (n-grams of this conversation, and text that a request predicts)",
-        "search:make_lookup",
+        "search:PromptLookup.of",
         "finds the last n tokens earlier in the conversation and guesses what followed there; "
         "also searches a `prediction`",
         DrafterLook("l", *ORANGE, 2),
@@ -138,7 +138,7 @@ TABLE: tuple[Method, ...] = (
         "suffix",
         "suffix decoding",
         "suffix decoding (the longest match in this conversation and in past answers that are kept)",
-        "search:make_suffix",
+        "search:SuffixDecoding.of",
         "finds the longest match, in the conversation and in past answers that are kept (by the terminal chat, "
         "elsewhere with `--corpus`), and lets all places vote",
         DrafterLook("s", *GREEN, 2, True),
@@ -153,7 +153,7 @@ TABLE: tuple[Method, ...] = (
         "habits",
         "habits",
         "habits (what this model says after its last few tokens, here and in past answers that are kept)",
-        "search:make_habits",
+        "search:Habits.of",
         "counts what followed the last one to four tokens, in the conversation and in the model's own past answers",
         DrafterLook("h", *YELLOW, 0, True),
         "text",

@@ -433,12 +433,12 @@ class AdaptivePlan:
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         started = self._clock()
-        if isinstance(proposal, Rest):
-            return self._rest(proposal, outcomes, seconds, started)
-        if not isinstance(proposal, PlannedPass):
+        if not isinstance(proposal, (Rest, PlannedPass)):
             return self._fixed.learn(proposal, outcomes, seconds)
         for drafter in self.drafters:
             drafter.observe(outcomes)
+        if isinstance(proposal, Rest):
+            return self._rest(proposal, outcomes, seconds, started)
         now, costs = proposal, self._costs[proposal.active]
         compares = now.active in costs.timed
         curve = Curve(now.plain / costs.pace, now.row, costs.pace, now.width) if now.plain else None
@@ -469,8 +469,6 @@ class AdaptivePlan:
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
         now, delayed = proposal.last, 0.0
-        for drafter in self.drafters:
-            drafter.observe(outcomes)
         for outcome in outcomes:
             self._served[outcome.slot].heard([outcome.verdict.next_token], 0)
         if seconds > 2.0 * now.plain:  # asking takes as long as planning

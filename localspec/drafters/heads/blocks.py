@@ -246,11 +246,6 @@ MOST_BLOCK_ROWS = 8
 trained for longer blocks may guess worse in these, since its rows depend on the length of a block."""
 _DEFAULT_BLOCK_ROWS = 16
 """Rows of a block if a DFlash file does not say: llama.cpp's default."""
-_LAYER_TENSORS = (
-    "attn_norm", "attn_q", "attn_k", "attn_output", "attn_q_norm", "attn_k_norm", "ffn_norm", "ffn_gate", "ffn_up",
-    "ffn_down",
-)  # fmt: skip
-"""Tensors of each layer, without which llama.cpp refuses the file."""
 _SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
@@ -262,7 +257,7 @@ def load_dflash(path: Path, target: Header) -> Head:
     tensors = {tensor.name: tensor for tensor in header.tensors}
     layers, _ = tapped_layers(header, target)
     _check_attention(header)
-    check_held(header, _needed(header, kind))
+    check_held(header, _needed(header, kind), "attn_k", "attn_q_norm", "attn_k_norm")
     ids = guessed_ids(header, tensors, target)
     from_anchor = kind == "dspark" and header.flag("dflash.sample_from_anchor") is not False
     _check_kind(header, kind, tensors, ids)
@@ -324,15 +319,13 @@ def _check_attention(header: Header) -> None:
 def _needed(header: Header, kind: str) -> Iterator[str]:
     """Names of the tensors without which llama.cpp refuses the file or localspec cannot read its rows."""
     yield from ("fc.weight", "enc.output_norm.weight", "output_norm.weight")
-    for layer in range(header.n_layers):
-        yield from (f"blk.{layer}.{part}.weight" for part in _LAYER_TENSORS)
-        if kind == "dflash2":
-            yield from (f"blk.{layer}.{part}_conv_base" for part in ("attn", "ffn"))
-            yield from (f"blk.{layer}.{part}_conv_proj.weight" for part in ("attn", "ffn"))
     if kind == "dspark":
         yield from ("markov_w1.weight", "markov_w2.weight")
     if kind == "dflash2":
         yield from ("selector_predecessor.weight", "selector_successor.weight", "selector_hidden.weight")
+        for layer in range(header.n_layers):
+            yield from (f"blk.{layer}.{part}_conv_base" for part in ("attn", "ffn"))
+            yield from (f"blk.{layer}.{part}_conv_proj.weight" for part in ("attn", "ffn"))
 
 
 def _check_kind(header: Header, kind: str, tensors: Mapping[str, Tensor], ids: npt.NDArray[np.int64] | None) -> None:

@@ -300,11 +300,7 @@ class AssistantContext(HeadCache):
 
 
 _TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
-_ASSISTANT_TENSORS = (
-    "attn_norm", "attn_q", "attn_q_norm", "attn_output", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up",
-    "ffn_down", "post_ffw_norm", "layer_output_scale",
-)  # fmt: skip
-"""Tensors of each layer, without which llama.cpp refuses the file."""
+_ASSISTANT_PARTS = ("attn_q_norm", "post_attention_norm", "post_ffw_norm", "layer_output_scale")
 
 
 def load_assistant(path: Path, target: Header) -> Head:
@@ -314,9 +310,8 @@ def load_assistant(path: Path, target: Header) -> Head:
         raise PairError(
             f"{path.name} ({header.architecture}) cannot draft for {target.path.name} ({target.architecture})."
         )
-    names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _ASSISTANT_TENSORS]
     everywhere = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
-    check_held(header, (f"{name}.weight" for name in (*everywhere, *names)))
+    check_held(header, (f"{name}.weight" for name in everywhere), *_ASSISTANT_PARTS)
     # Numbers over which llama.cpp ends the process.
     name, layers, windows = header.path.name, header.n_layers, _windows(header)
     if header.number("nextn_predict_layers") != layers:
