@@ -41,9 +41,19 @@ from localspec.planning.acceptance import (
     moved,
     weigh,
 )
-from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks, Served
 from localspec.planning.costs import PASS_NOISE, DraftCosts, Knowledge, PassCosts
-from localspec.planning.passes import CostlyDrafter, PlannedPass, Promise, Rest, prices
+from localspec.planning.passes import (
+    MOST_BETWEEN_LOOKS,
+    Budget,
+    CostlyDrafter,
+    Credit,
+    Looks,
+    PlannedPass,
+    Promise,
+    Rest,
+    Served,
+    prices,
+)
 
 
 def depth_of(draft: Draft) -> int:

@@ -94,7 +94,7 @@ class DFlashContext(TrunkCache):
         api.llama_set_causal_attn(self._passes.handle.pointer, shape.causal)
 
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
-        states, ids = self._tapped.read(slot, start, stop), [(slot, 1)] * (stop - start)
+        states, ids = self._read_states(slot, start, stop), [(slot, 1)] * (stop - start)
         with self._passing((slot,)):
             self._passes.decode(self._passes.batch(range(start, stop), ids, False, states=states))
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
 from localspec.llama.library.batch import BatchArrays, common_prefix
 from localspec.llama.library.handle import Handle
@@ -166,14 +165,26 @@ class TrunkCache(ABC):
     _passes: HeadPasses
 
     def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
-        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
-        tokens it may guess among."""
+        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open: layers (their inputs),
+        `FINAL` or `NEXTN`, all held of the same positions. `n_vocab`: most tokens it may guess among."""
         assert target.states is not None
         self.n_ctx, self.n_vocab = target.n_ctx, min(n_vocab, target.n_vocab)
         self.n_paths = target.max_leaves
         """Most paths of a slot that go different ways."""
-        self._tapped, self._n_slots = Tapped(target.states, tapped), target.settings.n_slots
+        self._states, self._tapped, self._n_slots = target.states, tuple(tapped), target.settings.n_slots
         self._trunks = [Trunk() for _ in range(self._n_slots)]
+
+    def _span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
+        """(start, stop): the positions of all of `tokens` but the last whose states are held. Raises UsageError."""
+        if not 0 <= slot < self._n_slots:
+            raise UsageError(f"slot {slot} does not exist; the context has {self._n_slots}.")
+        start, stop = self._states.span(slot, tokens, self._tapped[0])
+        stop = min(len(tokens) - 1, stop)
+        return min(start, stop), stop
+
+    def _read_states(self, slot: int, start: int, stop: int) -> Float32Array:
+        """float32[stop - start, n]: states at these positions, within `_span`, one thing tapped after another."""
+        return np.concatenate([self._states.read(slot, what, start, stop) for what in self._tapped], axis=1)
 
     @abstractmethod
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
@@ -197,7 +208,7 @@ class TrunkCache(ABC):
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """Tokens less those that must be read: one for each cell to compute, at least the last one."""
-        start, stop = self._tapped.span(slot, tokens)
+        start, stop = self._span(slot, tokens)
         return len(tokens) - max(1, stop - max(self._kept(slot, tokens, start, stop), start))
 
     def _kept(self, slot: int, tokens: Tokens, start: int, stop: int) -> int:
@@ -209,7 +220,7 @@ class TrunkCache(ABC):
     def _sync(self, slot: int, tokens: Tokens) -> tuple[int, int]:
         """Drops what does not serve `tokens`, guesses included unless they follow the whole trunk; the span of the
         target's states."""
-        start, stop = self._tapped.span(slot, tokens)
+        start, stop = self._span(slot, tokens)
         kept, trunk = self._kept(slot, tokens, start, stop), self._trunks[slot]
         if not kept or kept < trunk.stop or (trunk.guesses and kept < stop):
             self._remove(slot, kept)
@@ -314,7 +325,7 @@ class HeadCache(TrunkCache):
                 trunk.tokens, trunk.stop = ends[slot].copy(), len(ends[slot]) - 1
 
     def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
-        states = self._tapped.read(slot, start, stop)
+        states = self._read_states(slot, start, stop)
         return [
             HeadRow(slot, int(tokens[position + 1]), position, None, states[position - start], None)
             for position in range(start, stop)

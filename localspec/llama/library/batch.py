@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -153,12 +153,9 @@ class PassPart:
     feed: Feed
     start: int  # first position that is computed
     tree: Layout | None  # None for a chain
+    wanted: int  # how many of its rows with logits are read, from the first on
     first_row: int = 0  # its first row in the pass
     first_output: int = 0  # index of its first row with logits
-    wanted: int = field(init=False)  # how many of its rows with logits are read, from the first on
-
-    def __post_init__(self) -> None:
-        self.wanted = self.outputs
 
     @property
     def rows(self) -> int:
