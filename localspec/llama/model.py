@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +27,6 @@ from localspec.types import Breakers, Float32Array, ModelSampling, Prompt, Sampl
 
 _MOST_LAYERS = 512  # llama.cpp ends the process over a model with more
 _STEP = 1 / 16  # share of a model that loads, after which pages of its file are given back
-
-
-class Closes(Protocol):
-    """What is made of a model's weights, and must not outlive them."""
-
-    def close(self) -> None: ...
 
 
 class Model:
@@ -62,7 +56,7 @@ class Model:
         self.spread = spread
         self._api = api = lib.api()
         self._vocabulary = vocab = api.llama_model_get_vocab(handle)
-        self.contexts: dict[int, weakref.ref[Closes]] = {}  # open ones by address, freed before the weights
+        self.contexts: dict[int, weakref.ref[Any]] = {}  # open `Handle`s by address, freed before the weights
         self.n_vocab = int(api.llama_vocab_n_tokens(vocab))  # entries of a logits row
         self.vocab_type = int(api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
         ends = (api.llama_vocab_bos, api.llama_vocab_eos, api.llama_vocab_eot)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from localspec.config import EngineSettings
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.heads.head import Head
-from localspec.drafters.models.draft_model import DraftModel
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.settings import union

@@ -12,10 +12,9 @@ from pathlib import Path
 from localspec import kept
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import plugin
+from localspec.drafters.draft_model import DraftContext, DraftModel, TranslatedContext, Translator
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
-from localspec.drafters.models.draft_model import DraftContext, DraftModel
-from localspec.drafters.models.translation import TranslatedContext, Translator
 from localspec.drafters.search import PromptLookup
 from localspec.drafters.setup import Setup, check_branches, code_of
 from localspec.engine.interfaces import Drafter
@@ -35,8 +34,7 @@ from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_target, keeps_state
 from localspec.models.facts.shape import MEMORY_DIVISOR, ModelShape, default_context, is_small, shape_of
 from localspec.models.memory.fit import rollback
-from localspec.planning.fixed import FixedPlan
-from localspec.planning.plan import AdaptivePlan, Forced
+from localspec.planning.plan import AdaptivePlan, FixedPlan, Forced
 from localspec.runtime import costs, placement
 from localspec.runtime.costs import KnowledgeStore
 from localspec.runtime.kept import caches
