@@ -44,10 +44,7 @@ _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 class Running:
     def __init__(self, server: Server, seconds: float) -> None:
         self.up, self.over, self.seconds = anyio.Event(), anyio.Event(), 0.0  # `up`: ready, or over
-        self.title, self.tools = (
-            server.name,
-            list[dict[str, Any]](),
-        )  # as it tells of them: parts may lack
+        self.title, self.tools = server.name, list[dict[str, Any]]()  # as it tells of them: parts may lack
         self._server, self._seconds, self._secrets = server, seconds, list[str]()
         self._wire: JSONRPCDispatcher[Any]
         self._last = ""  # line of its standard error

@@ -156,13 +156,14 @@ class FolderFile:
         return cls(path, found) if found else None
 
     @property
-    def _key(self) -> str:
+    def key(self) -> str:
+        """Of the user's consent."""
         return "\n".join([str(self.path), *(one.key for one in self.servers)])
 
     @property
     def is_allowed(self) -> bool:
         """Whether the user agreed to what would be started now, and where."""
-        return is_allowed(self._key)
+        return is_allowed(self.key)
 
     @property
     def question(self) -> str:
@@ -171,5 +172,5 @@ class FolderFile:
 
     def added(self, others: list[Server]) -> list[Server]:
         """To others, which go before, once the user agrees; that is kept."""
-        allow(self._key, str(self.path))
+        allow(self.key, str(self.path))
         return merged(self.servers, others)

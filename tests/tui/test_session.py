@@ -96,9 +96,10 @@ def test_an_answer_with_calls_is_several_messages_and_one_of_the_path(archive: A
     chat = archive.new_chat(system="Be brief.")
     for number in range(2):
         writer = archive.begin_answer(archive.append_user(chat.id, f"question {number}").id)
-        writer.extend("I look.\n\nIt is", reasoning="when?so")
+        writer.extend("I look.", reasoning="when?")
         for name in ("time", "day"):
-            writer.add_call(made(name, "3 pm", 0, 7, 5))
+            writer.add_call(made(name, "3 pm"))
+        writer.extend("\n\nIt is", reasoning="so")
         writer.finish("stopped")
     archive.append_user(chat.id, "last")
     path = archive.path(chat.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +16,9 @@ from textual.widgets._collapsible import CollapsibleTitle
 
 from localspec.chat.reply.tool import ToolCall
 from localspec.chat.turn import MadeCall
+from localspec.remote.answerer import Question
 from localspec.tools.servers import Server
-from localspec.tools.toolbox import REFUSED
+from localspec.tools.toolbox import REFUSED, FolderFile
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.screens.tools import ToolsScreen
 from localspec.tui.shell.app import ChatApp
@@ -167,7 +170,7 @@ async def test_long_arguments_are_all_there_to_be_read(tooled: Tooled) -> None:
         assert "[bold]" in drawn(app)
         assert not any(0x7F <= ord(sign) < 0xA0 or sign == "\u202e" for sign in drawn(app))
         assert "598 599" not in drawn(app)
-        await pilot.press(*["pagedown"] * 12)
+        await pilot.press("tab", *["pagedown"] * 12)
         assert "599" in drawn(app)
         assert "Do not call it" in drawn(app)
         await pilot.press("pageup")
@@ -375,6 +378,39 @@ async def test_the_screen_of_tools(tooled: Tooled, monkeypatch: pytest.MonkeyPat
         assert "○ demo" in drawn(app)
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.chat_screen)
+
+
+async def test_tools_stand_under_their_server_and_a_folder_is_asked_for_again(
+    tooled: Tooled, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = demo(str(folders)), replace(demo(str(folders)), name="second")
+    entry = {"command": second.command, "args": second.args, "env": dict(second.env)}
+    Path("mcp.json").write_text(json.dumps({"mcpServers": {"second": entry}}))
+    folder = FolderFile.find([])
+    assert folder is not None
+    app = tooled(DONE, servers=tuple(folder.added([first])))
+    counted = list[int]()
+
+    def count(scripted: Scripted, question: Question) -> int:
+        counted.append(len(question.tools))
+        return 10
+
+    monkeypatch.setattr(Scripted, "count", count)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        app.chat_screen.open("tools")
+        await until(pilot, lambda: "they take" in drawn(app))
+        names = re.findall(r"[●○] (\w+)", drawn(app))
+        assert names.index("second") == 0
+        assert names.index("demo") == len(TOOLS) + 1
+        assert names[1] == f"second__{TOOLS[0]['name']}"
+        assert "second  not asked" in drawn(app)
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: not folder.is_allowed)
+        await until(pilot, lambda: "not asked" not in drawn(app))
+        counted.clear()
+        await pilot.press("space")
+        await until(pilot, lambda: counted == [len(TOOLS)])
 
 
 async def test_without_servers_the_screen_says_what_to_do(make_app: MakeApp) -> None:
