@@ -89,9 +89,7 @@ class Running:
                 try:
                     with anyio.fail_after(_STUCK_SECONDS, shield=True):
                         await self._list()
-                except TimeoutError:
-                    self.end(f"did not list its tools for {_STUCK_SECONDS:g} seconds")
-                except MCPError as error:
+                except (TimeoutError, MCPError) as error:
                     self.end(_cause(error))
 
     async def _heed(self, message: Any) -> None:
@@ -265,7 +263,7 @@ def _cause(error: Exception | None) -> str:
 
 def _words(error: Exception | None) -> str:
     no_message = error is None or isinstance(error, ValidationError) or getattr(error, "code", 0) == PARSE_ERROR
-    return "it writes what is no message" if no_message else str(error)
+    return "it writes what is no message" if no_message else str(error) or "in time"
 
 
 async def _lines(stream: Any, most: int) -> AsyncIterator[str]:
