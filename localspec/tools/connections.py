@@ -103,12 +103,18 @@ class Connections:
             self.notices.append(text)
 
     def call(
-        self, server: str, tool: str, arguments: Mapping[str, Any], cancelled: Callable[[], bool] = lambda: False
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        cancelled: Callable[[], bool] = lambda: False,
+        key: str = "",
     ) -> Called:
-        """What a tool gives. Raises LocalspecError: its server fails, or takes too long; Cancelled."""
+        """What a tool gives. `key`: that it had when it was offered; "" = any. Raises LocalspecError: it has another
+        one now; its server fails, or takes too long; Cancelled."""
         begun = perf_counter()
         sent = json.loads(json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
-        found = self._run(cancelled, self._ask, server, tool, sent)
+        found = self._run(cancelled, self._ask, server, tool, sent, key)
         structured = found.get("structuredContent") or ""
         text = _text(found.get("content")) or (structured and json.dumps(structured, ensure_ascii=False))
         return Called(cut(text, MOST_CHARACTERS), found.get("isError") is True, perf_counter() - begun)
@@ -129,14 +135,19 @@ class Connections:
         for one in self._running.values():
             await one.over.wait()
 
-    async def _ask(self, name: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return await (await self._ready(name)).call(tool, arguments, CALL_SECONDS)
+    async def _ask(self, name: str, tool: str, arguments: dict[str, Any], key: str) -> dict[str, Any]:
+        running = await self._ready(name)
+        if key and key not in [_key(self._servers[name], one) for one in running.tools if one["name"] == tool]:
+            raise LocalspecError(f"The server {name} has changed its tool {tool} meanwhile: it was not called.")
+        return await running.call(tool, arguments, CALL_SECONDS)
 
     async def _ready(self, name: str) -> Running:
         """One that runs, started if need be."""
         from localspec.tools.running import Running
 
         found = self._running.get(name)
+        if found is not None:
+            await found.renew()
         if found is not None and found.ending:
             await found.over.wait()
             found = self._running.get(name)
@@ -188,12 +199,15 @@ def _plain(tool: dict[str, Any]) -> str:
 
 def _offered(server: Server, tool: dict[str, Any], name: str) -> Offered:
     """A tool as its server lists it, under the name that the model is told. Raises UsageError: it is none."""
-    description, schema = str(tool.get("description") or ""), tool.get("inputSchema")
-    key = json.dumps([server.key, tool["name"], description, schema], sort_keys=True)
     notes = tool.get("annotations")
     read_only = isinstance(notes, dict) and notes.get("readOnlyHint") is True
-    told = Tool(name, description, _checked(schema))
-    return Offered(told, server.name, tool["name"], hashlib.sha256(key.encode()).hexdigest(), read_only)
+    told = Tool(name, str(tool.get("description") or ""), _checked(tool.get("inputSchema")))
+    return Offered(told, server.name, tool["name"], _key(server, tool), read_only)
+
+
+def _key(server: Server, tool: dict[str, Any]) -> str:
+    what = [server.key, tool["name"], str(tool.get("description") or ""), tool.get("inputSchema")]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def _checked(schema: Any) -> dict[str, Any]:

@@ -42,6 +42,8 @@ MIXED: list[Any] = [
     {"type": "new"},
     {"type": "text", "text": "last"},
 ]
+PATTERN = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
+REFERENCES = {"anyOf": [{"$ref": "#/$defs/a"}] * 25, "type": "object", "$defs": {"a": {"required": ["b"]}}}
 WRONG = [None, "text", {"type": "array"}, {"type": "object", "properties": 7}]
 
 
@@ -73,6 +75,10 @@ def tools(words: list[str]) -> list[Any]:
         return [{"name": f"tool{number}", "inputSchema": {"type": "object"}} for number in range(200)]
     if "nameless" in words:
         return [*TOOLS[:1], {"name": "", "inputSchema": {"type": "object"}}]
+    if "endlessly" in words:
+        return [{"name": "pattern", "inputSchema": PATTERN}, {"name": "references", "inputSchema": REFERENCES}]
+    if "changes" in words and os.path.exists(words[-1]):
+        return [TOOLS[0] | {"description": "Adds three numbers."}, *TOOLS[1:]]
     if "nonsense" in words:
         return [{"name": f"odd{at}", "inputSchema": one} for at, one in enumerate(WRONG)] + [*TOOLS[:1], {"name": 3}, 4]
     return TOOLS
@@ -90,8 +96,8 @@ def call(number: Any, name: str, arguments: dict[str, Any]) -> None:
         os._exit(3)
     elif name == "hang":
         if "note" in arguments:
-            note(arguments["note"], "called")  # and reads on
-        else:
+            note(arguments["note"], "called")  # and reads on, unless it is stuck
+        if "note" not in arguments or "stuck" in arguments:
             time.sleep(600)
     elif name == "flood":
         for _ in range(100):
@@ -169,6 +175,9 @@ def main(words: list[str]) -> None:
         elif method == "tools/list":
             listed(number, words, given.get("cursor"))
         elif method == "tools/call":
+            if "changes" in words and given["name"] == "say":
+                note(words[-1], "changed")
+                print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
             call(number, given["name"], given.get("arguments") or {})
         else:
             error(number, "no such method")

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             state = "allowed" if folder.is_allowed else "not allowed yet: the chat asks"
             rows += [(one, f"{folder.path}, {state}") for one in folder.servers]
         for one, where in rows:
-            print(plain_text(f"{one.name:16} {one.words}  ({where})"))
+            print(plain_text(f"{one.name:16} {one.masked().words}  ({where})"))
         for text in notices:
             print(f"localspec: {plain_text(text)}", file=sys.stderr)
         if not rows:
