@@ -16,11 +16,12 @@ from textual.widgets import TabPane
 from localspec.chat.archive.archive import AnswerWriter
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
 from localspec.chat.export import signature
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
+from localspec.models.installed import installed
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
 from localspec.tools.answers import CallDue, CallMade, Noticed, OfTools, answer_with
@@ -90,10 +91,16 @@ class ChatPane(TabPane):
         self.transcript = Transcript(self.session)
         earlier = partial(self.session.archive.prompts, limit=500)
         self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
-        self.suggestions = Suggestions(self.composer)
+        self.suggestions = Suggestions(self.composer, {"/model": self._models, "/preset": self._presets})
         self.compactor, self.own_model, self.queue = Compactor(), OwnModel(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield from (self.transcript, self.compactor, self.own_model, self.queue, self.suggestions, self.composer)
+
+    async def _models(self) -> list[tuple[str, str]]:
+        return [(name, "") for name in await asyncio.to_thread(installed.names)]
+
+    async def _presets(self) -> list[tuple[str, str]]:
+        return [(preset.name, one_line(preset.system)) for preset in self.session.archive.presets()]
 
     async def on_mount(self) -> None:
         self.composer.put(self.chat.unsent)
