@@ -44,7 +44,7 @@ class ToolsScreen(Page):
         self._rows = ItemList[_Row](id="scroll")
 
     def body(self) -> ComposeResult:
-        yield Static("The servers are being started ...", id="scope", markup=False)
+        yield Static(id="scope", markup=False)
         yield self._rows
 
     def on_mount(self) -> None:
@@ -59,13 +59,9 @@ class ToolsScreen(Page):
     async def _look(self) -> None:
         """Starts what is on, lists all, and says what the tools take of the context."""
         toolbox, head = self._toolbox, self.query_one("#scope", Static)
-        if toolbox is None:
-            head.update("There are no servers. In a shell: localspec mcp add NAME -- COMMAND")
-            return
         with errors_said(self, head.update):
-            tools = await errand(toolbox.tools)
-            for text in toolbox.notices():
-                say(self, text, problem=True)
+            tools = await self.chats.front.of_servers(Toolbox.tools)
+            assert toolbox is not None
             rows = [_Row(one.name, one.words, one.name) for one in self.session.servers]
             for name, one in toolbox.listed.items():
                 rows.append(_Row(name, one.tool.description, (one.server, one.name), one.key))
