@@ -9,8 +9,9 @@ from textual import events
 from textual.widgets import Static
 
 from localspec.chat.archive.message import Attachment, Preset
+from localspec.chat.text_file import LARGEST
 from localspec.errors import UsageError
-from localspec.tui.talk.files import LARGEST, attached, files, matching
+from localspec.tui.talk.files import attached, files, matching
 from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.composer import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until

@@ -332,6 +332,8 @@ class ChatScreen(Screen[None]):
         pane = self.front
         if pane.suggestions.display:
             pane.suggestions.close()
+        elif pane.waits:
+            pane.waits[-1].set()
         elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:
