@@ -117,6 +117,11 @@ class Connections:
             found[name] = Offered(told, server.name, tool.name, _key(server, tool), tool.read_only)
         return found
 
+    def starting(self, off: Collection[object]) -> list[str]:
+        """Servers that are to run and do not yet."""
+        up = {name for name, one in self._running.copy().items() if one.up.is_set()}
+        return [name for name in self._servers if name not in {*up, *off, *self._failed}]
+
     def _notice(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)

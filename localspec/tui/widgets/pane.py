@@ -34,6 +34,7 @@ from localspec.tui.widgets.transcript import Bubble, Transcript
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
+_CALL_SECONDS = 0.5  # the same where a call is under way, so that it is kept
 _SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
 _LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
 _CONSENT_SECONDS = 0.05  # between two looks whether a call can be asked for
@@ -148,6 +149,15 @@ class ChatPane(TabPane):
             return focused.message
         path = self.path
         return next((message for message in reversed(path) if message.role == "assistant"), path[-1] if path else None)
+
+    @property
+    def starting(self) -> str:
+        """The servers that an answer waits for, in words; "" = none."""
+        facts, toolbox = self.session.facts, None if self.answer is None else self.session.toolbox(self.key)
+        if toolbox is None or facts is None or facts.completes:
+            return ""
+        names = ", ".join(toolbox.connections.starting(toolbox.off))
+        return f"The servers start: {names} ..." if names else ""
 
     def question(self) -> Question:
         toolbox = self.session.toolbox(self.key)
@@ -350,7 +360,7 @@ class ChatPane(TabPane):
                 self.post_message(self.Changed())
         elif isinstance(told, OfTools):
             event.stop()
-            if told.answer is self.answer and not self._stopped:
+            if told.answer is self.answer and (isinstance(told, CallMade) or not self._stopped):
                 await self._take_call(told)
         elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
             event.stop()
@@ -499,7 +509,9 @@ class ChatPane(TabPane):
             self._stopped, answer = True, self.answer
             self._inbox.stop()
             answer.cancel()
-            self.set_timer(_STOP_SECONDS, lambda: self._end() if self.answer is answer else None)
+            calls = self._bubble is not None and self._bubble.query(".running")
+            seconds = _CALL_SECONDS if calls else _STOP_SECONDS
+            self.set_timer(seconds, lambda: self._end() if self.answer is answer else None)
 
     def end_thinking(self) -> None:
         """Lets the answer begin with what has been thought so far."""
