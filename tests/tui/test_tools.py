@@ -17,7 +17,6 @@ from textual.widgets._collapsible import CollapsibleTitle
 from localspec.chat.reply.tool import ToolCall
 from localspec.chat.turn import MadeCall
 from localspec.remote.answerer import Question
-from localspec.tools.answers import CallingAnswer, CallMade
 from localspec.tools.servers import Server
 from localspec.tools.toolbox import REFUSED, FolderFile
 from localspec.tui.screens.settings import SettingsScreen
@@ -240,21 +239,6 @@ async def test_servers_that_start_are_named_and_esc_waits_no_more(tooled: Tooled
         await until(pilot, lambda: front(app).answer is None)
         await until(pilot, lambda: "The servers start" not in drawn(app))
         assert (front(app).path[-1].state, front(app).path[-1].content) == ("stopped", "")
-
-
-async def test_a_call_that_esc_ended_is_kept(tooled: Tooled) -> None:
-    app = tooled(Said("I wait.", [HANG]), DONE, unasked=True)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await begun(pilot)
-        await until(pilot, lambda: "▷ hang() ..." in drawn(app))
-        answer, inbox = front(app).answer, front(app)._inbox
-        assert isinstance(answer, CallingAnswer)
-        assert inbox is not None
-        front(app).stop()
-        inbox.post_message(CallMade(answer, MadeCall(HANG, "cancelled", failed=True)))
-        await until(pilot, lambda: front(app).path[-1].state == "stopped")
-        assert results(app)[0] == "cancelled"
-        await until(pilot, lambda: "hang(), 0.0 s, failed" in drawn(app))
 
 
 async def test_a_call_under_way_is_shown_and_esc_ends_it(tooled: Tooled) -> None:

@@ -439,11 +439,12 @@ class Inbox(Posts):
         return self._owner.call_later(self._deliver)
 
     def stop(self) -> None:
-        """Screen's thread only: drops what waits and what still comes, but for calls that were made and the end of the
-        answer, which come at once."""
+        """Screen's thread only: drops what waits and what still comes, but for what became of calls, which the model is
+        told later; that and the end of the answer come at once."""
         self._stopped = True
         for message in self._take():
-            self.post_message(message)
+            if isinstance(message, CallMade):
+                super().post_message(message)
 
     def _take(self) -> list[Told]:
         taken = list[Told]()

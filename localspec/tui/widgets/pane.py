@@ -34,7 +34,6 @@ from localspec.tui.widgets.transcript import Bubble, Transcript
 
 _STOP_SECONDS = 0.02
 """How long a stopped answer may take to tell its figures; 0.025 went by before it was sure that Esc is Esc."""
-_CALL_SECONDS = 0.5  # the same where a call is under way, so that it is kept
 _SAVE_SECONDS = 0.7  # how long after the last key unsent text is saved
 _LOOK_SECONDS = 1.0  # how often it is looked for what other windows write
 _CONSENT_SECONDS = 0.05  # between two looks whether a call can be asked for
@@ -509,9 +508,7 @@ class ChatPane(TabPane):
             self._stopped, answer = True, self.answer
             self._inbox.stop()
             answer.cancel()
-            calls = self._bubble is not None and self._bubble.query(".running")
-            seconds = _CALL_SECONDS if calls else _STOP_SECONDS
-            self.set_timer(seconds, lambda: self._end() if self.answer is answer else None)
+            self.set_timer(_STOP_SECONDS, lambda: self._end() if self.answer is answer else None)
 
     def end_thinking(self) -> None:
         """Lets the answer begin with what has been thought so far."""
