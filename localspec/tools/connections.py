@@ -103,6 +103,11 @@ class Connections:
                 self._notice(f"The tool {plain} of the server {server.name} is left out: {error.message}")
         return found
 
+    def starting(self, off: Collection[object]) -> list[str]:
+        """Servers that are to run and do not yet."""
+        up = {name for name, one in self._running.copy().items() if one.up.is_set()}
+        return [name for name in self._servers if name not in {*up, *off, *self._failed}]
+
     def _notice(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)

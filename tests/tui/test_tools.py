@@ -206,6 +206,41 @@ async def test_a_call_is_kept_branched_and_exported_and_read_without_servers(
         assert "Good day." in text
 
 
+async def test_calls_stand_where_they_were_made(tooled: Tooled) -> None:
+    code = "```python\nx = 1\n```"
+    app = tooled(Said(f"First.\n\n{code}", [ADD]), Said(calls=[SAY]), Said(f"Last.\n\n{code}", wait=True), unasked=True)
+
+    def rows() -> list[str]:
+        """What the answer shows, each of its texts and calls by its first word."""
+        return re.findall(r"First|add|say|Last|code \d", drawn(app))
+
+    async with app.run_test(size=(80, 40)) as pilot:
+        await begun(pilot)
+        await until(pilot, lambda: "code 2" in drawn(app))
+        assert rows() == ["First", "code 1", "add", "say", "Last", "code 2"]
+        parts = list(front(app).transcript.bubbles[-1]._parts)
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).path[-1].state == "stopped")
+        await pilot.pause()
+        assert front(app).transcript.bubbles[-1]._parts == parts, "what streamed in stays"
+        await pilot.press("f6")
+        await until(pilot, lambda: not front(app).transcript.bubbles[-1].texts)
+        await until(pilot, lambda: rows()[-2:] == ["add", "say"])
+        await pilot.press("f6", "f6", "f6")
+        await until(pilot, lambda: rows() == ["First", "code 1", "add", "say", "Last", "code 2"])
+
+
+async def test_servers_that_start_are_named_and_esc_waits_no_more(tooled: Tooled) -> None:
+    app = tooled(DONE, servers=(demo("silent", name="slow"), demo("silent", name="git")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await begun(pilot)
+        await until(pilot, lambda: "The servers start: slow, git ..." in drawn(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).answer is None)
+        await until(pilot, lambda: "The servers start" not in drawn(app))
+        assert (front(app).path[-1].state, front(app).path[-1].content) == ("stopped", "")
+
+
 async def test_a_call_under_way_is_shown_and_esc_ends_it(tooled: Tooled) -> None:
     app = tooled(Said("I wait.", [HANG]), DONE, unasked=True)
     async with app.run_test(size=(80, 24)) as pilot:

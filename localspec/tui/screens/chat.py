@@ -189,7 +189,7 @@ class ChatScreen(Screen[None]):
         if pane is not None:
             live = pane.live
             others = any(other.answer is not None for other in self.panes if other is not pane)
-            note = note or live.waits(self._speed, others)
+            note = note or pane.starting or live.waits(self._speed, others)
             if pane.elsewhere:
                 note = note or "another window answers in this chat"
         if self.is_mounted:

@@ -173,6 +173,15 @@ class ChatPane(TabPane):
         path = self.path
         return next((message for message in reversed(path) if message.role == "assistant"), path[-1] if path else None)
 
+    @property
+    def starting(self) -> str:
+        """The servers that an answer waits for, in words; "" = none."""
+        facts, toolbox = self.session.facts, None if self.answer is None else self.session.toolbox(self.key)
+        if toolbox is None or facts is None or facts.completes:
+            return ""
+        names = ", ".join(toolbox.connections.starting(toolbox.off))
+        return f"The servers start: {names} ..." if names else ""
+
     def question(self) -> Question:
         toolbox = self.session.toolbox(self.key)
         question = question_of(self.chat, self.path, self.session.facts, private=self.session.private)
@@ -376,7 +385,7 @@ class ChatPane(TabPane):
                 self.post_message(self.Changed())
         elif isinstance(told, OfTools):
             event.stop()
-            if told.answer is self.answer and not self._stopped:
+            if told.answer is self.answer and (isinstance(told, CallMade) or not self._stopped):
                 await self._take_call(told)
         elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
             event.stop()
