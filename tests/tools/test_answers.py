@@ -236,9 +236,13 @@ def test_it_is_cancelled_in_each_state(connect: Connect, state: str) -> None:
         if isinstance(news, AnswerPart if state == "answering" else CallDue):
             answer.cancel()
 
-    end = heard.until_end(each)[-1]
+    news = heard.until_end(each)
+    end = news[-1]
     assert isinstance(end, AnswerEnded)
     assert (end.finish, end.error) == (FinishReason.CANCELLED, None)
+    assert [(one.made.call.name, one.made.result, one.made.failed) for one in made(news)] == [
+        (name, "Cancelled by the user.", True)
+    ] * (state != "answering")
 
 
 def test_an_error_of_a_later_round_ends_the_answer(connect: Connect) -> None:

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.asyncio
 
 ADD, SAY, HANG = call("add", a=2, b=3), call("say", text="Good day."), call("hang")
 DONE = Said("It is done.")
+CANCELLED = "Cancelled by the user."
 Tooled = Callable[..., ChatApp]
 
 
@@ -210,10 +211,13 @@ async def test_a_call_under_way_is_shown_and_esc_ends_it(tooled: Tooled) -> None
         await until(pilot, lambda: "▷ hang() ..." in drawn(app))
         await pilot.press("escape")
         await until(pilot, lambda: front(app).answer is None and front(app).path[-1].state == "stopped")
-        await until(pilot, lambda: "hang()" not in drawn(app))
-        assert front(app).path[-1].content == "I wait."
+        await until(pilot, lambda: "hang() ..." not in drawn(app) and "hang(), 0.0 s, failed" in drawn(app))
+        assert (front(app).path[-1].content, results(app)) == ("I wait.", [CANCELLED])
         await say(pilot, "And now?")
         assert front(app).path[-1].content == "It is done."
+        answerer = app.session.answerer
+        assert isinstance(answerer, Scripted)
+        assert [one.content for one in answerer.asked[-1].messages if one.role == "tool"] == [CANCELLED]
 
 
 async def test_esc_ends_an_answer_after_a_call(tooled: Tooled) -> None:
@@ -235,7 +239,8 @@ async def test_a_question_goes_when_its_answer_ends(tooled: Tooled) -> None:
         await asked(pilot)
         front(app).stop()
         await until(pilot, lambda: app.screen is app.chat_screen)
-        assert front(app).path[-1].state == "stopped"
+        await until(pilot, lambda: front(app).path[-1].state == "stopped")
+        assert results(app) == [CANCELLED]
         await say(pilot, "And now?")
         assert front(app).path[-1].content == "It is done."
 

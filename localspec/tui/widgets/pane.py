@@ -350,7 +350,7 @@ class ChatPane(TabPane):
                 self.post_message(self.Changed())
         elif isinstance(told, OfTools):
             event.stop()
-            if told.answer is self.answer and not self._stopped:
+            if told.answer is self.answer and (isinstance(told, CallMade) or not self._stopped):
                 await self._take_call(told)
         elif not isinstance(told, AnswerPart | AnswerEnded | Prefilled) or told.answer is not self.answer:
             event.stop()
