@@ -76,7 +76,7 @@ class CallingAnswer:
         self._lock = threading.Lock()  # of the next
         self._due: MadeCall | None = None
         self._last: tuple[Offered, dict[str, Any]] | None = None  # tool and arguments of the last that did not fail
-        self._stats = RequestStats()  # of the rounds that have ended
+        self._stats, self._prompt = RequestStats(), 0  # of the rounds that have ended, tokens of the last one's prompt
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -125,6 +125,9 @@ class CallingAnswer:
                 asked = replace(asked, max_tokens=left, seed=self.seed)
             end, calls = self._round(asked)
             self._stats = self._stats.before(end.stats) if number else end.stats
+            self._prompt = end.stats.prompt_tokens
+            if end.notice:
+                self._sink.post_message(Noticed(self, end.notice))
             if end.finish is not FinishReason.STOP or not calls or stuck:
                 return AnswerEnded(self, end.finish, self._stats, end.error)
             for call in calls:
@@ -200,7 +203,7 @@ class CallingAnswer:
         if facts is None or facts.context is None:
             return None
         new = [one.result for one in self._calls if one.round == number]  # the prompt had those before
-        used = self._stats.prompt_tokens + sum(map(len, new)) // _CHARACTERS
+        used = self._prompt + sum(map(len, new)) // _CHARACTERS
         return max(500, int((facts.context - used) * _SHARE) * _CHARACTERS)
 
 

@@ -58,7 +58,7 @@ def test_a_call_is_made_and_the_answer_goes_on_with_its_result(connect: Connect)
     assert [tool.name for tool in model.asked[0].tools] == [tool.name for tool in model.asked[1].tools]
     end = news[-1]
     assert isinstance(end, AnswerEnded)
-    assert (end.finish, end.stats.generated, end.stats.passes, end.stats.prompt_tokens) == (FinishReason.STOP, 6, 4, 10)
+    assert (end.finish, end.stats.generated, end.stats.passes, end.stats.prompt_tokens) == (FinishReason.STOP, 6, 4, 20)
 
 
 def test_calls_of_one_round_are_made_in_their_order(connect: Connect) -> None:
