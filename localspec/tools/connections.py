@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.reply.tool import Tool
+from localspec.chat.text_file import LARGEST
 from localspec.errors import Cancelled, LocalspecError, UsageError
-from localspec.tools.servers import Server
+from localspec.tools.servers import Server, dicts
 
 if TYPE_CHECKING:
     from localspec.tools.running import Running
@@ -61,6 +62,7 @@ class Connections:
         self._stack = ExitStack()
         self._portal: Any = None  # to the thread of servers, once there is one
         self.notices: list[str] = []  # sentences for the user about servers and tools that were left out
+        self.begun: dict[str, Running] = {}  # those whose tools were offered last
         self._said, self._failed = set[str](), set[str]()  # notices so far; servers that did not start
 
     def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Running:
@@ -76,15 +78,19 @@ class Connections:
         for name in names:
             with suppress(LocalspecError):  # they start side by side
                 self._begin(self._ready, name)
-        listed = list[tuple[Server, dict[str, Any]]]()
+        begun: dict[str, Running] = {}
         for name in names:
             try:
-                listed += [(self._servers[name], tool) for tool in self.start(name, cancelled).tools]
+                begun[name] = self.start(name, cancelled)
+                for text in sorted(begun[name].faults):
+                    self._notice(text)
             except Cancelled:
                 raise
             except LocalspecError as error:
                 self._failed.add(name)
                 self._notice(str(error))
+        self.begun = begun
+        listed = [(self._servers[name], tool) for name, running in begun.items() for tool in running.tools]
         count, found = Counter(_plain(tool) for _, tool in listed), dict[str, Offered]()
         for server, tool in listed:
             plain = _plain(tool)
@@ -96,6 +102,11 @@ class Connections:
             except UsageError as error:
                 self._notice(f"The tool {plain} of the server {server.name} is left out: {error.message}")
         return found
+
+    def starting(self, off: Collection[object]) -> list[str]:
+        """Servers that are to run and do not yet."""
+        up = {name for name, one in self._running.copy().items() if one.up.is_set()}
+        return [name for name in self._servers if name not in {*up, *off, *self._failed}]
 
     def _notice(self, text: str) -> None:
         if text not in self._said:
@@ -113,11 +124,21 @@ class Connections:
         """What a tool gives. `key`: that it had when it was offered; "" = any. Raises LocalspecError: it has another
         one now; its server fails, or takes too long; Cancelled."""
         begun = perf_counter()
-        sent = json.loads(json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
-        found = self._run(cancelled, self._ask, server, tool, sent, key)
+        found = self._run(cancelled, self._ask, server, "tools/call", {"name": tool, "arguments": arguments}, key)
         structured = found.get("structuredContent") or ""
         text = _text(found.get("content")) or (structured and json.dumps(structured, ensure_ascii=False))
         return Called(cut(text, MOST_CHARACTERS), found.get("isError") is True, perf_counter() - begun)
+
+    def text(self, server: str, method: str, cancelled: Callable[[], bool], **params: Any) -> str:
+        """Of a prompt or a resource. Raises LocalspecError: its server fails, or gives none or too much; Cancelled."""
+        found = self._run(cancelled, self._ask, server, method, params)
+        said = [one.get("content") for one in dicts(found.get("messages"))] or dicts(found.get("contents"))
+        text = "\n\n".join(filter(None, map(_text, said)))
+        if not text or len(text.encode()) > LARGEST:
+            fault = f"{len(text.encode()):,} bytes; up to {LARGEST:,} can be taken" if text else "no text"
+            why = one_line(_text(found.get("content")))[:300].rstrip(".")
+            raise LocalspecError(f"The server {server} gives {fault}{f': {why}' if why else ''}.")
+        return text
 
     def close(self) -> None:
         """Ends all servers, their children too; a second call does nothing."""
@@ -135,11 +156,12 @@ class Connections:
         for one in self._running.values():
             await one.over.wait()
 
-    async def _ask(self, name: str, tool: str, arguments: dict[str, Any], key: str) -> dict[str, Any]:
+    async def _ask(self, name: str, method: str, params: dict[str, Any], key: str = "") -> dict[str, Any]:
+        sent = json.loads(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
         running = await self._ready(name)
-        if key and key not in [_key(self._servers[name], one) for one in running.tools if one["name"] == tool]:
-            raise LocalspecError(f"The server {name} has changed its tool {tool} meanwhile: it was not called.")
-        return await running.call(tool, arguments, CALL_SECONDS)
+        if key and key not in [_key(self._servers[name], one) for one in running.tools if one["name"] == sent["name"]]:
+            raise LocalspecError(f"The server {name} has changed its tool {sent['name']} meanwhile: it was not called.")
+        return await running.call(method, sent, CALL_SECONDS)
 
     async def _ready(self, name: str) -> Running:
         """One that runs, started if need be."""
@@ -228,7 +250,7 @@ def _checked(schema: Any) -> dict[str, Any]:
 def _text(content: Any) -> str:
     """The texts of a result; what is none is named. Any part may lack, or be of another kind."""
     if not isinstance(content, dict):
-        return "\n".join(_text(one) for one in content if isinstance(one, dict)) if isinstance(content, list) else ""
+        return "\n".join(map(_text, dicts(content)))
     inner = content["resource"] if isinstance(content.get("resource"), dict) else content
     if isinstance(inner.get("text"), str):
         return str(inner["text"])

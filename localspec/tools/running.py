@@ -20,13 +20,13 @@ from mcp.os.posix.utilities import terminate_posix_process_tree
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, Implementation, ToolListChangedNotification, jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, Implementation, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from localspec import __version__, paths
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError, reason
-from localspec.tools.servers import Server
+from localspec.tools.servers import Server, dicts
 
 for _name in ("mcp", "client"):  # their tracebacks: what fails is said in a sentence
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -34,7 +34,8 @@ for _name in ("mcp", "client"):  # their tracebacks: what fails is said in a sen
 _MOST_BYTES = 16 << 20  # of one message
 _MOST_JUNK = 1_000  # lines of a server that are no messages
 _LOG_BYTES = 1 << 20  # of standard error that are kept
-_MOST_PAGES, _MOST_TOOLS = 100, 1_000
+_MOST_PAGES, _MOST_LISTED = 100, 1_000
+_NAMED = {"tools": "name", "prompts": "name", "resources": "uri"}  # what is listed, and the part that each has
 _GRACE_SECONDS = 1.0  # for an end by itself, and again after it was asked to
 _STUCK_SECONDS = 5.0  # in which one that runs must list its tools again
 _ENDED = "closed its output"
@@ -44,7 +45,9 @@ _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 class Running:
     def __init__(self, server: Server, seconds: float) -> None:
         self.up, self.over, self.seconds = anyio.Event(), anyio.Event(), 0.0  # `up`: ready, or over
-        self.title, self.tools = server.name, list[dict[str, Any]]()  # as it tells of them: parts may lack
+        self.title, self._kinds = server.name, list[str]()  # of what it lists
+        self.tools, self.prompts, self.resources = (list[dict[str, Any]]() for _ in range(3))  # other parts may lack
+        self.faults = set[str]()  # sentences on lists that it refuses
         self._server, self._seconds, self._secrets = server, seconds, list[str]()
         self._wire: JSONRPCDispatcher[Any]
         self._last = ""  # line of its standard error
@@ -62,12 +65,12 @@ class Running:
         self._fault = self._fault or why
         self._scope.cancel()
 
-    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The result of a call; an error that is the answer reads like a tool's own: the model may mend it."""
+    async def call(self, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The result of a request; an error that is the answer reads like a tool's own: the model may mend it."""
         try:
             with anyio.fail_after(seconds):
                 try:
-                    return await self._wire.send_raw_request("tools/call", {"name": tool, "arguments": arguments})
+                    return await self._wire.send_raw_request(method, params)
                 except anyio.get_cancelled_exc_class():
                     self._stale = True
                     raise
@@ -93,7 +96,7 @@ class Running:
                     self.end(_cause(error))
 
     async def _heed(self, message: Any) -> None:
-        self._stale = self._stale or isinstance(message, ToolListChangedNotification)
+        self._stale = self._stale or str(getattr(message, "method", "")).endswith("/list_changed")
 
     async def _live(self) -> None:
         begun, late = perf_counter(), f"did not answer for {self._seconds:g} seconds"
@@ -109,8 +112,10 @@ class Running:
                     me = Implementation(name="localspec", version=__version__)
                     client = ClientSession(dispatcher=self._wire, client_info=me, message_handler=self._heed)
                     async with client as session:
-                        info = (await session.initialize()).server_info
+                        told = await session.initialize()
+                        info = told.server_info
                         self.title = f"{info.title or info.name} {info.version}".strip() or self.title
+                        self._kinds = [kind for kind in _NAMED if getattr(told.capabilities, kind)] or ["tools"]
                         await self._list()
                         timer.cancel()
                         self.seconds = perf_counter() - begun
@@ -129,15 +134,20 @@ class Running:
         self.end(_cause(error))
 
     async def _list(self) -> None:
-        params, found = dict[str, Any](), list[dict[str, Any]]()
-        for _ in range(_MOST_PAGES):
-            page = await self._wire.send_raw_request("tools/list", params)
-            tools, params = page.get("tools"), {"cursor": page.get("nextCursor")}
-            some = (one for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
-            found += [one for one in some if isinstance(one.get("name"), str)]
-            if not params["cursor"] or len(found) > _MOST_TOOLS:
-                break
-        self.tools = found[:_MOST_TOOLS]
+        for kind in self._kinds:
+            params, found = dict[str, Any](), list[dict[str, Any]]()
+            try:
+                for _ in range(_MOST_PAGES):
+                    page = await self._wire.send_raw_request(f"{kind}/list", params)
+                    found += [one for one in dicts(page.get(kind)) if isinstance(one.get(_NAMED[kind]), str)]
+                    params = {"cursor": page.get("nextCursor")}
+                    if not params["cursor"] or len(found) > _MOST_LISTED:
+                        break
+            except MCPError as error:
+                if kind == "tools":
+                    raise
+                self.faults.add(self._told(f"does not list its {kind}: {_words(error)}"))
+            setattr(self, kind, found[:_MOST_LISTED])
 
     @asynccontextmanager
     async def _address(self, server: Server) -> AsyncIterator[Any]:

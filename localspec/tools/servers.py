@@ -155,3 +155,8 @@ def _server(path: Path, name: str, entry: Any) -> Server:
         raise UsageError(f"{where}: url is {given['url']!r}; it must begin with http:// or https:// and a host.")
     given["args"] = tuple(given.get("args", ()))
     return Server(name, **given)
+
+
+def dicts(listed: Any) -> list[dict[str, Any]]:
+    """The objects of what a server should give as a list of them."""
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []

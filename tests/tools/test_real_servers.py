@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec.errors import LocalspecError, UsageError
 from localspec.tools.connections import Connections
 from localspec.tools.servers import Server
+from localspec.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.trial
 
@@ -98,6 +100,22 @@ def test_everything(connections: Connections) -> None:
     assert connections.call("everything", "echo", {"message": "hi"}).text == "Echo: hi"
     assert "[image, image/png, " in connections.call("everything", "get-tiny-image", {}).text
     assert connections.call("everything", "get-sum", {"a": 1, "b": "x"}).failed
+
+
+def test_prompts_and_resources(connections: Connections) -> None:
+    toolbox = Toolbox(connections)
+    assert {"everything:simple-prompt", "everything:args-prompt", "fetch:fetch"} <= {
+        one for one, _ in toolbox.prompts()
+    }
+    assert toolbox.notices() == []
+    written = toolbox.prompt(lambda: False, "everything:args-prompt city=San Francisco state=CA")
+    assert written == "What's weather in San Francisco, CA?"
+    with pytest.raises(UsageError, match=r"needs city: /prompt everything:args-prompt city=\.\.\. \[state=\.\.\.\]"):
+        toolbox.prompt(lambda: False, "everything:args-prompt")
+    name = next(name for name, _ in toolbox.resources() if name.endswith("/architecture.md"))
+    assert toolbox.read(lambda: False, name).startswith("# Everything Server")
+    with pytest.raises(LocalspecError, match=r"The server everything gives no text: .*not found"):
+        toolbox.read(lambda: False, "everything:demo://nope")
 
 
 class Page(BaseHTTPRequestHandler):

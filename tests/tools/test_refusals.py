@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.reply.tool import ToolCall
+from localspec.tools.answers import CallDue
 from localspec.tools.toolbox import Toolbox
 from tests.tools.conftest import Connect, demo
 from tests.tools.scripted import Said, Scripted, call
@@ -15,12 +16,15 @@ from tests.tools.test_answers import ADD, made, told
 
 def test_a_tool_that_changed_since_it_was_offered_is_refused_to_the_model(connect: Connect, tmp_path: Path) -> None:
     box = Toolbox(connect(demo("changes", str(tmp_path / "changed"))))
-    first = told(Scripted([Said(calls=[call("say"), ADD]), Said("Done.")]), box, "always")
-    assert [one.made.failed for one in made(first)] == [False, True]
-    assert made(first)[1].made.result == "The server demo has changed its tool add meanwhile: it was not called."
-    again = told(Scripted([Said(calls=[ADD]), Said("Done.")]), box, "no")
-    assert [one.made.failed for one in made(again)] == [True], "what changed is asked for again"
-    assert [one.made.result for one in made(told(Scripted([Said(calls=[ADD]), Said("Done.")]), box))] == ["5"]
+    model = Scripted([Said(calls=[call("say"), ADD]), Said(calls=[ADD]), Said("Done.")])
+    news = told(model, box, "always")
+    said, first, second = made(news)
+    assert (said.made.failed, first.made.failed, second.made.result) == (False, True, "5")
+    assert first.made.result == "The server demo has changed its tool add meanwhile: it was not called."
+    asked = [one.call.name for one in news if isinstance(one, CallDue) and one.asks]
+    assert asked == ["say", "add", "add"], "what changed is asked for again"
+    told_of = [{tool.name: tool.description for tool in one.tools}["add"] for one in model.asked]
+    assert told_of == ["Adds two numbers.", "Adds three numbers.", "Adds three numbers."]
 
 
 @pytest.mark.parametrize("asked", [call("pattern", text="b"), call("references")])

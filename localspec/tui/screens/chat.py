@@ -189,7 +189,7 @@ class ChatScreen(Screen[None]):
         if pane is not None:
             live = pane.live
             others = any(other.answer is not None for other in self.panes if other is not pane)
-            note = note or live.waits(self._speed, others)
+            note = note or pane.starting or live.waits(self._speed, others)
             if pane.elsewhere:
                 note = note or "another window answers in this chat"
         if self.is_mounted:
@@ -332,6 +332,8 @@ class ChatScreen(Screen[None]):
         pane = self.front
         if pane.suggestions.display:
             pane.suggestions.close()
+        elif pane.waits:
+            pane.waits[-1].set()
         elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:

@@ -39,7 +39,7 @@ class ToolsScreen(Page):
         self._plain: int | None = None  # tokens of a prompt without tools
 
     def body(self) -> ComposeResult:
-        yield Static("The servers are being started ...", id="scope", markup=False)
+        yield Static(id="scope", markup=False)
         yield self._rows
 
     def on_mount(self) -> None:
@@ -54,13 +54,9 @@ class ToolsScreen(Page):
     async def _look(self) -> None:
         """Starts what is on, lists all, and says what the tools take of the context."""
         toolbox, head = self._toolbox, self.query_one("#scope", Static)
-        if toolbox is None:
-            head.update("There are no servers. In a shell: localspec mcp add NAME -- COMMAND")
-            return
         with errors_said(self, head.update):
-            tools = await errand(toolbox.tools)
-            for text in toolbox.notices():
-                say(self, text, problem=True)
+            tools = await self.chats.front.of_servers(Toolbox.tools)
+            assert toolbox is not None
             self._folder = FolderFile.find([])
             rows = list[_Row]()
             for server in self.session.servers:

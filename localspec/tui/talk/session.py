@@ -46,6 +46,7 @@ from localspec.remote.answerer import (
     Told,
 )
 from localspec.settings import settings_of
+from localspec.tools.answers import CallMade
 from localspec.tools.connections import Connections
 from localspec.tools.servers import Server
 from localspec.tools.toolbox import Toolbox
@@ -429,7 +430,7 @@ class Inbox(Posts):
 
     def post_message(self, message: Told) -> bool:
         if self._stopped:
-            return isinstance(message, AnswerEnded) and super().post_message(message)
+            return isinstance(message, AnswerEnded | CallMade) and super().post_message(message)
         if isinstance(message, Taken):  # the first of all
             return super().post_message(message)
         self._waiting.append(message)
@@ -439,9 +440,12 @@ class Inbox(Posts):
         return self._owner.call_later(self._deliver)
 
     def stop(self) -> None:
-        """Screen's thread only: drops what waits and what still comes; the end of the answer comes at once."""
+        """Screen's thread only: drops what waits and what still comes, but for what became of calls, which the model is
+        told later; that and the end of the answer come at once."""
         self._stopped = True
-        self._take()
+        for message in self._take():
+            if isinstance(message, CallMade):
+                super().post_message(message)
 
     def _take(self) -> list[Told]:
         taken = list[Told]()

@@ -27,6 +27,7 @@ from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
 from localspec.models.installed.installed import find, knows
 from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
+from localspec.tools.toolbox import Toolbox
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted
 from localspec.tui.widgets.dialogs import ItemList
@@ -205,20 +206,21 @@ class Composer(TextArea):
 
 
 _MOST_SUGGESTIONS = 8
-Choice = tuple[str, str]  # what may stand in place of a word, and what it is
+Choices = list[tuple[str, str]]  # what may stand in place of the word before the cursor, and what it is
+Named = Mapping[str, Callable[[], Awaitable[Choices]]]
 
 
-class Suggestions(ItemList[Choice], can_focus=False):
+class Suggestions(ItemList[tuple[str, str]], can_focus=False):
     """The list above an input: slash commands at its start, what may follow such as `/model`, files after an @. Shown
     while it has anything to say; keys come through the input, which keeps the focus."""
 
-    def __init__(self, composer: Composer, named: Mapping[str, Callable[[], Awaitable[list[Choice]]]]) -> None:
+    def __init__(self, composer: Composer, toolbox: Callable[[], Toolbox | None], named: Named) -> None:
         """`named`: by a command with its slash, what gives the names that may follow it, anew each time."""
         super().__init__(compact=True)
         self.display = False
-        self._composer, self._named = composer, named
+        self._composer, self._toolbox, self._named = composer, toolbox, named
         self._files: list[str] | None = None
-        self._names: tuple[str, list[Choice]] = ("", [])  # the command that was typed last, and what may follow
+        self._names: tuple[str, Choices] = ("", [])  # the command that was typed last, and what may follow
         self._closed_for = ""
         composer.steer = self._steer
 
@@ -248,7 +250,7 @@ class Suggestions(ItemList[Choice], can_focus=False):
         self._closed_for = self._composer.word_before_cursor()
         self._offer([])
 
-    def _offer(self, found: list[Choice]) -> None:
+    def _offer(self, found: Choices) -> None:
         """Shows what may stand in place of the word before the cursor, the first marked; none = hides."""
         offered = found[:_MOST_SUGGESTIONS]
         width = max((len(text) for text, _ in offered), default=0) + 2
@@ -276,9 +278,13 @@ class Suggestions(ItemList[Choice], can_focus=False):
     async def _offer_files(self, word: str) -> None:
         if self._files is None:
             self._files = await asyncio.to_thread(files.files, Path.cwd())
-        paths = await asyncio.to_thread(files.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
+        begun = word[1:].strip('"')
+        listed = [] if (toolbox := self._toolbox()) is None else toolbox.resources()
+        more = [one for one in listed if begun.lower() in " ".join(one).lower()][: _MOST_SUGGESTIONS // 2]
+        paths = await asyncio.to_thread(files.matching, self._files, begun, _MOST_SUGGESTIONS - len(more))
         if self._composer.word_before_cursor() == word:
-            self._offer([(f'@"{path}"' if " " in path else f"@{path}", "") for path in paths])
+            found = [*((path, "") for path in paths), *more]
+            self._offer([(f'@"{name}"' if " " in name else f"@{name}", about) for name, about in found])
 
     async def _load_names(self, command: str) -> None:
         self._names = "", []
@@ -289,7 +295,8 @@ class Suggestions(ItemList[Choice], can_focus=False):
             self._offer_names(word)
 
     def _offer_names(self, word: str) -> None:
-        self._offer([one for one in self._names[1] if one[0].startswith(word)])
+        begins = [one for one in self._names[1] if one[0].startswith(word)]
+        self._offer(begins or [one for one in self._names[1] if word in one[0]])
 
 
 def own_model(model: str, facts: Facts | None) -> str:

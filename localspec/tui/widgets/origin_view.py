@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from time import monotonic
 from typing import ClassVar, Literal
 
@@ -24,6 +25,7 @@ from textual.widgets import Static
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.archive.passes import Replay
 from localspec.chat.plain_text import plain_text
+from localspec.chat.prompt.prompt import prompt_messages
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import AnswerPart
@@ -37,6 +39,7 @@ from localspec.tui.text.origin_lines import (
     PassReader,
     joined,
     kind_of,
+    of_results,
     ordered,
     read_passes,
     sign_line,
@@ -230,19 +233,26 @@ class OriginText(Vertical):
 
     async def settle(self, message: StoredMessage) -> None:
         """The answer is over, or was changed: shows what is stored."""
-        self.message, self._live, self._reader = message, [], None
+        self.message, self._reader = message, None
+        if message.state != "streaming":
+            self._live = []
         self._read(message)
 
     @work(exclusive=True, group="origins")
     async def _read(self, message: StoredMessage) -> None:
         """Reads old passes on a thread: thousands take longer than a frame."""
-        stored, passes, shares, trouble = Replay([], {}), list[AnswerPass](), Shares(), ""
+        stored, shares, trouble = Replay([], {}), Shares(), ""
+        passes: Sequence[AnswerPass] = ()
 
         def read() -> None:
             nonlocal stored, passes
-            stored = self._session.archive.replay(message.id)
+            archive = self._session.archive
+            stored = archive.replay(message.id)
             if message.state != "streaming":
                 passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
+                path = takewhile(lambda one: one.id != message.id, archive.path(message.chat_id))
+                prompt = prompt_messages(archive.chat(message.chat_id), [*path])
+                passes = of_results(passes, prompt, message.calls)
                 shares.add(passes)
 
         try:
