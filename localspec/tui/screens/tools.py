@@ -39,7 +39,7 @@ class ToolsScreen(Page):
         self._plain: int | None = None  # tokens of a prompt without tools
 
     def body(self) -> ComposeResult:
-        yield Static(id="scope", markup=False)
+        yield Static("The servers are being started ...", id="scope", markup=False)
         yield self._rows
 
     def on_mount(self) -> None:

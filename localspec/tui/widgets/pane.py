@@ -108,7 +108,7 @@ class ChatPane(TabPane):
         toolbox, ended = self.session.toolbox(self.key), Event()
         if toolbox is None:
             raise UsageError("There are no servers.", "In a shell: localspec mcp add NAME -- COMMAND")
-        if not toolbox.listed:
+        if not toolbox.listed and self.screen.is_current:
             say(self, "The servers are being started; Esc ends the wait.")
         self.waits.append(ended)
         try:
