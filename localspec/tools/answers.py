@@ -160,7 +160,7 @@ class CallingAnswer:
             raise Cancelled("Cancelled before a call.")
         self._due = MadeCall(call, _CANCELLED, number, len(self._text), len(self._thoughts), failed=True)
         try:
-            found = self._toolbox.read(call)
+            found = self._toolbox.checked(call)
             if isinstance(found, str):
                 self._tell(result=found)
             elif found == self._last:

@@ -205,7 +205,7 @@ def test_calls_stand_folded_in_their_place(archive: Archive) -> None:
     ("arguments", "result", "failed", "line"),
     [
         ("{}", "x" * 1200, False, "t(), 0.5 s, 1.2 kB"),
-        ('{"a": ' + "1" * 90 + "}", "", False, "t(a=" + "1" * 57 + "…), 0.5 s, 0 bytes"),
+        ('{"a": ' + "1" * 90 + "}", "", False, "t(a=" + "1" * 48 + "…), 0.5 s, 0 bytes"),
         ("no JSON\n\x1b[2J", "gone", True, "t(no JSON↵␛[2J), 0.5 s, failed"),
     ],
 )

@@ -18,9 +18,7 @@ LONG = "".join(f"Paragraph {number} " + "of some words " * 30 + "\n\n" for numbe
 
 
 def text_of(app: ChatApp) -> AnswerText:
-    text = front(app).transcript.bubbles[-1].text
-    assert text is not None
-    return text
+    return front(app).transcript.bubbles[-1].texts[-1]
 
 
 def drawn(text: AnswerText) -> list[str]:
@@ -66,7 +64,7 @@ async def test_new_text_costs_only_the_last_part(make_app: MakeApp) -> None:
         assert len(text.segments) > len(LONG) // SOFT // 2
         await until(pilot, lambda: text.complete)
         before = list(text.segments)
-        await text.settle(text_of(app).parent.message)  # type: ignore[union-attr]
+        await text.settle(front(app).path[-1].content)
         assert all(now is then for now, then in zip(text.segments, before, strict=True))
         assert len(list(text.query("*"))) == 0
 
@@ -135,7 +133,7 @@ async def test_what_the_reader_sees_stays_while_more_is_drawn_above(make_app: Ma
         for _ in range(200):
             await pilot.press("pageup")
             await until(
-                pilot, lambda: all(bubble.text is None or bubble.text.complete for bubble in pane.transcript.bubbles)
+                pilot, lambda: all(text.complete for bubble in pane.transcript.bubbles for text in bubble.texts)
             )
             seen += re.findall(r"Answer \d+\.", _screen(app))
             if pane.transcript.scroll_y == 0 and pane.transcript.bubbles[0].message.content == "Question 0":

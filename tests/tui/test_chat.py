@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 def shown(bubble: Bubble) -> str:
     """The Markdown that an answer shows, all segments."""
-    return "".join(part.text for part in bubble.text.segments) if bubble.text else ""
+    return "".join(part.text for text in bubble.texts for part in text.segments)
 
 
 async def test_a_message_is_answered_and_kept(make_app: MakeApp, archive: Archive) -> None:
@@ -99,8 +99,8 @@ async def test_an_answer_streams_in_parts_and_is_painted_whole_at_its_end(make_a
         answerer.hold.set()
         await answered(pilot)
         bubble = front(app).transcript.bubbles[-1]
-        assert bubble.text is not None
-        drawn = [bubble.text.render_line(y).text.rstrip() for y in range(bubble.text.size.height)]
+        (text,) = bubble.texts
+        drawn = [text.render_line(y).text.rstrip() for y in range(text.size.height)]
         assert drawn == ["A", "", "  code 1 · python", "  x = 1", "", " • one", " • two"]
 
 

@@ -8,9 +8,10 @@ import pytest
 from textual import events
 from textual.widgets import Static
 
-from localspec.chat.archive.message import Attachment
+from localspec.chat.archive.message import Attachment, Preset
+from localspec.chat.text_file import LARGEST
 from localspec.errors import UsageError
-from localspec.tui.talk.files import LARGEST, attached, files, matching
+from localspec.tui.talk.files import attached, files, matching
 from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.composer import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -112,6 +113,22 @@ async def test_names_of_models_are_offered_after_their_command(make_app: MakeApp
 
 
 @pytest.mark.asyncio
+async def test_names_of_presets_are_offered_with_what_they_say(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    app.session.archive.save_preset(Preset("Short answers", "Be brief.\nVery."))
+    async with app.run_test() as pilot:
+        await pilot.press(*"/preset ")
+        offered = front(app).query_one(Suggestions)
+        await until(pilot, lambda: offered.display and offered.option_count == 1)
+        assert str(offered.get_option_at_index(0).prompt) == "Short answers  Be brief.↵Very."
+        await pilot.press(*"/model ")  # goes on as words of the preset's name
+        assert not offered.display
+        front(app).composer.put("")
+        await pilot.press(*"/preset S", "tab", "enter")
+        await until(pilot, lambda: front(app).chat.system == "Be brief.\nVery.")
+
+
+@pytest.mark.asyncio
 async def test_an_unknown_command_is_said_and_a_path_is_sent(make_app: MakeApp) -> None:
     app = make_app("ok")
     async with app.run_test() as pilot:
@@ -145,7 +162,7 @@ async def test_files_are_completed_and_attached(make_app: MakeApp, folders: Path
 async def test_the_input_is_seen_beneath_the_list_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test(size=(40, 12)) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         await pilot.press("/")
         pane = front(app)
         await until(pilot, lambda: pane.suggestions.display and pane.query_one(Suggestions).region.height)

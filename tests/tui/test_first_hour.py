@@ -63,7 +63,7 @@ async def test_question_edit_queue_search_origins_quit_resume(
         assert front(app).path[3].stats["generated_tokens"] == 1000, "the queue waited for its end"
 
         await pilot.press("f6")
-        await until(pilot, lambda: all(bubble.text is None for bubble in front(app).transcript.bubbles[1::2]))
+        await until(pilot, lambda: not any(bubble.texts for bubble in front(app).transcript.bubbles[1::2]))
         assert front(app).transcript.bubbles[1]._view != MARKDOWN
         assert app.session.archive.replay(front(app).path[1].id).passes
 

@@ -210,10 +210,9 @@ async def test_only_what_is_seen_is_set(make_app: MakeApp, monkeypatch: pytest.M
         pane = front(app)
         pane.composer.put("Go")
         await pilot.press("enter")
-        await until(pilot, lambda: pane.transcript.bubbles and pane.transcript.bubbles[-1].text is not None)
+        await until(pilot, lambda: pane.transcript.bubbles and pane.transcript.bubbles[-1].texts)
         await until(pilot, lambda: pane.answer is None)
-        text = pane.transcript.bubbles[-1].text
-        assert text is not None
+        (text,) = pane.transcript.bubbles[-1].texts
         set_ = list[str]()
         lines = Typesetter.lines
 
@@ -241,16 +240,16 @@ async def test_heights_out_of_sight_are_found_when_the_answer_is_over(make_app: 
         pane = front(app)
         pane.composer.put("Go")
         await pilot.press("enter")
-        await until(pilot, lambda: pane.transcript.bubbles[-1].text is not None)
+        await until(pilot, lambda: pane.transcript.bubbles[-1].texts)
         bubble = pane.transcript.bubbles[-1]
-        assert bubble.text is not None
-        await until(pilot, lambda: bubble.text is not None and len(bubble.text.segments[0].text) > 100)
+        (text,) = bubble.texts
+        await until(pilot, lambda: len(text.segments[0].text) > 100)
         assert bubble.message.state == "streaming"
-        await bubble.text.extend(AnswerPart(ANSWER, "\n\n" + "More words of another. " * 30 + "\n\n", ()))
-        await bubble.text.extend(AnswerPart(ANSWER, ("Words of the others. " * 30 + "\n\n") * 100, ()))
+        await text.extend(AnswerPart(ANSWER, "\n\n" + "More words of another. " * 30 + "\n\n", ()))
+        await text.extend(AnswerPart(ANSWER, ("Words of the others. " * 30 + "\n\n") * 100, ()))
         for _ in range(10):
             pane.transcript._look_around()
-        measured = sum(segment.measured for segment in bubble.text.segments)
-        assert measured < 10 < len(bubble.text.segments)
+        measured = sum(segment.measured for segment in text.segments)
+        assert measured < 10 < len(text.segments)
         answerer.hold.set()
-        await until(pilot, lambda: pane.answer is None and bubble.text is not None and bubble.text.complete)
+        await until(pilot, lambda: pane.answer is None and text.complete)

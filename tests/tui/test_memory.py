@@ -64,9 +64,7 @@ async def test_a_further_long_answer_takes_no_more_than_its_text(
         transcript, counts = front(app).transcript, list[Held]()
         for number in range(5):
             await say(pilot, f"Go {number}")
-            await until(
-                pilot, lambda: all(bubble.text is None or bubble.text.complete for bubble in transcript.bubbles)
-            )
+            await until(pilot, lambda: all(text.complete for bubble in transcript.bubbles for text in bubble.texts))
             await until(pilot, lambda: len(transcript._near) <= 2)
             counts.append(more_than(before))
         tall = transcript.bubbles[-1].size.height

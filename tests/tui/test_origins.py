@@ -10,9 +10,12 @@ from textual.color import Color
 from textual.widgets import Static
 
 from localspec.chat.archive.archive import Archive
+from localspec.chat.reply.tool import ToolCall
+from localspec.chat.turn import MadeCall, Message
 from localspec.engine.slot import Origin, PassRecord
 from localspec.methods import TABLE
 from localspec.tui.shell.app import ChatApp
+from localspec.tui.text.origin_lines import AnswerPass, OriginCell, of_results, read_passes
 from localspec.tui.widgets.origin_view import NOTHING, OriginText, OriginView, Shares, legend
 from tests.tui.conftest import MakeApp, answered, front, say, until
 from tests.tui.replayer import Pass, Recorded, Recording, ReplayAnswerer
@@ -176,6 +179,52 @@ async def test_colours_differ_and_underlines_stand_in_for_them(
     assert len({own[1:], lookup[1:], draft[1:]}) == 3
 
 
+async def test_what_came_out_of_a_result_says_of_which_tool(make_app: MakeApp, archive: Archive) -> None:
+    words = ['call read {"path": "a"}', "Line", " one", " two", " three", " Line", " four"]
+    pieces = {number: word.encode() for number, word in enumerate(words)}
+    chat = archive.new_chat(model="gone")
+    user = archive.append_user(chat.id, "Line one?")
+    writer = archive.begin_answer(user.id, piece=lambda token: pieces[token])
+    writer.extend(record=PassRecord("", (), (), (), 0, 1, 0.01))
+    writer.add_call(MadeCall(ToolCall("1", "read", '{"path": "a"}'), "Line one two three."))
+    writer.extend("Line one two three four", record=PassRecord("", (), (), (), 1, 1, 0.01))
+    writer.extend(record=PassRecord("", (), (), (), 2, 1, 0.01))
+    writer.extend(record=PassRecord("lookup", (3, 4), (-1, 0), (0, 1), 6, 3, 0.01))
+    writer.finish("done")
+    app = make_app("nothing like it")
+    async with app.run_test(size=(80, 30)) as pilot:
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query(OriginView) and app.screen.query_one(OriginView).passes)
+        await until(pilot, lambda: said(app, ".legend", "from a result of read 33%"))
+        assert said(app, ".legend", "the target's own 67%")
+
+
+READ = MadeCall(ToolCall("1", "read", '{"path": "/a b"}'), "x = 1\ny = x + 1\n")
+CALL, CODE = ('read {"path": "/a b"}',), (("x",), (" =",), (" 1", "\n", "y"))
+SHOWN = Message("tool", READ.result, name="read")
+
+
+@pytest.mark.parametrize(
+    ("passes", "prompt", "drafter"),
+    [
+        ((CALL, *CODE), [], "from a result of read"),
+        ((*CODE, CALL), [], "lookup"),  # it had not been called
+        ((CALL, ("x",), (" = 1", "\n", "y")), [], "lookup"),  # one token before it
+        ((*CODE,), [SHOWN], "from a result of read"),
+        ((*CODE,), [SHOWN, Message("user", "And x = 1\n?")], "lookup"),  # it stood there last
+    ],
+)
+async def test_a_guess_is_of_where_it_stood_last(
+    passes: tuple[tuple[str, ...], ...], prompt: list[Message], drafter: str
+) -> None:
+    made = list[AnswerPass]()
+    for *guesses, own in passes:
+        cells = [OriginCell(text, "lookup", depth) for depth, text in enumerate(guesses, 1)]
+        made.append(AnswerPass("lookup", (), (*cells, OriginCell(own)), 1, 0.0))
+    found = of_results(made, prompt, [READ] if CALL in passes else [])
+    assert [cell.drafter for one in found for cell in one.emitted if cell.depth] == [drafter] * 2
+
+
 async def test_the_palette_keeps_its_contrast() -> None:
     colours = [Color.parse(row.look.colour) for row in TABLE if row.kind != "head"]
     for index, one in enumerate(colours):
@@ -184,8 +233,6 @@ async def test_the_palette_keeps_its_contrast() -> None:
 
 
 async def test_a_legend_counts_every_token() -> None:
-    from localspec.tui.text.origin_lines import read_passes
-
     records = [one.record for one in PASSES if one.record is not None]
     passes = read_passes(records, lambda token: PIECES[token])
     words = legend(Shares(passes), mode="signs", ghosts=True).plain
@@ -195,8 +242,6 @@ async def test_a_legend_counts_every_token() -> None:
 
 async def test_a_long_answer_never_keeps_keys_waiting(make_app: MakeApp) -> None:
     """20,000 tokens are laid out in slices; all of them arrive."""
-    from localspec.tui.text.origin_lines import AnswerPass, OriginCell
-
     passes = [AnswerPass("draft", (), tuple([OriginCell(" word", "draft", 1)] * 4), 5, 0.01) for _ in range(5000)]
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:

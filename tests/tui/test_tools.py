@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +16,9 @@ from textual.widgets._collapsible import CollapsibleTitle
 
 from localspec.chat.reply.tool import ToolCall
 from localspec.chat.turn import MadeCall
+from localspec.remote.answerer import Question
 from localspec.tools.servers import Server
-from localspec.tools.toolbox import REFUSED
+from localspec.tools.toolbox import REFUSED, FolderFile
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.screens.tools import ToolsScreen
 from localspec.tui.shell.app import ChatApp
@@ -69,7 +72,7 @@ async def begun(pilot: Pilot[Any], text: str = "Go") -> None:
     """Sends a message, and waits until its answer is under way."""
     app = pilot.app
     assert isinstance(app, ChatApp)
-    await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+    await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
     front(app).composer.put(text)
     await pilot.press("enter")
 
@@ -113,7 +116,7 @@ async def test_a_call_is_asked_for_and_is_a_folded_line(tooled: Tooled) -> None:
         (line,) = calls(app)
         assert line.collapsed
         assert line.title.startswith("add(a=2, b=3), 0.")
-        assert line.title.endswith(" s, 1 bytes")
+        assert line.title.endswith(" s, 1 byte")
         await pilot.click(CollapsibleTitle)
         assert not line.collapsed
         assert "add(a=2, b=3)" in str(line.query_one(".result", Static).content)
@@ -168,7 +171,7 @@ async def test_long_arguments_are_all_there_to_be_read(tooled: Tooled) -> None:
         assert "[bold]" in drawn(app)
         assert not any(0x7F <= ord(sign) < 0xA0 or sign == "\u202e" for sign in drawn(app))
         assert "598 599" not in drawn(app)
-        await pilot.press(*["pagedown"] * 12)
+        await pilot.press("tab", *["pagedown"] * 12)
         assert "599" in drawn(app)
         assert "Do not call it" in drawn(app)
         await pilot.press("pageup")
@@ -202,6 +205,41 @@ async def test_a_call_is_kept_branched_and_exported_and_read_without_servers(
         text = Path("chat.md").read_text(encoding="utf-8")
         assert "<summary>add(a=2, b=3), " in text
         assert "Good day." in text
+
+
+async def test_calls_stand_where_they_were_made(tooled: Tooled) -> None:
+    code = "```python\nx = 1\n```"
+    app = tooled(Said(f"First.\n\n{code}", [ADD]), Said(calls=[SAY]), Said(f"Last.\n\n{code}", wait=True), unasked=True)
+
+    def rows() -> list[str]:
+        """What the answer shows, each of its texts and calls by its first word."""
+        return re.findall(r"First|add|say|Last|code \d", drawn(app))
+
+    async with app.run_test(size=(80, 40)) as pilot:
+        await begun(pilot)
+        await until(pilot, lambda: "code 2" in drawn(app))
+        assert rows() == ["First", "code 1", "add", "say", "Last", "code 2"]
+        parts = list(front(app).transcript.bubbles[-1]._parts)
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).path[-1].state == "stopped")
+        await pilot.pause()
+        assert front(app).transcript.bubbles[-1]._parts == parts, "what streamed in stays"
+        await pilot.press("f6")
+        await until(pilot, lambda: not front(app).transcript.bubbles[-1].texts)
+        await until(pilot, lambda: rows()[-2:] == ["add", "say"])
+        await pilot.press("f6", "f6", "f6")
+        await until(pilot, lambda: rows() == ["First", "code 1", "add", "say", "Last", "code 2"])
+
+
+async def test_servers_that_start_are_named_and_esc_waits_no_more(tooled: Tooled) -> None:
+    app = tooled(DONE, servers=(demo("silent", name="slow"), demo("silent", name="git")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await begun(pilot)
+        await until(pilot, lambda: "The servers start: slow, git ..." in drawn(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).answer is None)
+        await until(pilot, lambda: "The servers start" not in drawn(app))
+        assert (front(app).path[-1].state, front(app).path[-1].content) == ("stopped", "")
 
 
 async def test_a_call_under_way_is_shown_and_esc_ends_it(tooled: Tooled) -> None:
@@ -268,7 +306,7 @@ async def test_leaving_ends_everything(tooled: Tooled, folders: Path, wanted: st
 async def test_a_question_waits_until_its_chat_is_in_front(tooled: Tooled) -> None:
     app = tooled(Said(calls=[ADD]), DONE)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
         front(app).send(WrittenPrompt("Go"))
@@ -307,7 +345,7 @@ async def test_nobody_is_asked_while_they_write(tooled: Tooled, monkeypatch: pyt
 async def test_two_chats_use_tools_at_once(tooled: Tooled) -> None:
     app = tooled(Said(calls=[ADD]), Said(calls=[SAY]), DONE)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         first = front(app)
         second = await app.chat_screen.open_chat()
         first.send(WrittenPrompt("Go"))
@@ -382,10 +420,43 @@ async def test_the_screen_of_tools(tooled: Tooled, monkeypatch: pytest.MonkeyPat
         await until(pilot, lambda: app.screen is app.chat_screen)
 
 
+async def test_tools_stand_under_their_server_and_a_folder_is_asked_for_again(
+    tooled: Tooled, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = demo(str(folders)), replace(demo(str(folders)), name="second")
+    entry = {"command": second.command, "args": second.args, "env": dict(second.env)}
+    Path("mcp.json").write_text(json.dumps({"mcpServers": {"second": entry}}))
+    folder = FolderFile.find([])
+    assert folder is not None
+    app = tooled(DONE, servers=tuple(folder.added([first])))
+    counted = list[int]()
+
+    def count(scripted: Scripted, question: Question) -> int:
+        counted.append(len(question.tools))
+        return 10
+
+    monkeypatch.setattr(Scripted, "count", count)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
+        app.chat_screen.open("tools")
+        await until(pilot, lambda: "they take" in drawn(app))
+        names = re.findall(r"[●○] (\w+)", drawn(app))
+        assert names.index("second") == 0
+        assert names.index("demo") == len(TOOLS) + 1
+        assert names[1] == f"second__{TOOLS[0]['name']}"
+        assert "second  not asked" in drawn(app)
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: not folder.is_allowed)
+        await until(pilot, lambda: "not asked" not in drawn(app))
+        counted.clear()
+        await pilot.press("space")
+        await until(pilot, lambda: counted == [len(TOOLS)])
+
+
 async def test_without_servers_the_screen_says_what_to_do(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         front(app).composer.put("/tools")
         await pilot.press("enter")
         await until(pilot, lambda: "In a shell: localspec mcp add NAME -- COMMAND" in drawn(app))
@@ -399,7 +470,7 @@ async def test_private_chats_end_their_servers(tooled: Tooled, folders: Path) ->
         assert processes(folders) or not Path("/proc").exists()
         front(app).composer.put("/private")
         await pilot.press("enter")
-        await until(pilot, lambda: not app.session.private and app.pane is not None)
+        await until(pilot, lambda: not app.session.private and app.chat_screen.pane is not None)
         await until(pilot, lambda: not processes(folders))
 
 

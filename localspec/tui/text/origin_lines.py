@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from localspec.chat.plain_text import pictured
+from localspec.chat.plain_text import one_line, pictured
+from localspec.chat.reply.tool import members
+from localspec.chat.turn import MadeCall, Message
 from localspec.engine.slot import PassRecord
-from localspec.methods import DARK, RED, TABLE
+from localspec.methods import COPYING, DARK, RED, TABLE
 
 Piece = Callable[[int], bytes]  # the bytes a token stands for; none for control tokens
 
@@ -125,6 +128,54 @@ def joined(stored: Sequence[PassRecord], live: Sequence[PassRecord]) -> list[Pas
     return [*stored, *live]
 
 
+RESULT = "from a result of "
+"""With a tool's name after it, the drafter of guesses that were copied out of its result."""
+_BEFORE = 5  # tokens before a guess that are searched with it, and at least 2, as prompt lookup does
+
+
+def of_results(
+    passes: Sequence[AnswerPass], prompt: Iterable[Message], calls: Sequence[MadeCall]
+) -> Sequence[AnswerPass]:
+    """Passes with `RESULT` and the tool as the drafter of what was copied out of a result: of guesses that stand there
+    last, with the tokens before them, in what the model had read by then. Drafters keep no places. `calls`: of the
+    answer itself."""
+    due = deque(_results(calls, "".join(one.text for one in passes)))
+    read = [(one.content, one.name if one.role == "tool" else "") for one in prompt] + [("", "")]
+    if not due and not any(tool for _, tool in read):
+        return passes
+    last, said, found = deque[str](maxlen=_BEFORE), 0, list[AnswerPass]()
+
+    def tool_of(guess: str) -> str:
+        ends = ("".join([*last][-count:]) + guess for count in range(len(last), 1, -1))
+        return next((tool for end in ends for text, tool in reversed(read) if end in text), "")
+
+    for one in passes:
+        while due and due[0][0] <= said:
+            read += [due.popleft()[1:], ("", "")]
+        copied = any(cell.drafter in COPYING for cell in one.emitted)
+        tool = tool_of("".join(cell.text for cell in one.emitted if cell.depth)) if copied else ""
+        name = {drafter: RESULT + one_line(tool) for drafter in COPYING if tool}
+        cells = (cell._replace(drafter=name.get(cell.drafter, cell.drafter)) for cell in one.emitted)
+        found.append(replace(one, emitted=tuple(cells)))
+        last.extend(cell.text for cell in one.emitted)
+        read[-1] = (read[-1][0] + one.text, "")
+        said += len(one.text)
+    return found
+
+
+def _results(calls: Sequence[MadeCall], text: str) -> Iterator[tuple[int, str, str]]:
+    """Results and their tools, each with the end of its round of calls in what was generated: after their names and
+    what is found of their arguments."""
+    at = 0
+    for _, group in groupby(calls, key=lambda made: made.round):
+        round_ = list(group)
+        for made in round_:
+            for word in (made.call.name, *(members(made.call.arguments) or {}).values()):
+                if (place := text.find(word.strip('"'), at)) >= 0:
+                    at = place + len(word.strip('"'))
+        yield from ((at, made.result, made.call.name) for made in round_)
+
+
 # Where tokens come from, as colours and as signs: what the origin view, its legend, the bars and the race share.
 #
 # The colours are Okabe and Ito's, made to be told apart with any kind of colour vision; deeper guesses are stronger.
@@ -157,7 +208,7 @@ def kind_of(drafter: str) -> Kind:
     known = _DRAFTERS.get(drafter)
     if known is not None:
         return known
-    letters = [letter for letter in drafter.lower() if letter.isalpha()]
+    letters = [letter for letter in drafter.removeprefix(RESULT).lower() if letter.isalpha()]
     taken = {kind.letter for kind in _DRAFTERS.values()}
     letter = next((letter for letter in letters if letter not in taken), "o")
     return Kind(drafter, letter, _OTHERS[sum(map(ord, drafter)) % len(_OTHERS)], 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 from math import inf
@@ -21,7 +22,6 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
-from localspec.chat.archive.message import StoredMessage
 from localspec.chat.plain_text import PlainText, plain_text
 from localspec.remote.answerer import AnswerPart
 from localspec.tui.text.typesetting import Line, TextStyles, Typesetter, begins_with_code, code_blocks
@@ -141,10 +141,12 @@ def _typesetter(theme: str, base: Style) -> Typesetter:
 class AnswerText(Widget):
     """`extend` while it streams, `settle` at its end. Segments are set when they are seen, or when `fill` has time."""
 
-    def __init__(self, message: StoredMessage) -> None:
+    def __init__(self, text: str, before: Sequence[AnswerText] = ()) -> None:
+        """`before`: the one that it comes after, in the same answer."""
         super().__init__()
         self._plain = PlainText()
-        self.segments = segments(plain_text(message.content))  # its parts, in order; at least one
+        self._before = before[0].segments[-1] if before else None
+        self.segments: list[AnswerSegment] = segments(plain_text(text), self._before)  # in order; at least one
         self._starts: list[int] = []  # the line at which each begins
         self._height = 1
         self._set_for: tuple[int, str, Style] | None = None  # width and colours of the lines there are
@@ -153,11 +155,11 @@ class AnswerText(Widget):
         if text := self._plain.push(part.text):
             last = self.segments.pop()
             changed = len(self.segments)
-            self.segments += segments(last.text + text, self.segments[-1] if self.segments else None)
+            self.segments += segments(last.text + text, self.segments[-1] if self.segments else self._before)
             self._show_from(changed)
 
-    async def settle(self, message: StoredMessage) -> None:
-        wanted = segments(plain_text(message.content))
+    async def settle(self, text: str) -> None:
+        wanted = segments(plain_text(text), self._before)
         pairs = zip(wanted, self.segments, strict=False)
         changed = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
         self.segments[changed:] = wanted[changed:]
@@ -301,9 +303,6 @@ class AnswerText(Widget):
             for row, line in enumerate(segment.lines or ()):
                 lines[start + row] = "".join(part.text for part in line).rstrip()
         return selection.extract("\n".join(lines)), "\n"
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        self.refresh()
 
     def _marked(self, strip: Strip, span: tuple[int, int] | None) -> Strip:
         """A line with what is selected of it in other colours; spans count characters, lines cells."""

@@ -34,7 +34,7 @@ from localspec import paths
 from localspec.chat.plain_text import plain_text
 from localspec.chat.text_file import read_text
 from localspec.errors import LocalspecError, UsageError
-from localspec.tui.widgets.registry import CLOSE, bind
+from localspec.tui.widgets.registry import CLOSE
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1  # between two looks whether a question is still asked
@@ -78,14 +78,22 @@ def shown(show: Callable[[str], object]) -> Iterator[None]:
         logger.propagate = written
 
 
+class LongText(VerticalScroll):
+    """Tab leads to it, and its keys scroll it, once it is longer than its place."""
+
+    def allow_focus(self) -> bool:
+        return self.max_scroll_y > 0
+
+
 class Dialog(ModalScreen[ScreenResultType]):
     """A box above what is there; Esc gives up."""
 
+    AUTO_FOCUS = "OptionList, Input"
     BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
 
     def __init__(self, question: str) -> None:
         super().__init__()
-        self._question = VerticalScroll(Static(question, classes="question", markup=False), can_focus=False)
+        self._question = LongText(Static(question, classes="question", markup=False))
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -119,11 +127,6 @@ class ItemList(OptionList, Generic[T]):
 class ChoiceDialog(Dialog[T | None]):
     """A question; the result is the value of the answer chosen, None = given up. Digits go to that answer."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        bind(f"dialog.page_{to}", f"page{to}", f"page('{to}')", "Page", f"Scroll a long question {to}", priority=True)
-        for to in ("up", "down")
-    ]
-
     def __init__(
         self, question: str, answers: Sequence[tuple[T, str, str]], asks: Callable[[], bool] | None = None
     ) -> None:
@@ -152,13 +155,6 @@ class ChoiceDialog(Dialog[T | None]):
         )
         if self._number:
             self.query_exactly_one(OptionList).highlighted = int(self._number) - 1
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        return action != "page" or self._question.max_scroll_y > 0
-
-    def action_page(self, to: str) -> None:
-        """Scrolls a question that is longer than its place."""
-        (self._question.scroll_page_up if to == "up" else self._question.scroll_page_down)(animate=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index][0])

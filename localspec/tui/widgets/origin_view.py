@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from time import monotonic
 from typing import ClassVar, Literal
 
@@ -16,7 +17,6 @@ from textual.color import Color
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
-from textual.message import Message
 from textual.strip import Strip
 from textual.style import Style as ContentStyle
 from textual.widget import Widget
@@ -25,6 +25,7 @@ from textual.widgets import Static
 from localspec.chat.archive.message import StoredMessage
 from localspec.chat.archive.passes import Replay
 from localspec.chat.plain_text import plain_text
+from localspec.chat.prompt.prompt import prompt_messages
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError
 from localspec.remote.answerer import AnswerPart
@@ -38,6 +39,7 @@ from localspec.tui.text.origin_lines import (
     PassReader,
     joined,
     kind_of,
+    of_results,
     ordered,
     read_passes,
     sign_line,
@@ -54,9 +56,6 @@ class OriginView(Widget):
     """Draws passes; what is out of sight costs nothing, and new passes cost only themselves. `mode` is "colour"
     (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of signs under each line
     of text). `ghosts` also shows rejected guesses, struck through, before what came instead."""
-
-    class Complete(Message):
-        """A long answer, laid out in slices, is all there."""
 
     DEFAULT_CSS: ClassVar[str] = "OriginView { height: auto; width: 1fr; }"
 
@@ -79,6 +78,13 @@ class OriginView(Widget):
         self.passes = list(passes)
         self._layout_of = None
         self.refresh(layout=True)
+
+    def reach(self, passes: Sequence[AnswerPass], end: int) -> None:
+        """Shows the first ones of an answer, up to `end`; only further ones than before are laid out."""
+        if end < len(self.passes):
+            self.show(passes[:end])
+        else:
+            self.add(passes[len(self.passes) : end])
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return self._height * len(self._lines_for(width))
@@ -120,8 +126,6 @@ class OriginView(Widget):
             self._waiting = False
             self._lay_out()
             self.refresh(layout=True)
-            if self._laid_out == len(self.passes):
-                self.post_message(self.Complete())
 
         if self._laid_out < len(self.passes) and not self._waiting:
             self._waiting = True
@@ -188,8 +192,6 @@ def legend(shares: Shares, *, mode: Mode = "colour", no_color: bool = False, gho
 
 
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
-
-
 _SETTLED = 1.2  # seconds after which everything that was heard before a view was opened is on disk
 
 
@@ -231,19 +233,26 @@ class OriginText(Vertical):
 
     async def settle(self, message: StoredMessage) -> None:
         """The answer is over, or was changed: shows what is stored."""
-        self.message, self._live, self._reader = message, [], None
+        self.message, self._reader = message, None
+        if message.state != "streaming":
+            self._live = []
         self._read(message)
 
     @work(exclusive=True, group="origins")
     async def _read(self, message: StoredMessage) -> None:
         """Reads old passes on a thread: thousands take longer than a frame."""
-        stored, passes, shares, trouble = Replay([], {}), list[AnswerPass](), Shares(), ""
+        stored, shares, trouble = Replay([], {}), Shares(), ""
+        passes: Sequence[AnswerPass] = ()
 
         def read() -> None:
             nonlocal stored, passes
-            stored = self._session.archive.replay(message.id)
+            archive = self._session.archive
+            stored = archive.replay(message.id)
             if message.state != "streaming":
                 passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
+                path = takewhile(lambda one: one.id != message.id, archive.path(message.chat_id))
+                prompt = prompt_messages(archive.chat(message.chat_id), [*path])
+                passes = of_results(passes, prompt, message.calls)
                 shares.add(passes)
 
         try:

@@ -4,12 +4,13 @@ reader scrolls away. Where there are none stand who answers, models to pull, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from math import inf
 from operator import attrgetter
 from time import monotonic
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 from textual import events, work
@@ -83,7 +84,7 @@ class Bubble(Vertical, can_focus=True):
         self._view = view
         self._session, self._fold = session, session.preferences.fold_thinking
         self._thinking_text = plain_text(message.reasoning)
-        self._body: Any = None
+        self._parts = list[Any]()  # the answer: what it says and calls, in that order; or another view, and its calls
         self._typed: Timer | None = None  # runs while a letter waits for another
         self._key: ActiveBinding | None = None  # what the waiting letter would do, if none comes
         self._letter = ""
@@ -99,23 +100,21 @@ class Bubble(Vertical, can_focus=True):
             return
         if self._thinking_text.strip():
             yield self._make_thinking()
-        yield from map(self._make_call, self.message.calls)
-        yield self._make_body()
+        yield from self._make_parts(self._pieces)
         self._foot = FigureLine(classes="foot")
         self._foot.tooltip = "Click: where each token came from"
         self._show_figures()
         yield self._foot
 
     @property
-    def text(self) -> AnswerText | None:
-        """The answer as Markdown; None = it is looked at in another way, or it is the user's."""
-        return self._body if isinstance(self._body, AnswerText) else None
+    def texts(self) -> list[AnswerText]:
+        """The answer as Markdown; none = it is looked at in another way, or it is the user's."""
+        return [part for part in self._parts if isinstance(part, AnswerText)]
 
     def forget(self) -> None:
         """It is far from what is seen: Textual need not keep what it has drawn, which takes far more than the text."""
-        for widget in (self, self._body):
-            if widget is not None:
-                widget._styles_cache.clear()  # refresh() would note a number for each line
+        for widget in (self, *self._parts):
+            widget._styles_cache.clear()  # refresh() would note a number for each line
 
     on_unmount = forget  # what Textual has drawn of a widget outlives it, in the cache of a method
 
@@ -127,15 +126,21 @@ class Bubble(Vertical, can_focus=True):
         if part.thinking:
             self._thinking_text += plain_text(part.thinking)
             await self._show_thinking()
-        await self._body.extend(part)
+        self.message = replace(self.message, content=self.message.content + part.text)
+        body = self._parts[-1 if self._view == MARKDOWN else 0]
+        if not isinstance(body, Collapsible):
+            await body.extend(part)
+        elif part.text.strip():
+            await self._show_parts()
 
     async def begin_call(self, call: ToolCall) -> None:
         """Shows that it is under way, until it is made or the answer ends."""
-        await self.mount(Static(Content(f"▷ {signature(call, 60)} ..."), classes="running"), before=self._body)
+        await self.mount(Static(Content(f"▷ {signature(call, 60)} ..."), classes="running"), before=self._foot)
 
     async def add_call(self, made: MadeCall) -> None:
-        await self.query(".running").remove()
-        await self.mount(self._make_call(made), before=self._body)
+        made = replace(made, said=len(self.message.content))
+        self.message = replace(self.message, calls=(*self.message.calls, made))
+        await self._show_parts()
 
     @staticmethod
     def _make_call(made: MadeCall) -> Collapsible:
@@ -148,10 +153,7 @@ class Bubble(Vertical, can_focus=True):
         self._thinking_text = plain_text(message.reasoning)
         if message.role == "assistant":
             await self._show_thinking()
-            await self.query(".running").remove()
-            for made in message.calls[len(self.query(".call")) :]:  # of another window's answer
-                await self.add_call(made)
-            await self._body.settle(message)
+            await self._show_parts()
         self.renew(message)
 
     def renew(self, message: StoredMessage) -> None:
@@ -174,8 +176,9 @@ class Bubble(Vertical, can_focus=True):
         if view == self._view or self.message.role == "user":
             return
         self._view = view
-        await self._body.remove()
-        await self.mount(self._make_body(), before=self._foot)
+        await self.remove_children(self._parts)
+        self._parts = []
+        await self.mount_all(list(self._make_parts(self._pieces)), before=self._foot)
 
     async def on_key(self, event: events.Key) -> None:
         """A letter alone is one of the message's keys; letters in a row are a word, and words belong to the input."""
@@ -241,10 +244,32 @@ class Bubble(Vertical, can_focus=True):
         for part in self.query(Collapsible):
             part.collapsed = not part.collapsed
 
-    def _make_body(self) -> Widget:
-        home = next((row.home for row in VIEWS if row.name == self._view), None)
-        self._body = AnswerText(self.message) if home is None else load(home)(self._session, self.message, self._view)
-        return cast("Widget", self._body)
+    @property
+    def _pieces(self) -> list[Any]:
+        """What the parts show: texts and calls, or the message for another view."""
+        return self.message.pieces or [""] if self._view == MARKDOWN else [self.message, *self.message.calls]
+
+    def _make_parts(self, pieces: Sequence[Any]) -> Iterator[Widget]:
+        for piece in pieces:
+            if isinstance(piece, MadeCall):
+                self._parts.append(self._make_call(piece))
+            elif isinstance(piece, str):
+                self._parts.append(AnswerText(piece, self.texts[-1:]))
+            else:
+                home = next(row.home for row in VIEWS if row.name == self._view)
+                self._parts.append(load(home)(self._session, piece, self._view))
+            yield self._parts[-1]
+
+    async def _show_parts(self) -> None:
+        """Shows what the message says and calls by now; a call under way is over. Parts that fit stay."""
+        pairs = zip(self._parts, pieces := self._pieces, strict=False)
+        fit = list(takewhile(lambda pair: isinstance(pair[0], Collapsible) == isinstance(pair[1], MadeCall), pairs))
+        for part, piece in fit:
+            if not isinstance(piece, MadeCall):
+                await part.settle(piece)
+        await self.remove_children([*self._parts[len(fit) :], *self.query(".running")])
+        del self._parts[len(fit) :]
+        await self.mount_all(list(self._make_parts(pieces[len(fit) :])), before=self._foot)
 
     def _show_figures(self) -> None:
         message, stats = self.message, self.message.stats
@@ -394,18 +419,17 @@ class Transcript(VerticalScroll, can_focus=False):
         deadline, above = monotonic() + _FILL_SECONDS, 0.0
         page, reach = self.size.height, _KEPT_PAGES * self.size.height
         for bubble in reversed(self.bubbles):
-            answer, place = bubble.text, bubble.virtual_region
-            top = self.scroll_y - place.y - (answer.virtual_region.y if answer is not None else 0)
+            place = bubble.virtual_region
             if self.scroll_y - page < place.bottom and place.y < self.scroll_y + 2 * page:
                 self._near.add(bubble)
             elif bubble in self._near:
                 self._near.remove(bubble)
                 bubble.forget()
             streaming = bubble.message.state == "streaming"
-            rests = answer is not None and not answer.complete and not (streaming and self.at_end)
-            if answer is not None and rests and monotonic() < deadline:
-                above += answer.fill(deadline, top, top + page if streaming else inf)
-            if answer is not None:
+            for answer in reversed(bubble.texts):
+                top = self.scroll_y - place.y - answer.virtual_region.y
+                if not answer.complete and not (streaming and self.at_end) and monotonic() < deadline:
+                    above += answer.fill(deadline, top, top + page if streaming else inf)
                 answer.keep(top - reach, top + page + reach, deadline)
         if above and not self.at_end:  # what is seen stays in its place
             self.call_after_refresh(self.scroll_relative, y=above, animate=False)
