@@ -93,10 +93,23 @@ def test_calls_are_in_the_json(command: Command, caller: Caller, tools: str) -> 
     assert found.code == 0
     told = json.loads(found.out)
     assert told["text"].endswith("It is 5, It cannot be done..")
-    assert [(one["call"]["name"], one["result"], one["failed"]) for one in told["calls"]] == [
+    assert [(one["call"]["name"], one["result"], one["failed"]) for one in told.pop("calls")] == [
         ("add", "5", False),
         ("fail", "It cannot be done.", True),
     ]
+    plain = json.loads(ran(command, caller, "--json").out)
+    assert (told["finish_reason"], told["endpoint"]) == ("stop", f"{caller.url}/v1")
+    assert (told.keys(), told["stats"].keys()) == (plain.keys(), plain["stats"].keys())
+
+
+def test_the_json_of_a_model_here_has_the_figures_of_an_answer_without_tools(command: Command, tools: str) -> None:
+    words = ("run", "tiny", "Say: red house", "--max-tokens", "40", "--seed", "7", "--json")
+    found, plain = command(*words, "--tools", tools, "--yes"), command(*words)
+    told, usual = json.loads(found.out), json.loads(plain.out)
+    assert told.keys() == usual.keys() - {"tokens"} | {"calls"}
+    assert (told["seed"], told["configuration"]) == (7, usual["configuration"])
+    assert told["stats"].keys() == usual["stats"].keys()
+    assert told["stats"]["generated_tokens"] <= 40
 
 
 def test_without_a_terminal_and_without_yes_a_call_is_refused_and_said(

@@ -17,7 +17,6 @@ from localspec.chat.turn import MadeCall, Message, rounds
 from localspec.cli import output, streams
 from localspec.cli.shared import print_known
 from localspec.engine.slot import FinishReason
-from localspec.engine.stats import RequestStats
 from localspec.errors import LocalspecError, UsageError
 from localspec.options import Options
 from localspec.remote.answerer import (
@@ -113,7 +112,7 @@ class Conversation:
         toolbox: Toolbox | None = None,
     ) -> None:
         """`facts`: of the answerer, which is `loaded`. `toolbox`: what answers may call; None = nothing."""
-        self._answerer, self._facts, self._toolbox = answerer, facts, toolbox
+        self._answerer, self.facts, self._toolbox = answerer, facts, toolbox
         if facts.target is None:
             self._title = f"{facts.name} at {base_of(options.endpoint)}"
         else:
@@ -123,8 +122,8 @@ class Conversation:
         self._wanted = wanted
         self._always_stats: bool = options.stats
         self._piped = streams.lines()
-        self._last: tuple[RequestStats, int | None] | None = None
-        """Figures and seed of the last answer."""
+        self.last: AnswerEnded | None = None
+        """The end of the last answer."""
         self.calls: list[MadeCall] = []
         self.said, self.stopped = "", False
         """Of the last answer: its calls, all that it says, and whether Ctrl-C ended it."""
@@ -142,7 +141,7 @@ class Conversation:
                 import readline  # noqa: F401 - line editing and history in input()
             said = f"localspec chat with {self._title}. /help lists commands, Ctrl-D ends."
             lines = [said]
-            if self._facts.bundled:
+            if self.facts.bundled:
                 from localspec.runtime.offered import HEADING, TINY, offered
 
                 lines.append(TINY)
@@ -219,7 +218,7 @@ class Conversation:
         asked = Question(
             messages, wanted.sampling, wanted.seed, wanted.max_tokens, wanted.stop, raw=self._toolbox is None
         )
-        inbox, retelling = _Inbox(), Retelling(self._facts.channels and self._toolbox is None)
+        inbox, retelling = _Inbox(), Retelling(self.facts.channels and self._toolbox is None)
         self.calls, self.stopped = [], False
         try:
             if self._toolbox is None:
@@ -235,7 +234,7 @@ class Conversation:
                             write(retelling.push(news.text))
                         elif isinstance(news, CallMade) or not stopped:
                             self._take_call(news)
-                    self._last = news.stats, answer.seed
+                    self.last = news
                     return news
 
                 try:
@@ -277,9 +276,10 @@ class Conversation:
                 news.answer.consent("no")
 
     def _print_stats(self) -> None:
-        if self._last is None:
+        if self.last is None:
             raise UsageError("There is no answer yet.")
-        if self._facts.remote:
-            print_known(*self._last, self._title)
+        figures = self.last.stats, self.last.answer.seed
+        if self.facts.remote:
+            print_known(*figures, self._title)
         else:
-            output.print_stats(*self._last, self._facts.configuration)
+            output.print_stats(*figures, self.facts.configuration)

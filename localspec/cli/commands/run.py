@@ -106,6 +106,7 @@ def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> 
     """One question of a conversation, whose answer may call tools; with `--json` an object with the calls."""
     from localspec.cli.commands import chat
     from localspec.cli.commands.mcp import chosen
+    from localspec.remote.server import base_of
 
     options = argparse.Namespace(**vars(options) | {"plain": True, "process": False})
     with chat.conversation(options, wanted, chosen(options.tools)) as held:
@@ -113,9 +114,14 @@ def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> 
             held.ask(text)
         if held.stopped:
             raise KeyboardInterrupt
-        if options.json:
-            said = {"text": held.said, "calls": [asdict(one) for one in held.calls]}
-            print(json.dumps(said, ensure_ascii=False))
+        if options.json and (end := held.last) is not None:
+            said: dict[str, Any] = {"text": held.said, "finish_reason": end.finish.value, "seed": end.answer.seed}
+            if options.endpoint:
+                endpoint = base_of(options.endpoint)
+                said |= {"model": held.facts.name, "endpoint": endpoint, "stats": shared.known(end.stats)}
+            else:
+                said |= {"stats": end.stats.as_dict(), "configuration": held.facts.configuration}
+            print(json.dumps(said | {"calls": [asdict(one) for one in held.calls]}, ensure_ascii=False))
     return 0
 
 
