@@ -16,7 +16,7 @@ from localspec.chat.turn import Message
 from localspec.remote.answerer import Question
 from localspec.tools.connections import Offered
 from localspec.tools.servers import Server
-from localspec.tools.toolbox import FolderFile, Toolbox
+from localspec.tools.toolbox import FolderFile
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.widgets.dialogs import ItemList, errand, errors_said, say
 from localspec.tui.widgets.registry import bind
@@ -36,6 +36,7 @@ class ToolsScreen(Page):
         super().__init__(chats)
         self._rows = ItemList[_Row](id="scroll")
         self._folder: FolderFile | None = None
+        self._toolbox = None if chats.pane is None else self.session.toolbox(chats.pane.key)
         self._plain: int | None = None  # tokens of a prompt without tools
 
     def body(self) -> ComposeResult:
@@ -46,15 +47,11 @@ class ToolsScreen(Page):
         self._rows.focus()
         self._look()
 
-    @property
-    def _toolbox(self) -> Toolbox | None:
-        return None if self.chats.pane is None else self.session.toolbox(self.chats.pane.key)
-
     @work(exclusive=True, group="tools")
     async def _look(self) -> None:
         """Starts what is on, lists all, and says what the tools take of the context."""
-        toolbox, head = self._toolbox, self.query_one("#scope", Static)
-        if toolbox is None:
+        head = self.query_one("#scope", Static)
+        if (toolbox := self._toolbox) is None:
             head.update("There are no servers. In a shell: localspec mcp add NAME -- COMMAND")
             return
         with errors_said(self, head.update):
