@@ -19,6 +19,8 @@ LocalspecError                 exit 1
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class LocalspecError(Exception):
@@ -122,3 +124,12 @@ def reason(error: BaseException) -> str:
         return "it is not UTF-8 text"
     words = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return re.sub(r"\[(Errno|WinError) -?\d+\] ", "", words.splitlines()[0]).rstrip(".")
+
+
+@contextmanager
+def explained(text: str, kind: type[LocalspecError] = LocalspecError) -> Iterator[None]:
+    """Makes an OSError of the block an error of our own: this text, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{text}: {reason(error)}.") from None

@@ -1,6 +1,7 @@
 """The table of drafters: one row says all that the rest of the program must know of a way to draft.
 
-A new drafter is a file in `localspec/drafters/` and a row here, which help texts, docs, `verify` and tests read, too.
+A new drafter is a file in `localspec/drafters/` and a row here, which help texts, `verify` and tests read, too. What it
+does, and who thought of it, stands in docs/drafters.md.
 """
 
 from __future__ import annotations
@@ -57,11 +58,8 @@ class Method:
     title: str  # what people call it
     line: str  # one line for `--help`
     module: str  # `module:function` below `localspec.drafters`: makes the drafter of a `Setup`, or reads a file
-    does: str  # its row in docs/drafters.md: what it does, or of a file what it is
     look: DrafterLook
     needs: Need = "inputs"
-    good_at: str = ""  # what texts it is good at; only of methods without a file
-    source: str = ""  # who thought of it
     shown: str = ""  # what `localspec show` says of it for a target that has what it needs
     kind: Literal["search", "model", "head"] = "head"
     """search: it has no file, and its drafts cost next to nothing; model: a whole model drafts; head: a file that was
@@ -89,8 +87,7 @@ TABLE: tuple[Method, ...] = (
         "draft",
         "draft model",
         "the draft model",
-        "models.draft_model:DraftModel",
-        "a small whole model with the target's tokenizer",
+        "draft_model:DraftModel",
         DrafterLook("d", *BLUE),
         "tokenizer",
         shown="any small model with the same tokenizer; `localspec suggest` names some",
@@ -110,10 +107,8 @@ TABLE: tuple[Method, ...] = (
         "grammar",
         "what the request's grammar or JSON schema forces",
         "search:GrammarForced",
-        "guesses what a grammar or JSON schema forces",
         DrafterLook("g", *PINK, 1, True),
         "grammar",
-        good_at="JSON",
         kind="search",
         chains=(),
         tree=0,
@@ -122,13 +117,9 @@ TABLE: tuple[Method, ...] = (
         "lookup",
         "prompt lookup",
         "prompt lookup (n-grams of this conversation, and text that a request predicts)",
-        "search:make_lookup",
-        "finds the last n tokens earlier in the conversation and guesses what followed there; "
-        "also searches a `prediction`",
+        "search:PromptLookup.of",
         DrafterLook("l", *ORANGE, 2),
         "text",
-        good_at="edits, extracts, quotes",
-        source="Saxena 2023",
         shown="needs nothing but the text so far",
         kind="search",
         chains=(3, 7),
@@ -138,13 +129,9 @@ TABLE: tuple[Method, ...] = (
         "suffix",
         "suffix decoding",
         "suffix decoding (the longest match in this conversation and in past answers that are kept)",
-        "search:make_suffix",
-        "finds the longest match, in the conversation and in past answers that are kept (by the terminal chat, "
-        "elsewhere with `--corpus`), and lets all places vote",
+        "search:SuffixDecoding.of",
         DrafterLook("s", *GREEN, 2, True),
         "text",
-        good_at="answers like earlier answers",
-        source="Oliaro et al. 2024",
         shown="the same; past answers help where they are kept (--corpus)",
         kind="search",
         chains=(5,),
@@ -153,12 +140,9 @@ TABLE: tuple[Method, ...] = (
         "habits",
         "habits",
         "habits (what this model says after its last few tokens, here and in past answers that are kept)",
-        "search:make_habits",
-        "counts what followed the last one to four tokens, in the conversation and in the model's own past answers",
+        "search:Habits.of",
         DrafterLook("h", *YELLOW, 0, True),
         "text",
-        good_at="any text, the more it has answered",
-        source="Witten and Bell 1991",
         shown="the same; past answers help where they are kept (--corpus)",
         kind="search",
         everywhere=True,
@@ -170,9 +154,7 @@ TABLE: tuple[Method, ...] = (
         "DSpark",
         f"a DSpark head, {_BLOCK} (needs --head)",
         "heads.blocks:load_dflash",
-        "GGUF of architecture `dflash` with a Markov head: each guess depends on the one before",
         DrafterLook("k", *RED, 2),
-        source="deepseek-ai",
         shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", "markov_w1.weight", word="dspark"),
         sentence="a DSpark head",
@@ -184,9 +166,7 @@ TABLE: tuple[Method, ...] = (
         "DFlash2",
         f"a DFlash2 head, {_BLOCK} (needs --head)",
         "heads.blocks:load_dflash",
-        "GGUF of architecture `dflash` with a selector: each guess is one of a few candidates",
         DrafterLook("F", *DARK, 2),
-        source="z-lab and inco.ai",
         shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", "selector_hidden.weight", word="dflash2"),
         sentence="a DFlash2 head",
@@ -198,10 +178,8 @@ TABLE: tuple[Method, ...] = (
         "multi-token prediction",
         "multi-token prediction (of the target's own file, else needs --head)",
         "heads.mtp:load",
-        "the target's own NextN layers (no file to give), or a companion `mtp-*.gguf`",
         DrafterLook("t", *RED),
         "own layers",
-        source="DeepSeek-V3",
         gguf=Gguf(nextn=True, word="mtp|nextn"),
         sentence="a multi-token-prediction head (MTP, NextN)",
         family=True,
@@ -212,10 +190,8 @@ TABLE: tuple[Method, ...] = (
         "Gemma assistant",
         "a Gemma 4 assistant, which reads the target's own cache (needs --head)",
         "heads.mtp:load_assistant",
-        "GGUF of architecture `gemma4-assistant`, for Gemma 4: it reads the target's own cache",
         DrafterLook("a", *DARK),
         "cache",
-        source="Google",
         shown="the assistant published with it, as GGUF",
         gguf=Gguf(".*-assistant", word="assistant"),
         sentence="an assistant head",
@@ -226,9 +202,7 @@ TABLE: tuple[Method, ...] = (
         "DFlash",
         f"a DFlash head, {_BLOCK} (needs --head)",
         "heads.blocks:load_dflash",
-        "GGUF of architecture `dflash`: one pass guesses a block of tokens, each by itself",
         DrafterLook("f", *DARK),
-        source="Chen et al. 2026",
         shown="a head trained for it, as GGUF",
         gguf=Gguf("dflash", word="dflash"),
         sentence="a DFlash head",
@@ -240,10 +214,8 @@ TABLE: tuple[Method, ...] = (
         "EAGLE-3",
         "an EAGLE-3 head (needs --head)",
         "heads.eagle:load_eagle3",
-        "GGUF of architecture `eagle3`",
         DrafterLook("e", *RED),
         "all inputs",
-        source="Li et al. 2025",
         shown="a head trained for it, as GGUF",
         gguf=Gguf("eagle3", word="eagle-?3"),
         published=Published(("eagle3",), r"midlayer\.|d2t$|t2d$", "draft_vocab_size"),
@@ -255,10 +227,8 @@ TABLE: tuple[Method, ...] = (
         "EAGLE",
         "an EAGLE-1 or EAGLE-2 head (needs --head)",
         "heads.eagle:load",
-        "EAGLE-1 or 2 in its published folder",
         DrafterLook("E", *RED, 2),
         "state",
-        source="Li et al. 2024",
         shown="heads trained for it, as published",
         published=Published(("eagle",), r"fc\.weight$"),
         sentence="an EAGLE head",
@@ -269,10 +239,8 @@ TABLE: tuple[Method, ...] = (
         "Medusa",
         "Medusa heads (need --head)",
         "heads.final_state:load_medusa",
-        "`medusa_lm_head` as .safetensors or .pt (.pt needs torch)",
         DrafterLook("m", *DARK),
         "state",
-        source="Cai et al. 2024",
         shown="heads trained for it, as published",
         gguf=Gguf(tensor="medusa", word="medusa"),
         published=Published(("medusa",), r"(?:medusa_head\.)?\d+\.\d+\.(?:linear\.)?weight$", "medusa_num_heads"),
@@ -284,10 +252,8 @@ TABLE: tuple[Method, ...] = (
         "MLP speculator",
         "an MLP speculator (needs --head)",
         "heads.final_state:load_mlp",
-        "MLP speculator (accelerator) in its published folder",
         DrafterLook("M", *RED),
         "state",
-        source="Wertheimer et al. 2024",
         shown="heads trained for it, as published",
         published=Published(("mlp_speculator", "mlpspeculator"), r"(?:speculator\.)?(?:emb|proj|head)\.\d+\.weight$"),
         sentence="an MLP speculator",
@@ -297,10 +263,8 @@ TABLE: tuple[Method, ...] = (
         "PARD",
         f"a PARD draft model, {_BLOCK} (needs --head or --draft)",
         "heads.blocks:load_pard",
-        "a draft model with a mask token: all guesses from one pass",
         DrafterLook("p", *DARK, 2),
         "tokenizer",
-        source="An et al. 2025",
         shown="a PARD model with the same tokenizer",
         gguf=Gguf(called=r"(?i)\bPARD\d?\b"),
         sentence="a PARD draft model (several tokens a pass)",

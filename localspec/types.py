@@ -109,9 +109,6 @@ class LogitRows:
         """The address of one row's first float32."""
         return int(self._pointers[index])
 
-    def first(self, count: int) -> LogitRows:
-        return LogitRows(self._pointers[:count], self.n_vocab, self)
-
     def __len__(self) -> int:
         return len(self._pointers)
 

@@ -33,9 +33,7 @@ SOFTWARE = lib.Device("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", "gpu", 8 * 
 def list_gpus(monkeypatch: pytest.MonkeyPatch, *gpus: lib.Device) -> None:
     """Has llama.cpp list these besides the CPU."""
     real = lib.devices()
-    handles: list[int | None] = [*lib.device_handles(), *(None for _ in gpus)]
     monkeypatch.setattr(lib, "devices", lambda: [*real, *gpus])
-    monkeypatch.setattr(lib, "device_handles", lambda: handles)
 
 
 class Gpu:

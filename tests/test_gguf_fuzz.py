@@ -7,7 +7,6 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from localspec.cli.commands.show import describe
 from localspec.errors import ModelError, ModelFileError
 from localspec.gguf import Header, read_header, read_header_from
 from localspec.machine import Place
-from localspec.models.facts.facts import describe
 from localspec.models.facts.pairing import match
 from localspec.models.memory.fit import FitSettings, choose
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, string, tiny_tensors
@@ -71,7 +70,7 @@ def survives(data: bytes, size: int | None = None) -> bool:
     with contextlib.suppress(ModelError):
         match(REFERENCE, header)
         match(header, REFERENCE)
-        asdict(describe([header], FitSettings(), PLACES))
+        describe([header], FitSettings(), PLACES)
         choose(header, REFERENCE, FitSettings(), PLACES).sentence()
     return True
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST_LINES, MOST_FUNCTION_LINES = 600, 60
-CEILING_LINES, CEILING_MODULES = 56_821, 238
+CEILING_LINES, CEILING_MODULES = 56_500, 234
 """Lines and modules of localspec/. A commit that makes the tree smaller lowers them to what is there; one that raises
 them says why here: tools in the chat, which are being built; they may take 1,100 lines, and what is more has to go."""
 

@@ -106,13 +106,10 @@ def _attention(header: Header, length: int, rows: int) -> Work:
 
 def per_layer(header: Header, key: str) -> list[int]:
     """A number of the architecture for each layer, whether the file gives one or a list."""
-    listed = header.array(f"{header.architecture}.{key}")
-    if listed:
-        return [int(value) for value in listed]
-    number = header.number(key)
-    if not number and key == "attention.head_count_kv":
+    numbers = header.numbers(key)
+    if numbers == [0] and key == "attention.head_count_kv":
         return per_layer(header, "attention.head_count")
-    return [number] * header.n_layers
+    return numbers if len(numbers) > 1 else numbers * header.n_layers
 
 
 Progress = Callable[[str, float], None]  # (what is being done, share done from 0 to 1)

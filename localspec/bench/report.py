@@ -15,11 +15,11 @@ from typing import Any
 
 from localspec.bench.sides import BASELINE, PRODUCT
 from localspec.checks.compare import Heat, Ratio, fork, gain
-from localspec.engine.stats import percentile
+from localspec.engine.stats import RequestStats, percentile
 from localspec.errors import LocalspecError, UsageError
 
-_SUMMED = ("generated_tokens", "drafted", "accepted", "passes", "draft_passes")
 _PARTS = ("draft", "verify", "host")  # of the decode time: drafting, the target's passes, everything else
+_SUMMED = ("generated_tokens", "drafted", "accepted", "passes", "draft_passes", *(f"{part}_seconds" for part in _PARTS))
 
 
 @dataclass(slots=True)
@@ -39,28 +39,22 @@ class BenchCell:
 
         return sorted(self.heats[0].runs, key=order)
 
-    @property
-    def prompts(self) -> int:
-        return len({heat.number for heat in self.heats})
-
     def figures(self, side: str) -> dict[str, Any]:
         """Everything that is reported of a side, as plain data; None where its answers' stats do not say it."""
         runs = [heat.runs[side] for heat in self.heats if side in heat.runs]
         answers = [answer for run in runs for answer in run.answers]
-        names = (*_SUMMED, *(f"{part}_seconds" for part in _PARTS))
-        total = {name: float(sum(answer.stats.get(name, 0) for answer in answers)) for name in names}
+        sums: dict[str, Any] = {name: float(sum(one.stats.get(name, 0) for one in answers)) for name in _SUMMED}
+        total = RequestStats(generated=sums.pop("generated_tokens"), **sums)
         depths = Counter[int]()
         for answer in answers:
             depths.update(dict(enumerate(answer.stats.get("accepted_per_position", ()))))
-        decode, drafts = sum(total[f"{part}_seconds"] for part in _PARTS), total["draft_passes"]
+        drafts = total.draft_passes
         counted: dict[str, Any] = {
-            "acceptance_rate": _over(total["accepted"], total["drafted"]),
-            "mean_accepted_length": 1.0 + _over(total["accepted"], drafts),  # next token included
-            "tokens_per_pass": _over(total["generated_tokens"], total["passes"]),
+            **{name: getattr(total, name) for name in ("acceptance_rate", "mean_accepted_length", "tokens_per_pass")},
             # [d] = share of the passes with a draft whose draft was accepted at least d + 1 deep
             "accepted_per_position": [_over(depths[depth], drafts) for depth in range(max(depths, default=-1) + 1)],
-            **{name: total[name] for name in ("drafted", "passes", "draft_passes")},
-            **{f"{part}_share": _over(total[f"{part}_seconds"], decode) for part in _PARTS},
+            **{name: getattr(total, name) for name in ("drafted", "passes", "draft_passes")},
+            **{f"{part}_share": _over(getattr(total, f"{part}_seconds"), total.decode_seconds) for part in _PARTS},
         }
         has_stats = any("drafted" in answer.stats for answer in answers)
         speedup, tokens = self.speedup(side), sum(run.tokens for run in runs)
@@ -171,7 +165,7 @@ def as_dict(results: Results) -> dict[str, Any]:
             {
                 "workload": cell.workload,
                 "temperature": cell.temperature,
-                "prompts": cell.prompts,
+                "prompts": len({heat.number for heat in cell.heats}),
                 "contenders": [cell.figures(side) for side in cell.sides],
             }
             for cell in results.cells

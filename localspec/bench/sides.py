@@ -151,6 +151,7 @@ class ServedSide:
         begin-of-sequence token's text). Without a name it is called by host and port, and asked for its first model.
         """
         self.name, self._requests = name or server.name, Requests(server)
+        self.close = self._requests.close
         self._render, self._fresh = render, True
         self._model = model or self._first_model()
         self._path, self._extended = self._understood()
@@ -208,9 +209,6 @@ class ServedSide:
             return TimedAnswer("".join(texts), tokens, wall, arrivals, stats=stats)
         finally:
             self._fresh = False
-
-    def close(self) -> None:
-        self._requests.close()
 
     def _body(self, path: str, extended: bool, turn: AskedTurn, text: str) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}

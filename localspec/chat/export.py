@@ -20,8 +20,8 @@ FORMAT, VERSION = "localspec chats", 1
 """What a JSON export says it is."""
 NAMES = {"user": "You", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 """How roles are called in front of people."""
-_LONGEST_ARGUMENTS = 60
-"""Characters of the arguments of a call that are on its line."""
+_LONGEST_CALL = 52
+"""Characters of the name and arguments of a call on its line: what came of it still stands on a line of 80."""
 SUMMARISED = "From here on the model saw this summary instead of what stands above:"
 """What stands before a summary in exports to read."""
 
@@ -72,7 +72,7 @@ def call_line(made: MadeCall) -> str:
     """A call on one line: its name, its arguments as far as they fit, how long it took, and how much came of it."""
     count = len(made.result.encode(errors="replace"))
     size = "failed" if made.failed else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} byte{'s' * (count != 1)}"
-    return f"{signature(made.call, _LONGEST_ARGUMENTS)}, {made.seconds:.1f} s, {size}"
+    return f"{signature(made.call, max(8, _LONGEST_CALL - len(made.call.name)))}, {made.seconds:.1f} s, {size}"
 
 
 def title(chat: Chat) -> str:

@@ -173,7 +173,7 @@ def _said(data: Mapping[str, Any]) -> tuple[Role, str, str]:
 MOST_BYTES = 1 << 30
 """Of one file, unpacked; a larger one is refused."""
 _Kind = TypeVar("_Kind")
-_Stored = TypeVar("_Stored", Chat, StoredMessage, MadeCall)
+_Stored = TypeVar("_Stored", Chat, StoredMessage, MadeCall, ToolCall)
 
 
 def read_file(path: Path) -> tuple[list[WholeChat], int]:
@@ -264,6 +264,8 @@ class _Fields:
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             found = "missing" if value is None else f"{str(value)[:40]!r}"
             raise UsageError(f"{self.place}: {name} is {found}; it must be {_KINDS[kind]}.")
+        if isinstance(value, int) and kind is int and not 0 <= value < 2**64:
+            raise UsageError(f"{self.place}: {name} is {str(value)[:40]}; it must be between 0 and 2^64 - 1.")
         return value
 
     def optional(self, name: str, kind: type[_Kind]) -> _Kind | None:
@@ -279,7 +281,7 @@ _KINDS: dict[type, str] = {
     list: "a list",
     dict: "an object",
 }
-_DECLARED: dict[Any, type] = {"str": str, "float": float, "bool": bool, "Mapping[str, Any]": dict}
+_DECLARED: dict[Any, type] = {"str": str, "int": int, "float": float, "bool": bool, "Mapping[str, Any]": dict}
 
 
 def _filled(kind: type[_Stored], fields: _Fields, own: dict[str, Any]) -> _Stored:
@@ -325,11 +327,9 @@ def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage
     ids[key] = number
     created = fields.take("created", float)
     state = _one_of(fields, "state", STATES, "done")
-    seed = fields.optional("seed", int)
-    if seed is not None and not 0 <= seed < 2**64:
-        raise UsageError(f"{fields.place}: seed is {str(seed)[:40]}; it must be between 0 and 2^64 - 1.")
     own: dict[str, Any] = {"id": number, "chat_id": 0, "parent_id": None if parent is None else ids[parent]}
-    own |= {"created": created, "updated": fields.take("updated", float, created), "seed": seed, "siblings": ()}
+    own |= {"seed": fields.optional("seed", int), "siblings": ()}
+    own |= {"created": created, "updated": fields.take("updated", float, created)}
     own |= {"state": "stopped" if state == "streaming" else state, "role": _one_of(fields, "role", ROLES)}
     attachments = []
     for at, item in enumerate(fields.take("attachments", list, []), 1):
@@ -344,12 +344,7 @@ def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage
 
 def _made(fields: _Fields) -> MadeCall:
     called = _Fields(fields.take("call", dict), fields.place)
-    own: dict[str, Any] = {"call": ToolCall(*(called.take(name, str) for name in ("id", "name", "arguments")))}
-    for name in ("round", "said", "thought"):
-        own[name] = fields.take(name, int, 0)
-        if not 0 <= own[name] < 2**63:
-            raise UsageError(f"{fields.place}: {name} is {str(own[name])[:40]}; it must be between 0 and 2^63 - 1.")
-    return _filled(MadeCall, fields, own)
+    return _filled(MadeCall, fields, {"call": _filled(ToolCall, called, {})})
 
 
 def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | None = None) -> str:

@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from localspec import paths
 from localspec.errors import UsageError
 
+LARGEST = 512 * 1024  # bytes of a file that can be attached: more would fill any context here many times over
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16: its mark begins with UTF-16's

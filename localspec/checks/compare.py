@@ -166,7 +166,7 @@ class Answering:
 _GOODBYE_SECONDS = 20.0
 
 
-class Apart(contextlib.AbstractContextManager["Apart"]):
+class Apart:
     """Makes an object in a new process and calls its methods there. Not thread-safe.
 
     For comparing engines: two in one process slow each other. OpenMP keeps a pool of threads for every thread that has
@@ -203,9 +203,6 @@ class Apart(contextlib.AbstractContextManager["Apart"]):
         if self._process.exitcode is None:
             self._process.terminate()
             self._process.join()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _received(self, progress: Loading | None) -> Any:
         while True:

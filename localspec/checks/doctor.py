@@ -32,7 +32,7 @@ from localspec.llama.library import lib
 from localspec.llama.library.handle import ordinal_of
 from localspec.llama.model import Model
 from localspec.machine import ROOT, ram, taken, text_of
-from localspec.models.facts import facts
+from localspec.models.facts.shape import unpacked
 from localspec.models.installed.catalog import Catalog
 from localspec.native.kernels import KERNELS
 from localspec.native.library import FILE_NAME, REINSTALL
@@ -265,43 +265,33 @@ def examine_engine(engine: Engine) -> Iterator[Remark]:
     if now:
         yield Remark("process", f"takes {now:,.0f} MiB of memory now, {most:,.0f} at most since it began")
     yield examine_kernels(loaded.model)
-    yield from _self_check(engine)
+    if (check := loaded.self_check) is not None:
+        check.run(_CHECK_SECONDS)
+        if check.fault:
+            yield Remark("kernels' check", f"failed: {check.fault} depend on the width", "Please report it.")
+        else:
+            yield Remark("kernels' check", "passed" if check.passed else "goes on in idle time")
     yield Remark("passes", loaded.exactness, advice, command)
     yield Remark("exact widths", "unknown" if widths is None else " to ".join(dict.fromkeys(("1", f"{max(widths)}"))))
+    if timed := sorted(loaded.knowledge.costs.timed):
+        source = f"measured at widths {', '.join(map(str, timed))}, the rest estimated"
+    else:
+        known = read_limits(loaded.context.threads) if loaded.model.kernels == "wide" else None
+        source = f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)
         if base:
             row = ", ".join(
                 f"{width}: {cost * 1e3:.1f} ms ({cost / base:.2f}x)" for width, cost in sorted(costs.items())
             )
-            yield Remark(f"pass at {length} tokens", f"{row}; {_source(engine)}")
+            yield Remark(f"pass at {length} tokens", f"{row}; {source}")
 
 
 def examine_kernels(model: Model) -> Remark:
     """Whose kernels serve a model; with ours, which of its formats they do not pack."""
-    left = facts.unpacked(read_parts(model.path))[1] if model.kernels == "wide" else ""
+    left = unpacked(read_parts(model.path))[1] if model.kernels == "wide" else ""
     name, advice = "target's kernels", "A file of the model in another format, such as Q4_K_M, is quicker."
     return Remark(name, f"{model.kernels}; {left}", advice) if left else Remark(name, model.kernels)
-
-
-def _source(engine: Engine) -> str:
-    widths = sorted(engine.loaded.knowledge.costs.timed)
-    if widths:
-        return f"measured at widths {', '.join(map(str, widths))}, the rest estimated"
-    ours = engine.loaded.model.kernels == "wide"
-    known = read_limits(engine.loaded.context.threads) if ours else None
-    return f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
-
-
-def _self_check(engine: Engine) -> Iterator[Remark]:
-    check = engine.loaded.self_check
-    if check is None:
-        return
-    check.run(_CHECK_SECONDS)
-    if check.fault:
-        yield Remark("kernels' check", f"failed: {check.fault} depend on the width", "Please report it.")
-    else:
-        yield Remark("kernels' check", "passed" if check.passed else "goes on in idle time")
 
 
 # Whether a newer localspec is out: asked of PyPI once, only when the user asks.

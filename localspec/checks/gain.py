@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from localspec.chat.turn import Message
 from localspec.checks import ASPECTS, compare
@@ -107,8 +107,8 @@ def measure(
     heats, refused, began = list[Heat](), None, perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT}
-        old = stack.enter_context(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress))
-        new = stack.enter_context(Apart(Answering, target, draft, settings, progress=progress))
+        old = stack.enter_context(closing(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress)))
+        new = stack.enter_context(closing(Apart(Answering, target, draft, settings, progress=progress)))
 
         def tell(what: str, done: int, total: int) -> None:
             spent, most = perf_counter() - began, total * (LEAST_PROMPTS + _WARM_UP + 1) / len(asked)
@@ -186,15 +186,7 @@ def questions(prompts: Sequence[BenchPrompt], temperature: float, max_tokens: in
     )
 
 
-class Tried(Protocol):
-    """An engine under some settings (`compare.Apart` around `Answering`)."""
-
-    def call(self, method: str, *arguments: Any) -> Any: ...
-
-    def close(self) -> None: ...
-
-
-Open = Callable[[Mapping[str, Any], Loading], Tried]
+Open = Callable[[Mapping[str, Any], Loading], Any]  # makes an engine under some settings, as `Apart` has it
 _ROUNDS_TO_LOSE = 2  # a challenger that is surely slower after so many rounds is not measured on
 
 
@@ -266,7 +258,7 @@ class _Tuner:
     report: TuneReport
     end: float
     share: float = 0.0
-    open: dict[str, Tried] = field(default_factory=dict)
+    open: dict[str, Any] = field(default_factory=dict)
 
     def search(self, questions: Sequence[Task]) -> None:
         report, aspects = self.report, [aspect for aspect in ASPECTS if aspect in self.plan.aspects]
@@ -329,7 +321,7 @@ class _Tuner:
                 break
         return gain()
 
-    def engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Tried:
+    def engine(self, settings: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> Any:
         """The engine with these settings; others than `wanted` are closed to make room."""
         name = _name(settings)
         if name not in self.open:

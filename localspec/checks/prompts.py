@@ -31,22 +31,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SHIPPED: dict[str, str] = {
-    "maths": "school maths, with the steps written out",
-    "code-edit": "a program again, with one name changed",
-    "json": "named fields of records as JSON",
-    "copy": "a text again, word for word",
-    "chat": "open questions and role play",
-    "multi-turn": "several small tasks in one conversation",
-    "random": "text that goes on from random words, to the last token asked for",
-    "long-code": "a long program again, with one name changed, at 2,000 tokens of context",
-    "long-chat": "a question after a long conversation, at 2,000 tokens of context",
-    "code-twice": "a program asked about twice, another name each time; the second answer is measured",
-    "rewrite": "a long text written down, and again with some words changed; the second answer is measured",
-    "again": "an open question asked again in a new conversation; the second answer is measured",
-}
-"""Names of the shipped workloads and what they are."""
-
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:

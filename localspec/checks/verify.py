@@ -51,16 +51,12 @@ class Fork:
     plain_logits: tuple[float, float]  # what the plain run saw for (its token, the other token)
     speculative_logits: tuple[float, float]  # what the speculative run saw for the same two tokens
 
-    @property
-    def margin(self) -> float:
-        """How far the plain run's token was ahead of the other one there."""
-        return self.plain_logits[0] - self.plain_logits[1]
-
     def __str__(self) -> str:
+        margin = self.plain_logits[0] - self.plain_logits[1]
         return (
             f"fork: prompt {self.prompt}, {self.setting}, temperature {self.temperature:g}, turn {self.turn}, "
             f"token {self.position}: plain {self.plain_token} "
-            f"(logits {self.plain_logits[0]:.5f} against {self.plain_logits[1]:.5f}, margin {self.margin:.5f}), "
+            f"(logits {self.plain_logits[0]:.5f} against {self.plain_logits[1]:.5f}, margin {margin:.5f}), "
             f"speculative {self.speculative_token} "
             f"(saw {self.speculative_logits[0]:.5f} against {self.speculative_logits[1]:.5f})"
         )
@@ -77,26 +73,12 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Tally):
+    """Of all settings together."""
+
     by_setting: dict[DraftSetting, Tally] = field(default_factory=dict)
     prompt_tokens: list[int] = field(default_factory=list)  # length of every prompt's last turn
     too_long: int = 0  # prompts that the context does not hold, which were left out
-
-    @property
-    def runs(self) -> int:
-        return sum(tally.runs for tally in self.by_setting.values())
-
-    @property
-    def tokens(self) -> int:
-        return sum(tally.tokens for tally in self.by_setting.values())
-
-    @property
-    def drafted(self) -> int:
-        return sum(tally.drafted for tally in self.by_setting.values())
-
-    @property
-    def forks(self) -> list[Fork]:
-        return [fork for tally in self.by_setting.values() for fork in tally.forks]
 
     def as_dict(self) -> dict[str, Any]:
         rows = [
@@ -184,19 +166,22 @@ def _count(heat: Heat, sides: dict[DraftSetting, Side], report: Report) -> None:
     plain = heat.runs[str(PLAIN)]
     for setting, tally in report.by_setting.items():
         found, forked = heat.runs[str(setting)], compare.fork(plain, heat.runs[str(setting)])
-        tally.runs += 1
-        for answer in found.answers if forked is None else found.answers[: forked[0] + 1]:  # later prompts differ
-            tally.tokens += len(answer.ids)
-            tally.drafted += answer.stats["drafted"]
-            tally.accepted += answer.stats["accepted"]
-            tally.inexact += not answer.exact
+        answers = found.answers if forked is None else found.answers[: forked[0] + 1]  # later prompts differ
+        for one in (tally, report):
+            one.runs += 1
+            one.tokens += sum(len(answer.ids) for answer in answers)
+            one.drafted += sum(answer.stats["drafted"] for answer in answers)
+            one.accepted += sum(answer.stats["accepted"] for answer in answers)
+            one.inexact += sum(not answer.exact for answer in answers)
         if forked is not None:
             turn, position = forked
             ids = zip_longest(plain.answers[turn].ids, found.answers[turn].ids)
             both = next(islice(ids, position, None), (None, None))
-            seen = [_logits(heat, sides[one], plain.turns[turn], position, both) for one in (PLAIN, setting)]
+            seen = [_logits(heat, sides[side], plain.turns[turn], position, both) for side in (PLAIN, setting)]
             temperature = heat.task.options.sampling.temperature
-            tally.forks.append(Fork(heat.task.prompt.name, setting, temperature, turn, position, *both, *seen))
+            fork = Fork(heat.task.prompt.name, setting, temperature, turn, position, *both, *seen)
+            tally.forks.append(fork)
+            report.forks.append(fork)
 
 
 def _logits(

@@ -25,19 +25,19 @@ _TABLE = (
     ("corpus", "kept", "count, cut, clear or add to the texts that drafters search: past answers, and your files"),
     ("serve", "serve", "answer over HTTP, the way OpenAI's API does, for editors, apps and scripts"),
     ("mcp", "mcp", "list, add, remove and check servers of tools (MCP), which a model may call"),
-    ("connect", "connect", "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve"),
+    ("connect", "serve", "set up a coding agent (Claude Code, Codex, opencode, ...) for a running serve"),
     ("verify", "measured", "check on this machine that speculation does not change the text"),
-    ("pull", "hub", "fetch a pair or model, checked and planned before any big file moves"),
-    ("use", "installed", "choose the model that answers where none is named"),
-    ("list", "installed", "show what is installed, and whether it is sound"),
+    ("pull", "models", "fetch a pair or model, checked and planned before any big file moves"),
+    ("use", "models", "choose the model that answers where none is named"),
+    ("list", "models", "show what is installed, and whether it is sound"),
     ("show", "show", "explain a model: architecture, tokenizer, template, memory, what can draft for it"),
     ("check", "show", "say whether a target and a draft fit each other, and memory; or what a model alone is good for"),
-    ("suggest", "hub", "name drafts for a target"),
-    ("rm", "installed", "remove models; what something else still uses is kept"),
+    ("suggest", "models", "name drafts for a target"),
+    ("rm", "models", "remove models; what something else still uses is kept"),
     ("ps", "program", "show running localspec processes and the models they have open"),
     ("stop", "program", "end a running serve, as Ctrl-C does"),
-    ("import", "installed", "take a GGUF file of this machine into the list"),
-    ("search", "hub", "find GGUF models on the hub"),
+    ("import", "models", "take a GGUF file of this machine into the list"),
+    ("search", "models", "find GGUF models on the hub"),
     ("tune", "measured", "find faster settings for a pair on this machine, and keep them if they surely are"),
     ("train", "train", "make a draft model for a target that is here, from its own layers and answers"),
     ("extract", "train", "write what goes into layers, and final states, of texts to a safetensors file"),
@@ -135,29 +135,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LocalspecError as error:
         from localspec.chat.plain_text import plain_text
 
-        print(f"localspec: {plain_text(str(error))}", file=sys.stderr)  # it may quote a file
-        return error.exit_code
+        said, code = plain_text(str(error)), error.exit_code  # it may quote a file
     except KeyboardInterrupt:
-        print("localspec: interrupted.", file=sys.stderr)
-        return 130
+        said, code = "interrupted.", 130
     except BrokenPipeError:
         streams.let_go_of_output()  # the reader is gone
         return 0
     except OSError as error:
         streams.let_go_of_output()
         name = f" {error.filename}" if error.filename else ""
-        print(f"localspec: {error.strerror or error}{name}.", file=sys.stderr)
-        return 1
+        said, code = f"{error.strerror or error}{name}.", 1
     except UnicodeEncodeError as error:
-        print(f"localspec: {error.object!r} is not UTF-8 text, as it must be there.", file=sys.stderr)
-        return 2
+        said, code = f"{error.object!r} is not UTF-8 text, as it must be there.", 2
     except MemoryError:
         hint = "A smaller model or --context needs less; `ulimit -v` may be a limit, too."
-        print(f"localspec: There is too little memory for it. {hint}", file=sys.stderr)
-        return 3
+        said, code = f"There is too little memory for it. {hint}", 3
     except Exception as error:
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
-        message = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it."
-        print(f"localspec: {message}", file=sys.stderr)
-        return 1
+        said, code = f"internal error: {error!r}. LOCALSPEC_DEBUG=1 shows where; please report it.", 1
+    print(f"localspec: {said}", file=sys.stderr)
+    return code

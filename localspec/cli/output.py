@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from localspec.bench.report import ReportTable
     from localspec.engine.stats import RequestStats
+    from localspec.models.hub.download import Report
     from localspec.runtime.generation import Generation
 
 
@@ -239,9 +240,6 @@ def not_used(method: str) -> str:
         return ""
     return "localspec cannot draft with such a file yet: it is kept and not used, prompt lookup drafts alone"
 
-
-Report = Callable[[str, int, int, str], None]
-"""(file, bytes done, bytes in all, "loading", "checking" or "waiting"); may come from several threads."""
 
 _SECONDS_PER_LINE = 10.0
 

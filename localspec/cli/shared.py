@@ -265,16 +265,6 @@ def check_openable(word: str, commands: Iterable[str] = ()) -> None:
     read_header(target)
 
 
-_CACHES: dict[str, dict[str, Any]] = {
-    "auto": {},
-    "f16": {},
-    "bf16": {"type_v": "bf16"},
-    "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
-    "unfused": {"flash_attention": False},
-}
-"""What the choices of `EngineSettings.cache` are to a memory plan."""
-
-
 def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     """Context, cache type and GPU layers with which an engine of these settings fits memory; says so on standard error.
     If nothing fits, it is a ModelError.
@@ -283,6 +273,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     taken before a shorter context is, unless the settings name a type or kernels that know F16 only.
     """
     from localspec.drafters.heads.loading import apart, may_predict, shapes
+    from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory.fit import FitSettings, choose
     from localspec.runtime.placement import alone
@@ -296,7 +287,9 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     draft, heads = apart(draft, [find_one(head) for head in settings.get("heads", ())])
     parts, drafts = read_parts(target), None if draft is None else read_parts(draft)
     nextn = may_predict(settings.get("drafter", "auto"))
-    wished = FitSettings(**wanted, **_CACHES.get(cache, {}), heads=shapes(parts[0], heads), nextn=nextn)
+    form = CACHE_NAMES.get(cache, DEFAULT_CACHE)  # another word is refused later
+    wanted |= {"type_k": form.type_k, "type_v": form.type_v, "flash_attention": form.flash_attention is not False}
+    wished = FitSettings(**wanted, heads=shapes(parts[0], heads), nextn=nextn)
     cpu, *there = places(settings.get("rpc"))
     there = alone(there, settings.get("split_mode", "layer"), settings.get("main_gpu", 0))
     plan = choose(parts, drafts, wished, [cpu, *there], cache_types=("q8_0",) if may_shrink else ())

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from localspec.chat.text_file import decoded, encoding_of
-from localspec.errors import UsageError
+from localspec.errors import UsageError, explained
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 """Their names in `sys`, in the order of their numbers, and how they are opened."""
@@ -104,10 +104,8 @@ def lines() -> Iterator[str]:
 
 
 def _read(read: Callable[[], bytes]) -> bytes:
-    try:
+    with explained(f"Cannot read {NAME}", UsageError):
         return read()
-    except OSError as error:
-        raise UsageError(f"Cannot read {NAME}: {error.strerror or error}.") from None
 
 
 class _Source(threading.Thread):

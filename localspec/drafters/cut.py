@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from localspec import paths
-from localspec.errors import LocalspecError, ModelError, UsageError
+from localspec.errors import ModelError, UsageError, explained
 from localspec.gguf import Header
 from localspec.llama.model import TensorRows
 from localspec.types import Float32Array, Tokens
@@ -313,22 +313,19 @@ def export(
     gguf = gguf_package()
     tensors = [(f"blk.{number}.{one}", array) for number, layer in enumerate(layers) for one, array in layer.items()]
     kind = gguf.GGMLQuantizationType.Q8_0
-    try:
-        with paths.replacing(path) as half:
-            writer = gguf.GGUFWriter(half, target.architecture)
-            _describe(writer, target, part, len(layers), name, facts)
-            for title, array in (*rest.items(), *tensors):
-                array = np.ascontiguousarray(array, dtype=np.float32)
-                if array.ndim >= 2 and array.shape[1] % _BLOCK == 0:
-                    writer.add_tensor(title, gguf.quants.quantize(array, kind), raw_dtype=kind)
-                else:
-                    writer.add_tensor(title, array if array.ndim < 2 else array.astype(np.float16))
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-            writer.close()
-    except OSError as error:
-        raise LocalspecError(f"{path} cannot be written: {error.strerror}.") from None
+    with explained(f"{path} cannot be written"), paths.replacing(path) as half:
+        writer = gguf.GGUFWriter(half, target.architecture)
+        _describe(writer, target, part, len(layers), name, facts)
+        for title, array in (*rest.items(), *tensors):
+            array = np.ascontiguousarray(array, dtype=np.float32)
+            if array.ndim >= 2 and array.shape[1] % _BLOCK == 0:
+                writer.add_tensor(title, gguf.quants.quantize(array, kind), raw_dtype=kind)
+            else:
+                writer.add_tensor(title, array if array.ndim < 2 else array.astype(np.float16))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
 
 
 def _describe(

@@ -118,6 +118,10 @@ class PromptLookup(FreeDrafter):
         self._shortest, self._longest = min_ngram, max_ngram
         self._slots: dict[int, _Indexed] = {}
 
+    @classmethod
+    def of(cls, setup: Setup) -> PromptLookup:
+        return cls(setup.settings.min_ngram, setup.settings.max_ngram)
+
     def matched(self, request: DraftRequest) -> int:
         return self._synced(request).index.lookup(1)[1]
 
@@ -156,10 +160,6 @@ class PromptLookup(FreeDrafter):
         self._slots.clear()
 
 
-def make_lookup(setup: Setup) -> PromptLookup:
-    return PromptLookup(setup.settings.min_ngram, setup.settings.max_ngram)
-
-
 SHORTEST_MATCH = 2
 """Fewest tokens that must match: a match of one token is no evidence."""
 PAST_MATCH = LONGEST + 1
@@ -178,6 +178,10 @@ class _Searching(FreeDrafter):
         self._conversations = conversations or Conversations()
         self._sources: dict[int, int] = {}
         """By slot, number of the corpus sequence that the last guess came from; of suffix decoding."""
+
+    @classmethod
+    def of(cls, setup: Setup) -> _Searching:
+        return cls(setup.corpus, setup.settings.branches, setup.conversations)
 
     @contextmanager
     def _borrowed(self, searched: bool) -> Iterator[tuple[SuffixIndex | None, ContextCounts | None]]:
@@ -258,11 +262,3 @@ class Habits(_Searching):
         if not len(found.tokens):
             return EMPTY_DRAFT
         return Draft(found.tokens, found.parents, None, found.confidence, self.name)
-
-
-def make_suffix(setup: Setup) -> SuffixDecoding:
-    return SuffixDecoding(setup.corpus, setup.settings.branches, setup.conversations)
-
-
-def make_habits(setup: Setup) -> Habits:
-    return Habits(setup.corpus, setup.settings.branches, setup.conversations)

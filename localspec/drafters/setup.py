@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -123,5 +124,5 @@ class Setup:
 def code_of(name: str) -> Callable[..., Any]:
     """The code that a row's `module` names: of a drafter that needs no file, it makes one of a `Setup`."""
     module, _, function = ROWS[name].module.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"localspec.drafters.{module}"), function)
+    found: Callable[..., Any] = attrgetter(function)(import_module(f"localspec.drafters.{module}"))
     return found

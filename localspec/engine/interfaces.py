@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -263,7 +263,8 @@ class Drafter(Protocol):
 
     Its state is a cache of `History`: it must answer for any history it is handed, also after others, so
     edit, regenerate and branch need no protocol of their own. One that guesses all levels of a draft in one pass, so
-    that one level costs as much as all, says so: its `one_pass` is true."""
+    that one level costs as much as all, says so: its `one_pass` is true. One that can say in little time whether
+    its guess would be worth a look has `matched(request)`: the length of the match that its guess would follow."""
 
     name: str
     needs: Needs
@@ -284,16 +285,6 @@ class Drafter(Protocol):
     def close(self) -> None:
         """Frees memory and files of the drafter; a second call does nothing."""
         return
-
-
-@runtime_checkable
-class Watcher(Protocol):
-    """A drafter that can say in little time whether its guess would be worth a look."""
-
-    name: str
-
-    def matched(self, request: DraftRequest) -> int:
-        """Length of the match that its guess would follow; 0 = none."""
 
 
 class Vocabulary(Protocol):

@@ -1,41 +1,32 @@
-"""A loaded GGUF model: weights, vocabulary facts, tokens and text; and files of weights: written in another format by
-llama.cpp's quantiser, or unpacked row by row."""
+"""A loaded GGUF model: weights, vocabulary facts, tokens and text; and files of weights, unpacked row by row."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from localspec import paths
-from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.gguf import FILE_TYPES, TYPE_NUMBERS, Header, Tensor, parts_of, read_header, read_parts
+from localspec.errors import Cancelled, ModelError, ModelFileError, UsageError
+from localspec.gguf import TYPE_NUMBERS, Header, Tensor, parts_of, read_header, read_parts
 from localspec.gguf.spread import BY_LAYER, Spread
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import Kernels
 from localspec.llama.library import devices, lib
 from localspec.llama.special_tokens import FewestTokens, PromptTokenizer, SpecialToken, breakers, special_tokens
-from localspec.machine import default_threads, give_back
-from localspec.paths import new_mode
+from localspec.machine import give_back
 from localspec.types import Breakers, Float32Array, ModelSampling, Prompt, SamplingParams, Tokens
 
 _MOST_LAYERS = 512  # llama.cpp ends the process over a model with more
 _STEP = 1 / 16  # share of a model that loads, after which pages of its file are given back
-
-
-class Closes(Protocol):
-    """What is made of a model's weights, and must not outlive them."""
-
-    def close(self) -> None: ...
 
 
 class Model:
@@ -65,7 +56,7 @@ class Model:
         self.spread = spread
         self._api = api = lib.api()
         self._vocabulary = vocab = api.llama_model_get_vocab(handle)
-        self.contexts: dict[int, weakref.ref[Closes]] = {}  # open ones by address, freed before the weights
+        self.contexts: dict[int, weakref.ref[Any]] = {}  # open `Handle`s by address, freed before the weights
         self.n_vocab = int(api.llama_vocab_n_tokens(vocab))  # entries of a logits row
         self.vocab_type = int(api.llama_vocab_type(vocab))  # llama.cpp's number: 1 SPM, 2 BPE, 3 WPM, 4 UGM
         ends = (api.llama_vocab_bos, api.llama_vocab_eos, api.llama_vocab_eot)
@@ -357,40 +348,6 @@ def _sha256(path: Path, _size: int, _changed: int) -> str:
 
 def _token_or_none(token: int) -> int | None:
     return None if token < 0 else int(token)
-
-
-def quantize(source: str | Path, destination: str | Path, type_name: str, threads: int = 0) -> Path:
-    """Writes `source` (best F32, F16 or BF16: quantised ones lose quality twice) with its weights in another format of
-    `FILE_TYPES` (any case), whole or not at all; returns `destination`. `threads` 0 = one per physical core. Raises
-    UsageError, ModelFileError, LocalspecError: an unknown type; a bad source, or llama.cpp cannot quantise it; the
-    destination cannot be written."""
-    import tempfile  # not where a model is loaded, for the start's sake
-
-    numbers = {name: number for number, name in FILE_TYPES.items()}
-    if type_name.upper() not in numbers:
-        raise UsageError(f"there is no quantisation {type_name!r}; known are {', '.join(numbers)}.")
-    source, destination = check_text_model(source).path, Path(destination)
-    api = lib.api()
-    params = api.llama_model_quantize_default_params()
-    params.ftype = numbers[type_name.upper()]
-    params.nthread = threads or default_threads()
-    params.allow_requantize = True
-    try:
-        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".tmp")
-        os.close(handle)
-    except OSError as error:
-        raise LocalspecError(f"{destination} cannot be written: {error.strerror}.") from error
-    try:
-        mark = lib.log.mark()
-        if api.llama_model_quantize(os.fsencode(source), os.fsencode(name), params):
-            reason = lib.log.reason(mark) or "it gave no reason"
-            raise ModelFileError(f"llama.cpp cannot quantise {source} to {type_name}: {reason}.")
-        os.chmod(name, new_mode())
-        os.replace(name, destination)
-    finally:
-        if os.path.exists(name):
-            os.unlink(name)
-    return destination
 
 
 class TensorRows:

@@ -16,7 +16,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,17 +94,12 @@ class Spellings:
                     yield start, start + length
 
 
-class Tokenize(Protocol):
-    """int32[n] tokens of a text; control tokens are read as such where they are `special`."""
-
-    def __call__(self, text: str, *, special: bool) -> Tokens: ...
-
-
 class PromptTokenizer:
     """Thread-safe."""
 
-    def __init__(self, specials: Sequence[SpecialToken], tokenize: Tokenize, has_lead: bool) -> None:
-        """`has_lead`: `tokenize` adds a space before a text."""
+    def __init__(self, specials: Sequence[SpecialToken], tokenize: Callable[..., Tokens], has_lead: bool) -> None:
+        """`tokenize(text, special=...)`: int32[n] tokens of a text; control tokens are read as such where they are
+        `special`. `has_lead`: it adds a space before a text."""
         self._specials = {special.text: special for special in specials if special.text.strip(SPACE + "\u2581")}
         self._spellings = Spellings(self._specials)
         self._control = np.array([special.token for special in specials if special.control], dtype=np.int32)

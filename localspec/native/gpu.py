@@ -137,12 +137,6 @@ class DeviceRows(LogitRows):
     def pointer(self, index: int) -> int:
         return int(self[index].ctypes.data)
 
-    def first(self, count: int) -> DeviceRows:
-        return DeviceRows(self.addresses[:count], self.n_vocab, self._fetch, self.gpu, self)
-
-    def copied(self) -> int:
-        return len(self._here)
-
 
 def verify_rows(
     lib: ctypes.CDLL, workspace: int, rows: DeviceRows, count: int, call: tuple[Any, ...], out: tuple[int, int, int]

@@ -18,9 +18,13 @@ from localspec.types import NO_TOKENS, Float32Array, Noise, Tokens
 class TreeGuess(NamedTuple):
     """A tree of guesses, best first."""
 
-    tokens: Tokens
-    parents: Tokens
-    confidence: Float32Array  # chance of each, given its parent
+    tokens: Tokens  # int32[n]
+    parents: Tokens  # int32[n], -1 = the context
+    confidence: Float32Array
+    """float32[n]: chances (given the parent). Of a `SuffixIndex` odds from one half on: of a match of m tokens with one
+    sequel they are m."""
+    match: int = 0  # tokens that matched, of a `SuffixIndex`
+    sequence: int = -1  # where the first node was found last, if in the other index; -1 = in its own, or nowhere
 
 
 NO_GUESS = TreeGuess(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32))
@@ -36,12 +40,12 @@ class GuessBuffer:
         tokens, parents = (np.frombuffer(one, dtype=np.int32) for one in (found.tokens, found.parents))
         self._views = tokens, parents, np.frombuffer(found.confidence, dtype=np.float32)
 
-    def taken(self) -> TreeGuess:
+    def taken(self, match: int = 0, sequence: int = -1) -> TreeGuess:
         nodes: int = self._struct.nodes
         if not nodes:
             return NO_GUESS
         tokens, parents, confidence = self._views
-        return TreeGuess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy())
+        return TreeGuess(tokens[:nodes].copy(), parents[:nodes].copy(), confidence[:nodes].copy(), match, sequence)
 
 
 class _Index:
@@ -80,18 +84,15 @@ class ContextCounts(_Index):
         super().__init__("counts", (), "no counts of contexts")
         self._found = GuessBuffer()
 
-    def add(self, tokens: Tokens) -> None:
+    def add(self, tokens: Tokens, times: int = 1) -> None:
         """Counts a sequence, int32[n] tokens of 0 or more. Raises KernelError if there is no memory."""
-        self._count(tokens, 1)
-
-    def remove(self, tokens: Tokens) -> None:
-        self._count(tokens, -1)
-
-    def _count(self, tokens: Tokens, times: int) -> None:
         tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         status = self._lib.ls_counts_add(self._handle, tokens.ctypes.data, len(tokens), times)
         if status:
             raise KernelError(f"{len(tokens)} tokens could not be counted (status {status}).")
+
+    def remove(self, tokens: Tokens) -> None:
+        self.add(tokens, -1)
 
     def guess(
         self,
@@ -176,19 +177,6 @@ class NgramIndex(_Index):
         return self._buffer[2 : 2 + found].copy(), match
 
 
-class Followed(NamedTuple):
-    tokens: Tokens  # int32[n]
-    parents: Tokens  # int32[n], -1 = the context; best first
-    confidence: Float32Array
-    """float32[n]: chances (given the parent) below one half, odds from there on: of a match of m tokens with one sequel
-    they are m."""
-    match: int  # tokens that matched
-    sequence: int  # where the first node was found last, if in the other index; -1 = in its own, or nowhere
-
-
-NOTHING_FOLLOWED = Followed(NO_TOKENS, NO_TOKENS, np.empty(0, dtype=np.float32), 0, -1)
-
-
 class SuffixIndex(_Index):
     """Knows what followed, wherever the longest end of a context stood in many sequences of tokens (0 or more). A token
     comes or goes in O(depth + log n) and takes 16 bytes. Not thread-safe."""
@@ -230,7 +218,7 @@ class SuffixIndex(_Index):
         tree: bool = False,
         other: SuffixIndex | None = None,
         least: int = 1,
-    ) -> Followed:
+    ) -> TreeGuess:
         """All that a drafter does in a pass: makes the newest sequence (begun if there is none) int32[n] `tokens`, then
         gives the better of two guesses after them, at most 64 nodes, best first. The places of the longest match vote
         for what comes next, up to 32 of them, evenly spaced among all; of equals the one seen last wins. `other` is
@@ -248,6 +236,4 @@ class SuffixIndex(_Index):
         if status:
             raise KernelError(f"the suffix index could not take {length} tokens (status {status}).")
         self._length = length
-        if not found.nodes:
-            return NOTHING_FOLLOWED
-        return Followed(*self._tree.taken(), found.match, found.sequence)
+        return self._tree.taken(found.match, found.sequence)

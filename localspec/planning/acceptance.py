@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.engine.interfaces import EMPTY_DRAFT, HIGHEST_PROBABILITY, Draft, Price
-from localspec.planning.fixed import MOST_NODES
 
+MOST_NODES = 64
+"""Most nodes of a draft."""
 LEARNING_RATE = 0.1
 """Share of the difference by which one sample moves a usual value."""
 CONVINCING_STREAK = 3

@@ -179,14 +179,13 @@ class PassCosts:
         self,
         table: Mapping[int, Mapping[int, float]] | None = None,
         *,
-        plain: int = 1,
         estimated: bool = False,
         prompt_row: float = 0.0,
     ) -> None:
-        """`table`: {cached length: {width: seconds}}; may be empty. `plain`: width of plain decoding's passes.
-        `estimated`: no pass has run yet: only ratios count, and they may be far off. `prompt_row`: what a row of a
-        prompt costs, of a row of a pass that decodes; 0 = prompts say nothing."""
-        self._plain, self._prompt_row = plain, prompt_row
+        """`table`: {cached length: {width: seconds}}; may be empty. `estimated`: no pass has run yet: only ratios
+        count, and they may be far off. `prompt_row`: what a row of a prompt costs, of a row of a pass that decodes; 0 =
+        prompts say nothing."""
+        self._plain, self._prompt_row = 1, prompt_row  # width of plain decoding's passes
         self._tabulate(table or {}, max((max(row) for row in (table or {}).values() if row), default=1))
         doubts = np.array([2.0, *_first[:_widths]]) * (1.0 if estimated else MEASURED_SHARE)
         self._prior = doubts[_widths] ** 2 * _alike()

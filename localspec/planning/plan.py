@@ -1,11 +1,15 @@
-"""Never slower: drafts what pays on this machine for this text, down to not drafting at all."""
+"""Never slower: drafts what pays on this machine for this text, down to not drafting at all.
+
+And a plan that drafts the same length every time: *rejection* and *block* need one, and so do measurements.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
 from localspec.engine.constraint import legal
@@ -14,6 +18,7 @@ from localspec.engine.interfaces import (
     EMPTY_DRAFT,
     NO_REVIEW,
     Curve,
+    Draft,
     Drafter,
     DraftRequest,
     Outcome,
@@ -21,11 +26,11 @@ from localspec.engine.interfaces import (
     Review,
     Target,
     Undrafted,
-    Watcher,
 )
-from localspec.errors import DecodeError
+from localspec.errors import DecodeError, UsageError
 from localspec.planning.acceptance import (
     CONVINCING_STREAK,
+    MOST_NODES,
     PRIOR_ACCEPTANCE,
     Candidate,
     DraftChoice,
@@ -36,10 +41,102 @@ from localspec.planning.acceptance import (
     moved,
     weigh,
 )
-from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks, Served
 from localspec.planning.costs import PASS_NOISE, DraftCosts, Knowledge, PassCosts
-from localspec.planning.fixed import FixedPlan, depth_of, fitting
-from localspec.planning.passes import CostlyDrafter, PlannedPass, Promise, Rest, prices
+from localspec.planning.passes import (
+    MOST_BETWEEN_LOOKS,
+    Budget,
+    CostlyDrafter,
+    Credit,
+    Looks,
+    PlannedPass,
+    Promise,
+    Rest,
+    Served,
+    prices,
+)
+
+
+def depth_of(draft: Draft) -> int:
+    depths = [0]  # of the last history token, then of each node
+    for parent in draft.parents.tolist():
+        depths.append(1 + depths[1 + parent])
+    return max(depths)
+
+
+def fitting(
+    target: Target, slots: Sequence[int], pending: Sequence[int], drafts: list[Draft], exact: frozenset[int] | None
+) -> list[Draft]:
+    """Drafts, one per slot, cut from the end until every pass they make has a width in `exact`; None = any. `pending`:
+    rows each slot must decode anyway."""
+    longest = max(map(len, drafts), default=0)
+    while exact is not None and longest > 0:
+        rows = {slot: rows + len(draft) for slot, rows, draft in zip(slots, pending, drafts, strict=True)}
+        if all(width in exact for width in target.pass_widths(rows)):
+            break
+        longest -= 1
+        drafts = [draft.truncated(longest) for draft in drafts]
+    return drafts
+
+
+class FixedPlan:
+    """Always drafts up to `max_draft_tokens`: the first drafter with a good guess is sent. Confidences of different
+    drafters are never compared with each other."""
+
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        max_draft_tokens: int,
+        exact_widths: frozenset[int] | None,
+        thresholds: Mapping[str, float] | None = None,
+    ) -> None:
+        """Asks `drafters` in this order for at most `max_draft_tokens`, 0 = plain decoding. A pass may have one of
+        `exact_widths`, 1 always among them; None = any (exactness is off). `thresholds`: by drafter, the confidence
+        that its first guess needs (prompt lookup: tokens matched). Raises UsageError: `max_draft_tokens` is negative or
+        above 64."""
+        if not 0 <= max_draft_tokens <= MOST_NODES:
+            raise UsageError(f"max_draft_tokens is {max_draft_tokens}; it must be between 0 and {MOST_NODES}.")
+        self.drafters: Sequence[Drafter] = tuple(drafters)
+        self.dropped: dict[str, str] = {}
+        self.max_draft_tokens = max_draft_tokens
+        self._exact, self._thresholds = exact_widths, dict(thresholds or {})
+
+    def draft(self, target: Target, requests: Sequence[DraftRequest], pending: Sequence[int]) -> Proposal:
+        limit = self.max_nodes(len(requests))
+        asked = [request if request.max_nodes <= limit else request.limited(limit) for request in requests]
+        drafts = [EMPTY_DRAFT] * len(asked)
+        for drafter in self.drafters:
+            places = [place for place, one in enumerate(asked) if not len(drafts[place]) and one.allows(drafter.name)]
+            if not places or drafter.name in self.dropped:
+                continue
+            wanted = [asked[place] for place in places]
+            for place, draft in zip(places, legal(wanted, drafter.draft(wanted)), strict=True):
+                # One with `probs` is sent: dropping it by its tokens would bias the answer.
+                scores = draft.confidence if len(draft) and draft.probs is None else None
+                if scores is None or scores[0] >= self._thresholds.get(drafter.name, 0.0):
+                    drafts[place] = draft
+        return Proposal(fitting(target, [one.slot for one in requests], pending, drafts, self._exact))
+
+    def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
+        for drafter in self.drafters:
+            drafter.observe(outcomes)
+        return NO_REVIEW
+
+    def read(self, rows: int, length: int, seconds: float) -> None:
+        pass  # it weighs no costs
+
+    def drop(self, name: str, reason: str) -> None:
+        for drafter in self.drafters:
+            if drafter.name == name and name not in self.dropped:
+                self.dropped[name] = reason
+                drafter.close()
+
+    def max_nodes(self, active: int) -> int:
+        """The longest draft whose pass (all slots drafting alike) has an allowed width."""
+        nodes = self.max_draft_tokens
+        while self._exact is not None and nodes > 0 and active * (1 + nodes) not in self._exact:
+            nodes -= 1
+        return nodes
+
 
 LEAST_GAIN = 0.01
 """Tokens a pass: a draft is sent if it promises at least so many more than no draft."""
@@ -95,7 +192,7 @@ class AdaptivePlan:
         self._costs: dict[int, PassCosts] = {1: knowledge.costs}
         self._served: dict[int, Served] = {}
         self._looks, self._credit = Looks(), Credit()
-        self._watchers = [one for one in self.drafters if isinstance(one, Watcher)]
+        self._watchers: list[Any] = [one for one in self.drafters if hasattr(one, "matched")]
         self._last: PlannedPass | None = None
         """The last pass that was planned, if the same requests may rest after it."""
         self._review = NO_REVIEW
@@ -346,12 +443,12 @@ class AdaptivePlan:
 
     def learn(self, proposal: Proposal, outcomes: Sequence[Outcome], seconds: float) -> Review:
         started = self._clock()
-        if isinstance(proposal, Rest):
-            return self._rest(proposal, outcomes, seconds, started)
-        if not isinstance(proposal, PlannedPass):
+        if not isinstance(proposal, (Rest, PlannedPass)):
             return self._fixed.learn(proposal, outcomes, seconds)
         for drafter in self.drafters:
             drafter.observe(outcomes)
+        if isinstance(proposal, Rest):
+            return self._rest(proposal, outcomes, seconds, started)
         now, costs = proposal, self._costs[proposal.active]
         compares = now.active in costs.timed
         curve = Curve(now.plain / costs.pace, now.row, costs.pace, now.width) if now.plain else None
@@ -382,8 +479,6 @@ class AdaptivePlan:
 
     def _rest(self, proposal: Rest, outcomes: Sequence[Outcome], seconds: float, started: float) -> Review:
         now, delayed = proposal.last, 0.0
-        for drafter in self.drafters:
-            drafter.observe(outcomes)
         for outcome in outcomes:
             self._served[outcome.slot].heard([outcome.verdict.next_token], 0)
         if seconds > 2.0 * now.plain:  # asking takes as long as planning

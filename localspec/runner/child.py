@@ -348,7 +348,8 @@ class Child:
             case "loading":
                 self._loading.put((news["what"], news["share"]))
             case "ready":
-                self.facts, self._is_ready = ModelFacts.of_json(news), True
+                facts = ModelFacts(**news | {"layers": tuple(news["layers"])})
+                self.facts, self._is_ready = facts, True
                 process.patience = self._patience
                 self._loading.put(None)
             case "failed":

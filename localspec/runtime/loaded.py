@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from localspec.config import EngineSettings
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.heads.head import Head
-from localspec.drafters.models.draft_model import DraftModel
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact.wide import SelfCheck
 from localspec.llama.library.settings import union
@@ -47,11 +47,6 @@ class ModelFacts:
     n_embd: int
     on_gpus: float  # share of its layers
     layers: tuple[str, ...] = ()  # what of it runs where, in words; nothing on a machine without a GPU
-
-    @classmethod
-    def of_json(cls, data: dict[str, Any]) -> ModelFacts:
-        """Raises: TypeError, these are none."""
-        return cls(**data | {"layers": tuple(data["layers"])})
 
     @classmethod
     def of(cls, loaded: Loaded, template: ChatTemplate) -> ModelFacts:

@@ -12,10 +12,9 @@ from pathlib import Path
 from localspec import kept
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import plugin
+from localspec.drafters.draft_model import DraftContext, DraftModel, TranslatedContext, Translator
 from localspec.drafters.heads import loading as heads
 from localspec.drafters.heads.head import Head
-from localspec.drafters.models.draft_model import DraftContext, DraftModel
-from localspec.drafters.models.translation import TranslatedContext, Translator
 from localspec.drafters.search import PromptLookup
 from localspec.drafters.setup import Setup, check_branches, code_of
 from localspec.engine.interfaces import Drafter
@@ -25,7 +24,7 @@ from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact import choice, wide
 from localspec.llama.exact.choice import LoadedTarget, Progress, choose
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, Kernels, shared_facts
+from localspec.llama.exact.wide import CACHE_NAMES, Kernels, shared_facts
 from localspec.llama.library.contention import cpus
 from localspec.llama.library.settings import ContextSettings, union
 from localspec.llama.model import check_text_model
@@ -35,8 +34,7 @@ from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_target, keeps_state
 from localspec.models.facts.shape import MEMORY_DIVISOR, ModelShape, default_context, is_small, shape_of
 from localspec.models.memory.fit import rollback
-from localspec.planning.fixed import FixedPlan
-from localspec.planning.plan import AdaptivePlan, Forced
+from localspec.planning.plan import AdaptivePlan, FixedPlan, Forced
 from localspec.runtime import costs, placement
 from localspec.runtime.costs import KnowledgeStore
 from localspec.runtime.kept import caches
@@ -132,7 +130,7 @@ def _choose(
         replace(wanted, n_slots=2, reuse="chunks", max_rows=max(_FEWEST_ROWS, widest)) if spare else wanted,
         exact=settings.exact,
         kernels=_wished_kernels(settings),
-        cache=DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache],
+        cache=CACHE_NAMES[settings.cache],
         widest=widest,
         gpu_layers=layers,
         device=settings.device,

@@ -15,8 +15,8 @@ from localspec.errors import LocalspecError
 from localspec.llama.exact import wide
 from localspec.machine import Place, default_threads, ram
 from localspec.methods import FROM_FILES
-from localspec.models.installed.adopt import hub_cache
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.installed import hub_cache
 from localspec.models.installed.store import Store
 from localspec.runtime.costs import Rates, read_seconds
 from localspec.runtime.memory import gpus, used_gpus

@@ -20,7 +20,7 @@ from localspec.drafters.heads.loading import may_predict, shapes
 from localspec.errors import UsageError
 from localspec.gguf import Header, read_parts
 from localspec.gguf.spread import Spread, spread_of
-from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE, of_file
+from localspec.llama.exact.wide import CACHE_NAMES, of_file
 from localspec.llama.library import devices
 from localspec.machine import Place, ram
 from localspec.models.memory import fit
@@ -168,7 +168,7 @@ def _headers(files: EngineSettings) -> tuple[list[Header], list[Header] | None]:
 
 def fit_settings(settings: EngineSettings) -> FitSettings:
     wanted = {name: getattr(settings, name) for name in PLANNED} | {"max_draft_tokens": settings.longest_draft}
-    cache = DEFAULT_CACHE if settings.cache == "auto" else CACHE_NAMES[settings.cache]
+    cache = CACHE_NAMES[settings.cache]
     return FitSettings(
         **wanted,
         type_k=cache.type_k,

@@ -66,14 +66,13 @@ class _Held:
 SLOTS = 4  # requests at once per model, unless the settings say so
 
 
+@dataclass(eq=False)
 class Lease:
     """The right to use a model: it is not closed before `release`."""
 
-    def __init__(self, pool: Pool | None, name: str, model: LoadedModel) -> None:
-        """`pool`: None = the caller closes the model."""
-        self._pool = pool
-        self.name = name
-        self.model = model
+    pool: Pool | None  # None = the caller closes the model
+    name: str
+    model: LoadedModel
 
     @property
     def engine(self) -> Engine:
@@ -82,7 +81,7 @@ class Lease:
 
     def release(self) -> None:
         """Gives the right back; a second call does nothing."""
-        pool, self._pool = self._pool, None
+        pool, self.pool = self.pool, None
         if pool is None:
             return
         with pool._lock:

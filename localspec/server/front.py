@@ -86,11 +86,7 @@ class Processes:
 class _Named(BaseModel):
     """What the choice of a model needs of any body. The rest, which may be long, stays JSON."""
 
-    model: Any = None
-
-    @property
-    def wanted(self) -> str | None:
-        return self.model if isinstance(self.model, str) else None
+    model: str | None = None
 
 
 class _OllamaNamed(_Named):
@@ -123,9 +119,9 @@ class Front:
         """What the process of the model answers, which is loaded if need be; `handle` answers what needs no model."""
         body, path = await request.body(), request.url.path
         if not _is_ollama(path):
-            return await self._of_any(request, body, (await self._asked(_Named, body)).wanted)
+            return await self._of_any(request, body, (await self._asked(_Named, body)).model)
         asked = await self._asked(_OllamaNamed, body)
-        name = await named(self._service, asked.wanted)
+        name = await named(self._service, asked.model)
         try:
             frees = KeptAlive(keep_alive=asked.keep_alive).frees  # its memory is not needed after this request
         except ValidationError:

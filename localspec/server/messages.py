@@ -22,6 +22,7 @@ from localspec.server.chat.fields import (
     MOST_TOOLS,
     Body,
     ChatFields,
+    FunctionField,
     Json,
     SamplingFields,
     Speculative,
@@ -32,7 +33,7 @@ from localspec.server.chat.fields import (
 )
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.http.output import BODIES, NAMED, ApiError, respond
-from localspec.server.http.reading import ModelRoute
+from localspec.server.http.reading import ModelRoute, Served
 
 Cached = Annotated[Json | None, Field(description="Accepted and not needed: prompts are cached anyway.")]
 _UNSEEN = Field(description="Accepted from answers of other servers; the model does not see it.")
@@ -97,13 +98,12 @@ class InputMessage(Body):
     content: str | Annotated[list[ContentBlock], Field(max_length=MOST_ITEMS)]
 
 
-class ToolDefinition(Body):
+class ToolDefinition(FunctionField):
     """A tool of the client's own."""
 
     type: Literal["custom"] | None = None
-    name: str
     description: str = ""
-    input_schema: Json
+    parameters: Json = Field(alias="input_schema")
     strict: bool = False
     cache_control: Cached = None
     eager_input_streaming: bool | None = about("Accepted: a call always comes whole.")
@@ -162,14 +162,10 @@ class MessagesPrompt(Body):
             named = {"type": "function", "function": {"name": self.tool_choice.name or ""}}
             more["tool_choice"] = {"tool": named, "any": "required"}.get(self.tool_choice.type, self.tool_choice.type)
             more["parallel_tool_calls"] = not self.tool_choice.disable_parallel_tool_use
-        functions = [
-            tool.model_dump(include={"name", "description", "strict"}) | {"parameters": tool.input_schema}
-            for tool in self.tools or ()
-        ]
         return ChatFields.model_validate({
             "model": self.model or None,
             "messages": [*system, *(turn for message in self.messages for turn in _turns(message))],
-            "tools": [{"type": "function", "function": function} for function in functions],
+            "tools": [{"type": "function", "function": tool} for tool in self.tools or ()],
             **more,
         })  # fmt: skip
 
@@ -316,16 +312,16 @@ BODIES["/messages"] = _error_body
 @ROUTER.post(
     "/messages", summary="Answer a conversation (Anthropic's API)", response_model=MessageAnswer, responses=STREAMED
 )
-async def create(request: Request, body: MessagesBody) -> Response:
+async def create(request: Request, service: Served, body: MessagesBody) -> Response:
     """The assistant's next turn, as one message or as a stream of events."""
-    exchange = await Exchange.chat(request.app.state.service, body.fields())
+    exchange = await Exchange.chat(service, body.fields())
     return await respond(request, exchange.answers, MessageReply(exchange), body.stream, NAMED)
 
 
 @ROUTER.post("/messages/count_tokens", summary="Count the tokens of a conversation (Anthropic's API)")
-async def count_tokens(request: Request, body: MessagesPrompt) -> TokenCount:
+async def count_tokens(service: Served, body: MessagesPrompt) -> TokenCount:
     """How long the prompt would be; nothing is generated."""
-    return {"input_tokens": await prompt_length(request.app.state.service, body.fields())}
+    return {"input_tokens": await prompt_length(service, body.fields())}
 
 
 class MessageReply:

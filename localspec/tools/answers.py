@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from localspec.chat.reply.tool import ToolCall
-from localspec.chat.turn import PARAGRAPH, MadeCall, Message, rounds
+from localspec.chat.turn import PARAGRAPH, MadeCall, rounds
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
@@ -70,7 +70,7 @@ class CallingAnswer:
         self._inbox, self._consents = SimpleQueue[Told](), SimpleQueue[Consent]()
         self._cancelled = threading.Event()
         self._now: Answer | None = None  # the round under way
-        self._text = self._thoughts = ""
+        self._text, self._thoughts = question.prefix, question.reasoning  # of all rounds
         self._calls = list[MadeCall]()
         self._stats = RequestStats()  # of the rounds that have ended
 
@@ -110,7 +110,7 @@ class CallingAnswer:
         while True:
             if self._cancelled.is_set():
                 raise Cancelled("Cancelled before it was asked.")
-            messages, text, thoughts = self._so_far()
+            messages, text, thoughts = rounds(self._text, self._thoughts, self._calls)
             stuck = number >= self._most_rounds or sum(one.result == _AGAIN for one in self._calls) > 1
             offered = () if stuck else tools  # it has to answer without more calls
             asked = replace(question, messages=[*question.messages, *messages], tools=offered)
@@ -126,15 +126,9 @@ class CallingAnswer:
                 self._make(call, number)
             number += 1
 
-    def _so_far(self) -> tuple[list[Message], str, str]:
-        """`rounds` of the answer, with what it said before it went on."""
-        begun, thought = self._question.prefix, self._question.reasoning
-        calls = [replace(one, said=one.said + len(begun), thought=one.thought + len(thought)) for one in self._calls]
-        return rounds(begun + self._text, thought + self._thoughts, calls)
-
     def _round(self, question: Question) -> tuple[AnswerEnded, list[ToolCall]]:
         """Asks, hands on what comes, and returns the end and the calls."""
-        calls, first = list[ToolCall](), bool(self._calls and (self._question.prefix or self._text))
+        calls, first = list[ToolCall](), bool(self._calls and self._text)
         self._now = self._answerer.answer(question, self)
         self.seed = self._now.seed
         if self._cancelled.is_set():

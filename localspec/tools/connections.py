@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.reply.tool import Tool
+from localspec.chat.text_file import LARGEST
 from localspec.errors import Cancelled, LocalspecError, UsageError
-from localspec.tools.servers import Server
+from localspec.tools.servers import Server, dicts
 
 if TYPE_CHECKING:
     from localspec.tools.running import Running
@@ -29,23 +30,6 @@ MOST_CHARACTERS = 200_000  # of a result that is kept: more than any context her
 _LOOK_SECONDS = 0.05  # between two looks whether a caller wants no more
 _ODD = re.compile(r"[^a-zA-Z0-9_.:/-]")  # not allowed in the name of a tool
 _OVER = "The tools are closed."
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTool:
-    name: str
-    description: str
-    schema: Any
-    read_only: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What a server has."""
-
-    title: str
-    tools: tuple[ListedTool, ...]
-    seconds: float  # that its start took
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +62,13 @@ class Connections:
         self._stack = ExitStack()
         self._portal: Any = None  # to the thread of servers, once there is one
         self.notices: list[str] = []  # sentences for the user about servers and tools that were left out
+        self.begun: dict[str, Running] = {}  # those whose tools were offered last
         self._said, self._failed = set[str](), set[str]()  # notices so far; servers that did not start
 
-    def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Listed:
-        """What a server has, started if need be. Raises LocalspecError: it fails; Cancelled: its start goes on."""
+    def start(self, name: str, cancelled: Callable[[], bool] = lambda: False) -> Running:
+        """A server, started if need be. Raises LocalspecError: it fails; Cancelled: its start goes on."""
         running: Running = self._run(cancelled, self._ready, name)
-        tools = tuple(_listed(one) for one in running.tools if isinstance(one.get("name"), str))
-        return Listed(running.title or name, tools, running.seconds)
+        return running
 
     def offered(self, off: Collection[str] = (), cancelled: Callable[[], bool] = lambda: False) -> dict[str, Offered]:
         """The tools of all servers but those in `off`, by distinct names; what fails is a notice. A server that has
@@ -94,27 +78,29 @@ class Connections:
         for name in names:
             with suppress(LocalspecError):  # they start side by side
                 self._begin(self._ready, name)
-        listed = list[tuple[Server, ListedTool]]()
+        begun: dict[str, Running] = {}
         for name in names:
             try:
-                listed += [(self._servers[name], tool) for tool in self.start(name, cancelled).tools]
+                begun[name] = self.start(name, cancelled)
+                for text in sorted(begun[name].faults):
+                    self._notice(text)
             except Cancelled:
                 raise
             except LocalspecError as error:
                 self._failed.add(name)
                 self._notice(str(error))
-        count, found = Counter(_ODD.sub("_", tool.name) for _, tool in listed), dict[str, Offered]()
+        self.begun = begun
+        listed = [(self._servers[name], tool) for name, running in begun.items() for tool in running.tools]
+        count, found = Counter(_plain(tool) for _, tool in listed), dict[str, Offered]()
         for server, tool in listed:
-            plain = _ODD.sub("_", tool.name)
+            plain = _plain(tool)
             name = (plain if count[plain] == 1 else f"{server.name}__{plain}")[:128]
             try:
                 if name in found:
                     raise UsageError(f"There are two tools called {name}.")
-                told = Tool(name, tool.description, _checked(tool.schema))
+                found[name] = _offered(server, tool, name)
             except UsageError as error:
                 self._notice(f"The tool {plain} of the server {server.name} is left out: {error.message}")
-                continue
-            found[name] = Offered(told, server.name, tool.name, _key(server, tool), tool.read_only)
         return found
 
     def starting(self, off: Collection[object]) -> list[str]:
@@ -128,15 +114,31 @@ class Connections:
             self.notices.append(text)
 
     def call(
-        self, server: str, tool: str, arguments: Mapping[str, Any], cancelled: Callable[[], bool] = lambda: False
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        cancelled: Callable[[], bool] = lambda: False,
+        key: str = "",
     ) -> Called:
-        """What a tool gives. Raises LocalspecError: its server fails, or takes too long; Cancelled."""
+        """What a tool gives. `key`: that it had when it was offered; "" = any. Raises LocalspecError: it has another
+        one now; its server fails, or takes too long; Cancelled."""
         begun = perf_counter()
-        sent = json.loads(json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
-        found = self._run(cancelled, self._ask, server, tool, sent)
+        found = self._run(cancelled, self._ask, server, "tools/call", {"name": tool, "arguments": arguments}, key)
         structured = found.get("structuredContent") or ""
         text = _text(found.get("content")) or (structured and json.dumps(structured, ensure_ascii=False))
         return Called(cut(text, MOST_CHARACTERS), found.get("isError") is True, perf_counter() - begun)
+
+    def text(self, server: str, method: str, cancelled: Callable[[], bool], **params: Any) -> str:
+        """Of a prompt or a resource. Raises LocalspecError: its server fails, or gives none or too much; Cancelled."""
+        found = self._run(cancelled, self._ask, server, method, params)
+        said = [one.get("content") for one in dicts(found.get("messages"))] or dicts(found.get("contents"))
+        text = "\n\n".join(filter(None, map(_text, said)))
+        if not text or len(text.encode()) > LARGEST:
+            fault = f"{len(text.encode()):,} bytes; up to {LARGEST:,} can be taken" if text else "no text"
+            why = one_line(_text(found.get("content")))[:300].rstrip(".")
+            raise LocalspecError(f"The server {server} gives {fault}{f': {why}' if why else ''}.")
+        return text
 
     def close(self) -> None:
         """Ends all servers, their children too; a second call does nothing."""
@@ -154,14 +156,20 @@ class Connections:
         for one in self._running.values():
             await one.over.wait()
 
-    async def _ask(self, name: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return await (await self._ready(name)).call(tool, arguments, CALL_SECONDS)
+    async def _ask(self, name: str, method: str, params: dict[str, Any], key: str = "") -> dict[str, Any]:
+        sent = json.loads(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
+        running = await self._ready(name)
+        if key and key not in [_key(self._servers[name], one) for one in running.tools if one["name"] == sent["name"]]:
+            raise LocalspecError(f"The server {name} has changed its tool {sent['name']} meanwhile: it was not called.")
+        return await running.call(method, sent, CALL_SECONDS)
 
     async def _ready(self, name: str) -> Running:
         """One that runs, started if need be."""
         from localspec.tools.running import Running
 
         found = self._running.get(name)
+        if found is not None:
+            await found.renew()
         if found is not None and found.ending:
             await found.over.wait()
             found = self._running.get(name)
@@ -207,10 +215,21 @@ class Connections:
             future.cancel()
 
 
-def _listed(tool: dict[str, Any]) -> ListedTool:
+def _plain(tool: dict[str, Any]) -> str:
+    return _ODD.sub("_", tool["name"])
+
+
+def _offered(server: Server, tool: dict[str, Any], name: str) -> Offered:
+    """A tool as its server lists it, under the name that the model is told. Raises UsageError: it is none."""
     notes = tool.get("annotations")
     read_only = isinstance(notes, dict) and notes.get("readOnlyHint") is True
-    return ListedTool(tool["name"], str(tool.get("description") or ""), tool.get("inputSchema"), read_only)
+    told = Tool(name, str(tool.get("description") or ""), _checked(tool.get("inputSchema")))
+    return Offered(told, server.name, tool["name"], _key(server, tool), read_only)
+
+
+def _key(server: Server, tool: dict[str, Any]) -> str:
+    what = [server.key, tool["name"], str(tool.get("description") or ""), tool.get("inputSchema")]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def _checked(schema: Any) -> dict[str, Any]:
@@ -231,7 +250,7 @@ def _checked(schema: Any) -> dict[str, Any]:
 def _text(content: Any) -> str:
     """The texts of a result; what is none is named. Any part may lack, or be of another kind."""
     if not isinstance(content, dict):
-        return "\n".join(_text(one) for one in content if isinstance(one, dict)) if isinstance(content, list) else ""
+        return "\n".join(map(_text, dicts(content)))
     inner = content["resource"] if isinstance(content.get("resource"), dict) else content
     if isinstance(inner.get("text"), str):
         return str(inner["text"])
@@ -247,8 +266,3 @@ def cut(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
-
-
-def _key(server: Server, tool: ListedTool) -> str:
-    what = [server.key, tool.name, tool.description, tool.schema]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from localspec import __version__, paths
 from localspec.chat.plain_text import plain_text
 from localspec.errors import LocalspecError, reason
-from localspec.tools.servers import Server
+from localspec.tools.servers import Server, dicts
 
 for _name in ("mcp", "client"):  # their tracebacks: what fails is said in a sentence
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -34,8 +34,10 @@ for _name in ("mcp", "client"):  # their tracebacks: what fails is said in a sen
 _MOST_BYTES = 16 << 20  # of one message
 _MOST_JUNK = 1_000  # lines of a server that are no messages
 _LOG_BYTES = 1 << 20  # of standard error that are kept
-_MOST_PAGES, _MOST_TOOLS = 100, 1_000
+_MOST_PAGES, _MOST_LISTED = 100, 1_000
+_NAMED = {"tools": "name", "prompts": "name", "resources": "uri"}  # what is listed, and the part that each has
 _GRACE_SECONDS = 1.0  # for an end by itself, and again after it was asked to
+_STUCK_SECONDS = 5.0  # in which one that runs must list its tools again
 _ENDED = "closed its output"
 _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
@@ -43,13 +45,16 @@ _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 class Running:
     def __init__(self, server: Server, seconds: float) -> None:
         self.up, self.over, self.seconds = anyio.Event(), anyio.Event(), 0.0  # `up`: ready, or over
-        self.title, self.tools = "", list[dict[str, Any]]()  # as it tells of them: any part may lack
+        self.title, self._kinds = server.name, list[str]()  # of what it lists
+        self.tools, self.prompts, self.resources = (list[dict[str, Any]]() for _ in range(3))  # other parts may lack
+        self.faults = set[str]()  # sentences on lists that it refuses
         self._server, self._seconds, self._secrets = server, seconds, list[str]()
         self._wire: JSONRPCDispatcher[Any]
         self._last = ""  # line of its standard error
         self._fault = self._status = ""  # why it was ended, or ended; what its address says, if that is an error
         self._error: Exception | None = None
-        self._scope = anyio.CancelScope()
+        self._scope, self._renewing = anyio.CancelScope(), anyio.Lock()
+        self._stale = False  # whether its list may have changed, or it may be stuck in a call that was given up
         self._task = asyncio.create_task(self._live())
 
     @property
@@ -60,11 +65,15 @@ class Running:
         self._fault = self._fault or why
         self._scope.cancel()
 
-    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The result of a call; an error that is the answer reads like a tool's own: the model may mend it."""
+    async def call(self, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The result of a request; an error that is the answer reads like a tool's own: the model may mend it."""
         try:
             with anyio.fail_after(seconds):
-                return await self._wire.send_raw_request("tools/call", {"name": tool, "arguments": arguments})
+                try:
+                    return await self._wire.send_raw_request(method, params)
+                except anyio.get_cancelled_exc_class():
+                    self._stale = True
+                    raise
         except TimeoutError:
             raise LocalspecError(self._told(f"gave no result for {seconds:g} seconds")) from None
         except MCPError as error:
@@ -75,21 +84,40 @@ class Running:
         await self.over.wait()
         raise self.why()
 
+    async def renew(self) -> None:
+        """Lists its tools again if that may be needed, and ends it if it does not."""
+        async with self._renewing:
+            if self._stale and self.up.is_set():
+                self._stale = False
+                try:
+                    with anyio.fail_after(_STUCK_SECONDS, shield=True):
+                        await self._list()
+                except TimeoutError:
+                    self.end(f"did not list its tools for {_STUCK_SECONDS:g} seconds")
+                except MCPError as error:
+                    self.end(_cause(error))
+
+    async def _heed(self, message: Any) -> None:
+        self._stale = self._stale or str(getattr(message, "method", "")).endswith("/list_changed")
+
     async def _live(self) -> None:
         begun, late = perf_counter(), f"did not answer for {self._seconds:g} seconds"
         timer = asyncio.get_running_loop().call_later(self._seconds, self.end, late)
         try:
-            with self._scope:
-                server = self._server.filled()
-                given = [*server.env.values(), *server.headers.values()]
-                given += [word for one in given for word in one.split()]
-                self._secrets = sorted((one for one in given if len(one) >= 8), key=len, reverse=True)  # or no key
-                async with self._address(server) if server.url else self._pipes(server) as streams:
+            server = self._server.filled()
+            given = [*server.env.values(), *server.headers.values()]
+            given += [word for one in given for word in one.split()]
+            self._secrets = sorted((one for one in given if len(one) >= 8), key=len, reverse=True)  # or no key
+            async with self._address(server) if server.url else self._pipes(server) as streams:
+                with self._scope:  # within, so that an address can be told of the end
                     self._wire = JSONRPCDispatcher(*streams, on_stream_exception=self._nonsense)
                     me = Implementation(name="localspec", version=__version__)
-                    async with ClientSession(dispatcher=self._wire, client_info=me) as session:
-                        info = (await session.initialize()).server_info
-                        self.title = f"{info.title or info.name} {info.version}".strip()
+                    client = ClientSession(dispatcher=self._wire, client_info=me, message_handler=self._heed)
+                    async with client as session:
+                        told = await session.initialize()
+                        info = told.server_info
+                        self.title = f"{info.title or info.name} {info.version}".strip() or self.title
+                        self._kinds = [kind for kind in _NAMED if getattr(told.capabilities, kind)] or ["tools"]
                         await self._list()
                         timer.cancel()
                         self.seconds = perf_counter() - begun
@@ -108,22 +136,33 @@ class Running:
         self.end(_cause(error))
 
     async def _list(self) -> None:
-        params: dict[str, Any] = {}
-        for _ in range(_MOST_PAGES):
-            page = await self._wire.send_raw_request("tools/list", params)
-            tools, params = page.get("tools"), {"cursor": page.get("nextCursor")}
-            self.tools += [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []
-            if not params["cursor"] or len(self.tools) > _MOST_TOOLS:
-                break
-        del self.tools[_MOST_TOOLS:]
+        for kind in self._kinds:
+            params, found = dict[str, Any](), list[dict[str, Any]]()
+            try:
+                for _ in range(_MOST_PAGES):
+                    page = await self._wire.send_raw_request(f"{kind}/list", params)
+                    found += [one for one in dicts(page.get(kind)) if isinstance(one.get(_NAMED[kind]), str)]
+                    params = {"cursor": page.get("nextCursor")}
+                    if not params["cursor"] or len(found) > _MOST_LISTED:
+                        break
+            except MCPError as error:
+                if kind == "tools":
+                    raise
+                self.faults.add(self._told(f"does not list its {kind}: {_words(error)}"))
+            setattr(self, kind, found[:_MOST_LISTED])
 
     @asynccontextmanager
     async def _address(self, server: Server) -> AsyncIterator[Any]:
         limits = httpx2.Timeout(self._seconds, read=None)  # a call has its own
-        async with httpx2.AsyncClient(headers=dict(server.headers), timeout=limits) as http:
-            http.event_hooks["response"].append(self._seen)
-            async with streamable_http_client(server.url, http_client=http, max_sse_event_size=_MOST_BYTES) as streams:
-                yield streams
+        http = httpx2.AsyncClient(headers=dict(server.headers), timeout=limits)
+        http.event_hooks["response"].append(self._seen)
+        opened = streamable_http_client(server.url, http_client=http, max_sse_event_size=_MOST_BYTES)
+        with anyio.CancelScope() as ending:
+            async with http, opened as streams:
+                try:
+                    yield streams
+                finally:  # its session is ended now
+                    ending.deadline = anyio.current_time() + _GRACE_SECONDS
 
     async def _seen(self, response: httpx2.Response) -> None:
         bad = response.request.method == "POST" and response.status_code >= 400
@@ -181,7 +220,8 @@ class Running:
         with anyio.CancelScope(shield=True):  # its last words come at its end
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                path.unlink(missing_ok=True)  # one that runs elsewhere has its file to itself
+                log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             async for line in _lines(process.stderr, _LOG_BYTES):
                 text = self._shown(line).strip()
                 self._last = text[-300:] or self._last

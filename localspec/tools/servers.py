@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from localspec.errors import UsageError, reason
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+_KEY = r"[\w.-]*(?:token|key|secret|passw|auth)[\w.-]*"
+_SECRET = re.compile(rf"(?i)((?:^|[\0\s?&=]){_KEY}[=:]|(?:^|\0)-{_KEY}\0(?!--)|://(?=[^/\0]*@))(?![^\0]*\$\{{)[^\0]+")
+"""In words with \0 between them: the value of an option or a variable, or after the user in an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class Server:
         parts = (("in", [self.cwd]), ("with", [*self.env, *self.headers]), ("it gets your", read))
         more = (f"; {word} {', '.join(names)}" for word, names in parts if any(names))
         return "".join((self.url or " ".join((self.command, *self.args)), *more))
+
+    def masked(self) -> Server:
+        """With *** for what looks like a key in its arguments and its address."""
+        *args, url = _SECRET.sub(r"\1***", "\0".join((*self.args, self.url))).split("\0")
+        return replace(self, args=tuple(args), url=url)
 
     def filled(self) -> Server:
         """With values for `${NAME}` and `${NAME:-default}`. Raises UsageError: the environment lacks one."""
@@ -147,3 +155,8 @@ def _server(path: Path, name: str, entry: Any) -> Server:
         raise UsageError(f"{where}: url is {given['url']!r}; it must begin with http:// or https:// and a host.")
     given["args"] = tuple(given.get("args", ()))
     return Server(name, **given)
+
+
+def dicts(listed: Any) -> list[dict[str, Any]]:
+    """The objects of what a server should give as a list of them."""
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from localspec import kept, paths
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.reply.tool import Tool, ToolCall, parse
 from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.tools.connections import Called, Connections, Offered, cut
-from localspec.tools.servers import Server, merged, read, user_file
+from localspec.tools.servers import Server, dicts, merged, read, user_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Consent = Literal["once", "chat", "always", "no"]
 """What a user says to a call: this one, all of this tool in this chat, all of this tool from now on, none."""
 _KIND = "tools"  # of facts: a consent for always
+_MOST_REFERENCES = 24  # in a schema that is checked here: two that have two in them each, and so on, take for ever
+_ENDLESS = re.compile(r'"pattern": "|"patternProperties"|"\$dynamicRef"')  # regular expressions may, too
 REFUSED = "The user does not allow this call."  # to the model
 
 
@@ -75,6 +78,39 @@ class Toolbox:
             self._in_chat.add(one.key)
         return fault
 
+    def prompts(self, cancelled: Callable[[], bool] = lambda: False) -> list[tuple[str, str]]:
+        """Of the servers that are on, which it starts: `server:name`, and what it is."""
+        self.tools(cancelled)
+        return [(name, about) for name, about, _ in self._listed("prompts", "name")]
+
+    def resources(self) -> list[tuple[str, str]]:
+        """Of the servers that are on, as far as they were started: `server:uri`, and what it is."""
+        return [(name, about) for name, about, _ in self._listed("resources", "uri")]
+
+    def _listed(self, kind: str, part: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for server, running in self.connections.begun.items():
+            for one in getattr(running, kind) if server not in self.off else ():
+                if (name := f"{server}:{one[part]}").isprintable():
+                    yield name, one_line(str(one.get("description") or one.get("title") or ""))[:200], one
+
+    def prompt(self, cancelled: Callable[[], bool], words: str) -> str:
+        """The text of a prompt; `words`: its `server:name`, and `key=value` for each argument. Raises LocalspecError:
+        they do not fit, or its server fails; Cancelled."""
+        self.tools(cancelled)
+        known = {name: one for name, _, one in self._listed("prompts", "name")}
+        name = max((one for one in known if f"{words} ".startswith(f"{one} ")), key=len, default="")
+        if not name:
+            raise UsageError(f"There is no prompt {words!r}; there are: {', '.join(known) or 'none'}.")
+        given, server = _given(name, known[name], words[len(name) :]), name.partition(":")[0]
+        return self.connections.text(server, "prompts/get", cancelled, name=known[name]["name"], arguments=given)
+
+    def read(self, cancelled: Callable[[], bool], name: str) -> str:
+        """The text of a resource, as `server:uri`. Raises LocalspecError: its server is off, or fails; Cancelled."""
+        server, _, uri = name.partition(":")
+        if server in self.off:
+            raise UsageError(f"The server {server} is switched off.", "/tools switches it on.")
+        return self.connections.text(server, "resources/read", cancelled, uri=uri)
+
     def notices(self) -> list[str]:
         """Sentences that were not said yet."""
         said, self.connections.notices = self.connections.notices, []
@@ -93,6 +129,9 @@ class Toolbox:
             return f"The arguments are not JSON: {error}."
         if not isinstance(arguments, dict):
             return "The arguments are no JSON object."
+        schema = json.dumps(one.tool.schema)
+        if _ENDLESS.search(schema) or schema.count('"$ref"') > _MOST_REFERENCES:
+            return ""  # its server checks them
         try:  # the registry is empty: a schema fetches nothing
             Draft202012Validator(one.tool.schema, registry=Registry()).validate(arguments)
         except ValidationError as error:
@@ -106,12 +145,25 @@ class Toolbox:
         try:
             if not self._is_on(one):  # while the user was asked
                 raise UsageError(f"The tool {call.name} is switched off.")
-            called = self.connections.call(one.server, one.name, json.loads(call.arguments), cancelled)
+            called = self.connections.call(one.server, one.name, json.loads(call.arguments), cancelled, one.key)
         except Cancelled:
             raise
         except LocalspecError as error:
             return Called(str(error), failed=True)
         return called if most is None else Called(cut(called.text, most), called.failed, called.seconds)
+
+
+def _given(name: str, prompt: dict[str, Any], text: str) -> dict[str, str]:
+    """Arguments as a user writes them: `key=value ...`; a value goes on to the next key. Raises UsageError."""
+    wanted = {str(one.get("name")): one.get("required") is True for one in dicts(prompt.get("arguments"))}
+    before, *found = re.split(rf"(?:^|\s)({'|'.join(map(re.escape, wanted))})=", text)
+    given = {key: value.strip() for key, value in zip(found[::2], found[1::2], strict=True)}
+    missing = [key for key, required in wanted.items() if required and not given.get(key)]
+    if missing or before.strip():
+        what = f"needs {', '.join(missing)}" if missing else f"takes no {before.strip()!r}"
+        form = " ".join(f"{key}=..." if required else f"[{key}=...]" for key, required in wanted.items())
+        raise UsageError(f"The prompt {name} {what}: /prompt {name} {form}".strip())
+    return given
 
 
 def allow(key: str, what: str) -> str:

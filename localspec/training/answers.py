@@ -130,15 +130,14 @@ def _answered(
 
 def _answer(
     engine: Engine, prompt: Conversation, number: int, prompts: int, began: Callable[[Generation], None]
-) -> TeacherAnswer:
-    """It has no tokens after the prompt where the prompt fills the context, or is none by the chat template."""
-    nothing = np.empty((0, TOP), dtype=np.int32)
+) -> TeacherAnswer | None:
+    """None where the prompt fills the context, or is none by the chat template."""
     try:
         tokens = prompt_tokens(engine, prompt)
     except UsageError:
-        return TeacherAnswer(nothing[:, 0], 0, nothing, nothing.astype(np.float16))
+        return None
     if len(tokens) > CONTEXT - MOST_TOKENS:
-        return TeacherAnswer(tokens, len(tokens), nothing, nothing.astype(np.float16))
+        return None
     warm = _TEMPERATURES[(number + number // prompts) % len(_TEMPERATURES)]
     sampling = SamplingParams(temperature=warm, top_k=0, top_p=1.0, min_p=0.0)
     asked = Options(

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import escape
@@ -23,12 +22,11 @@ from localspec.checks.gain import SIDES
 from localspec.checks.prompts import MOST_HELD_OUT, Conversation
 from localspec.drafters import cut
 from localspec.drafters.cut import MOST_DRAFTED, Shape, Weights, cut_layers
-from localspec.errors import LocalspecError, ModelError, UsageError
+from localspec.errors import LocalspecError, ModelError, UsageError, explained
 from localspec.gguf import Header, read_header
 from localspec.machine import Place, default_threads
 from localspec.models.facts.pairing import TRAINED_FOR
-from localspec.models.installed.adopt import LOCK, work_folder
-from localspec.models.installed.installed import NO_DRAFT
+from localspec.models.installed.installed import LOCK, NO_DRAFT, work_folder
 from localspec.models.memory import fit
 from localspec.paths import sha256_of
 from localspec.processes import Claim
@@ -195,15 +193,6 @@ class Reports(NamedTuple):
     fact: Callable[[str], None]
 
 
-@contextmanager
-def _writing(file: Path) -> Iterator[Path]:
-    """A file is written whole or not at all; a full or read-only disk is a LocalspecError."""
-    try:
-        yield file
-    except OSError as error:
-        raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
-
-
 @dataclass(slots=True)
 class State:
     target: str  # sha256 of the target's file
@@ -223,7 +212,7 @@ class State:
             return None
 
     def write(self, file: Path) -> None:
-        with _writing(file):
+        with explained(f"{file} cannot be written"):
             paths.write_whole(file, json.dumps(asdict(self)) + "\n")
 
 
@@ -290,7 +279,8 @@ class Course:
             raise UsageError(text, "Give as many or more, which go on with it, or --fresh to begin anew.")
         state.minutes = self.plan.minutes
         state.write(self._file)
-        with _writing(self.folder / PROMPTS) as file:
+        file = self.folder / PROMPTS
+        with explained(f"{file} cannot be written"):
             texts.write(file, self.texts, self.learned, self.held_out)
         return state
 
@@ -355,7 +345,7 @@ class Course:
             )
             state.measured.append({"seconds": training.progress.seconds, **result.as_dict()})
             state.write(self._file)
-            with _writing(self.chart):
+            with explained(f"{self.chart} cannot be written"):
                 paths.write_whole(self.chart, page(self.name, training.progress.losses, state.measured))
             if not last:
                 tell.fact(f"after {training.progress.seconds / 60:.0f} minutes of training: {result.words}")

@@ -21,8 +21,9 @@ from localspec.checks.prompts import load_prompts
 from localspec.errors import LocalspecError, UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, file_sha256, quantize
+from localspec.llama.model import Model, file_sha256
 from localspec.types import Feed, Float32Array, Float64Array, Tokens
+from tests.quantised import quantize
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)."""

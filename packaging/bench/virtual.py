@@ -47,7 +47,7 @@ time.perf_counter = CLOCK  # before localspec is imported, which takes it by nam
 from localspec.bench.report import ReportTable  # noqa: E402
 from localspec.bench.sides import EngineSide  # noqa: E402
 from localspec.checks.compare import Heat, Side, compare, tasks  # noqa: E402
-from localspec.checks.prompts import SHIPPED, load_workloads  # noqa: E402
+from localspec.checks.prompts import load_workloads  # noqa: E402
 from localspec.llama.cache.context import Context  # noqa: E402
 from localspec.planning.costs import (  # noqa: E402
     DraftCosts,
@@ -57,7 +57,7 @@ from localspec.planning.costs import (  # noqa: E402
 from localspec.runtime import memory  # noqa: E402
 from localspec.runtime.engine import Engine  # noqa: E402
 
-WORKLOADS = [name for name in SHIPPED if not name.startswith("long-")]
+WORKLOADS = [name for name in load_workloads() if not name.startswith("long-")]
 COSTS = {
     # name: milliseconds of a pass of 1 to 8 rows, of 9 to 16, of a level of the draft model, of a token it reads
     "q8": ((25.5, 28.4, 29.6, 30.6, 30.8, 31.5, 32.6, 34.0), 56.0, 2.7, 0.35),

@@ -28,8 +28,9 @@ from localspec import paths
 from localspec.llama.exact import wide
 from localspec.llama.exact.wide import ALL_KERNELS, LLAMA_KERNELS, Kernels
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from localspec.types import Float64Array
+from tests.quantised import quantize
 
 BASE: Kernels = "repacked"
 

@@ -12,12 +12,12 @@ from layout import Headers, declared_constants, declared_structs, offset_of, siz
 
 from localspec.gguf import FILE_TYPES, TENSOR_TYPES
 from localspec.llama.library import lib
-from localspec.runtime import readings
+from localspec.runtime import engine
 
 ROOT = Path(__file__).resolve().parents[2]
 ABI, WIDE = "native/wide/abi.h", "native/wide/wide.h"
 LIB, FORMATS = "localspec/llama/library/lib.py", "localspec/gguf/__init__.py"
-READINGS = "localspec/runtime/readings.py"
+READINGS = "localspec/runtime/engine.py"
 
 THEIRS = ("ggml.h", "ggml-backend.h", "ggml-backend-impl.h", "ggml-cpu.h", "ggml-common.h", "llama.h")
 """Headers of theirs that declare it."""
@@ -186,11 +186,11 @@ def _numbers() -> Iterator[tuple[str, int, str]]:
     yield "GGML_LOG_LEVEL_DEBUG", lib._DEBUG_LEVEL, LIB
     yield "GGML_LOG_LEVEL_ERROR", lib._ERROR_LEVEL, LIB
     yield "GGML_LOG_LEVEL_CONT", lib._CONTINUE_LEVEL, LIB
-    yield "LLAMA_POOLING_TYPE_NONE", readings._NONE, READINGS
-    yield "LLAMA_POOLING_TYPE_MEAN", readings._MEAN, READINGS
-    yield "LLAMA_POOLING_TYPE_CLS", readings._FIRST, READINGS
-    yield "LLAMA_POOLING_TYPE_LAST", readings._LAST, READINGS
-    yield "LLAMA_POOLING_TYPE_RANK", readings._RANK, READINGS
+    yield "LLAMA_POOLING_TYPE_NONE", engine._NONE, READINGS
+    yield "LLAMA_POOLING_TYPE_MEAN", engine._MEAN, READINGS
+    yield "LLAMA_POOLING_TYPE_CLS", engine._FIRST, READINGS
+    yield "LLAMA_POOLING_TYPE_LAST", engine._LAST, READINGS
+    yield "LLAMA_POOLING_TYPE_RANK", engine._RANK, READINGS
 
 
 def functions() -> dict[str, str]:

@@ -27,7 +27,7 @@ from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.library import handle
 from localspec.llama.library.handle import Observer
 from localspec.llama.library.settings import GPU_WIDTH, ContextSettings
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from localspec.types import Feed, Tokens
 
 ROWS = WIDEST = 16
@@ -124,6 +124,7 @@ def made(folder: Path, only: str) -> Iterator[Path]:
     """Tiny models, each written when it is asked for."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from tests.llama import architectures
+    from tests.quantised import quantize
 
     for name, (recipe, sizes, formats) in MADE.items():
         for kind in formats:

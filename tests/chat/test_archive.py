@@ -212,7 +212,7 @@ def test_calls_are_kept_in_order_and_go_wherever_their_answer_goes(archive: Arch
     writer.add_call(made("late", ""))
     more = archive.resume_answer(writer.message_id)
     more.extend("\n\nI add.")
-    more.add_call(made("add", "5", 0, 8, 0))
+    more.add_call(made("add", "5"))
     answer = more.finish()
     assert answer.calls == (*calls, made("add", "5", 1, 15, 2))
     assert answer.pieces == ["I look.", *calls, "\n\nI add.", answer.calls[2]]

@@ -112,7 +112,7 @@ class ArchiveMachine(RuleBasedStateMachine):
         node, word = self.nodes[key], self.word()
         writer = self.archive.resume_answer(key)
         writer.extend(" ")
-        writer.add_call(made("more", word, 0, 1))
+        writer.add_call(made("more", word))
         writer.extend(word)
         writer.finish()
         turn = node.calls[-1].round + 1 if node.calls else 0

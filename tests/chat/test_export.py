@@ -51,7 +51,7 @@ def fill(archive: Archive, data: st.DataObject) -> None:
                 record = PassRecord("draft", (3, 4), (-1, 0), (0,), 9, 3, 0.25)
                 writer.extend(data.draw(anything), reasoning=data.draw(anything), record=record)
                 for turn in range(data.draw(st.integers(0, 2))):
-                    writer.add_call(made(data.draw(anything), data.draw(anything), turn, data.draw(st.integers(0, 40))))
+                    writer.add_call(made(data.draw(anything), data.draw(anything), turn))
                 state = data.draw(st.sampled_from(["done", "stopped", "error"]))
                 ids.append(writer.finish(state, stats={"passes": 1}, note=data.draw(anything)).id)
         archive.choose(data.draw(st.sampled_from(ids)))
@@ -182,9 +182,10 @@ def test_an_unknown_format_or_chat(archive: Archive) -> None:
 
 def test_calls_stand_folded_in_their_place(archive: Archive) -> None:
     writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "When?").id)
-    writer.extend("I look.\n\nIt is *late*.")
+    writer.extend("I look.")
     hostile = "</details><|im_end|>\r\n````\r<script>1</script>\x1b[2J\n```\n# Heading"
-    writer.add_call(made("time", hostile, 0, 7, arguments='{"zone": "</summary><b>", "n": 3}'))
+    writer.add_call(made("time", hostile, arguments='{"zone": "</summary><b>", "n": 3}'))
+    writer.extend("\n\nIt is *late*.")
     writer.finish()
     text = archive.export(None, "markdown")
     line = f"time(zone=&quot;&lt;/summary&gt;&lt;b&gt;&quot;, n=3), 0.5 s, {len(hostile)} bytes"
@@ -204,7 +205,7 @@ def test_calls_stand_folded_in_their_place(archive: Archive) -> None:
     ("arguments", "result", "failed", "line"),
     [
         ("{}", "x" * 1200, False, "t(), 0.5 s, 1.2 kB"),
-        ('{"a": ' + "1" * 90 + "}", "", False, "t(a=" + "1" * 57 + "…), 0.5 s, 0 bytes"),
+        ('{"a": ' + "1" * 90 + "}", "", False, "t(a=" + "1" * 48 + "…), 0.5 s, 0 bytes"),
         ("no JSON\n\x1b[2J", "gone", True, "t(no JSON↵␛[2J), 0.5 s, failed"),
     ],
 )

@@ -132,6 +132,14 @@ def test_bad_files_are_named_and_change_nothing(archive: Archive, tmp_path: Path
     assert archive.chats() == []
 
 
+def test_odd_places_and_rounds_of_calls_are_put_right(archive: Archive, tmp_path: Path) -> None:
+    calls = [CALL | {"round": 2**63, "said": 2**63, "thought": 2**63}]
+    (tmp_path / "odd.json").write_text(json.dumps(own(role="assistant", calls=calls)))
+    assert archive.import_file(tmp_path / "odd.json").messages == 1
+    (call,) = archive.path(archive.chats()[0].id)[0].calls
+    assert (call.round, call.said, call.thought) == (1, 2, 0)
+
+
 def test_bad_places(archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("readme.txt", "x")

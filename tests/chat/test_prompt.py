@@ -141,8 +141,9 @@ def test_a_summary_is_asked_for_in_turn() -> None:
 def test_an_answer_with_calls_is_shown_as_its_rounds_without_thoughts(archive: Archive) -> None:
     chat = archive.new_chat(system="Be brief.")
     writer = archive.begin_answer(archive.append_user(chat.id, "When?").id)
-    writer.extend("I look.\n\nIt is late.", reasoning="hm")
-    writer.add_call(made("time", "3 pm", 0, 7, 2))
+    writer.extend("I look.", reasoning="hm")
+    writer.add_call(made("time", "3 pm"))
+    writer.extend("\n\nIt is late.")
     writer.finish()
     silent = archive.begin_answer(archive.append_user(chat.id, "Where?").id)
     silent.add_call(made("place", "Rome"))

@@ -10,8 +10,8 @@ import pytest
 from localspec import Engine
 from localspec.config import EngineSettings
 from localspec.llama.exact import wide
-from localspec.llama.model import quantize
 from localspec.runtime.loading import load_models
+from tests.quantised import quantize
 
 THREADS = 2
 QUANTISATIONS = ("Q8_0", "Q4_0", "Q4_K_M")

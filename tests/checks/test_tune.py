@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from localspec import paths
 from localspec.chat.turn import Message
 from localspec.checks import ASPECTS
 from localspec.checks.compare import Answering, Apart, AskedTurn, Loading, Task, TimedAnswer
-from localspec.checks.gain import Tried, TunePlan, TuneReport, challengers, questions, tune
+from localspec.checks.gain import TunePlan, TuneReport, challengers, questions, tune
 from localspec.checks.prompts import BenchPrompt, load_prompts
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine import default_threads
@@ -41,7 +42,7 @@ class Machine:
         self.random = random.Random(1)
         self.open, self.most_open, self.loads = 0, 0, 0
 
-    def __call__(self, settings: Mapping[str, Any], progress: Loading) -> Tried:
+    def __call__(self, settings: Mapping[str, Any], progress: Loading) -> Any:
         if self.broken(settings):
             raise LocalspecError("It does not load.")
         self.open += 1
@@ -234,7 +235,8 @@ def test_an_engine_apart_raises_here_what_happened_there(tiny_target: Path) -> N
 
 
 def test_a_process_that_is_gone_is_one_sentence(tiny_target: Path) -> None:
-    with Apart(Answering, tiny_target, None, {"threads": 1, "exact": "off", "wide": False, "context": 64}) as apart:
+    settings = {"threads": 1, "exact": "off", "wide": False, "context": 64}
+    with closing(Apart(Answering, tiny_target, None, settings)) as apart:
         about = apart.call("about")
         assert about["threads"] == 1
         apart._process.kill()

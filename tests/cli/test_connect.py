@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from localspec.cli.commands.connect import CLIENTS, warning, without_keys
-from localspec.cli.commands.serve import KEY_VARIABLE
+from localspec.cli.commands.serve import CLIENTS, KEY_VARIABLE, warning, without_keys
 from tests.cli.conftest import Command
 
 KEY = "sesame-17"

@@ -144,6 +144,14 @@ def test_without_the_package_one_sentence_names_the_extra(command: Command, monk
 # ---- mcp.json of the current folder
 
 
+def test_a_list_masks_keys_and_the_question_shows_what_would_start(command: Command) -> None:
+    write(Path("mcp.json"), there={"command": "x", "args": ["--token", SECRET]})
+    assert command("mcp", "list").out.startswith("there            x --token ***  (")
+    folder = FolderFile.find([])
+    assert folder is not None
+    assert f"x --token {SECRET}" in folder.question
+
+
 def test_the_servers_of_the_folder_are_listed_with_whether_they_may_start(command: Command) -> None:
     write(Path("mcp.json"), there={"command": "x", "args": ["y"]})
     path = Path("mcp.json").resolve()

@@ -81,7 +81,7 @@ def untimed(text: str) -> str:
 def test_a_call_is_made_and_its_line_is_on_standard_error(command: Command, caller: Caller, tools: str) -> None:
     found = ran(command, caller, "--tools", tools, "--yes")
     assert (found.code, found.out) == (0, "I look.\n\nIt is 5.\n")
-    assert untimed(found.err) == "(add(a=2, b=3), 0.0 s, 1 bytes)\n"
+    assert untimed(found.err) == "(add(a=2, b=3), 0.0 s, 1 byte)\n"
     first, second = caller.requests
     assert {one["function"]["name"] for one in first["tools"]} >= {"add", "say"}
     assert [one["role"] for one in second["messages"]] == ["user", "assistant", "tool"]
@@ -187,7 +187,7 @@ def test_over_a_pipe_calls_are_refused_unless_yes(command: Command, caller: Call
     found = command(*words, "--yes", stdin="What is 2 and 3?\nAgain\n")
     assert found.code == 0
     assert found.out == "I look.\n\nIt is 5.\nI look.\n\nIt is 5, 5.\n"
-    assert untimed(found.err) == "(add(a=2, b=3), 0.0 s, 1 bytes)\n" * 2
+    assert untimed(found.err) == "(add(a=2, b=3), 0.0 s, 1 byte)\n" * 2
 
 
 def test_the_users_servers_are_used_and_a_folders_are_left_out_without_a_terminal(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.exact import wide
-from localspec.llama.model import quantize
 from tests.cli.conftest import Command
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, write
 from tests.models.made_models import Made, write_model
+from tests.quantised import quantize
 
 
 def test_show_explains_a_file(command: Command, tiny_target: Path) -> None:

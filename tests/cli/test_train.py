@@ -19,7 +19,7 @@ from localspec import Engine
 from localspec.errors import LocalspecError
 from localspec.gguf import read_header
 from localspec.models.facts.pairing import TRAINED_FOR
-from localspec.models.installed.adopt import work_folder
+from localspec.models.installed.installed import work_folder
 from localspec.models.installed.store import Store
 from localspec.training.course import TrainingPlan
 from localspec.types import SamplingParams

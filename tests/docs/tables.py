@@ -13,7 +13,7 @@ from pathlib import Path
 
 from localspec.cli import build_parser
 from localspec.kept import PLACES
-from localspec.methods import PLAIN, TABLE
+from localspec.methods import TABLE
 from localspec.settings import MOST, numbers_of
 from localspec.types import SamplingParams
 from tests.docs.page import DOCS
@@ -36,17 +36,6 @@ _LINKS = {
 def row(*cells: str) -> str:
     """A row of Markdown; an empty cell has one space."""
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
-
-
-def drafters_of_text() -> Iterable[str]:
-    for one in TABLE:
-        if one.kind == "search":
-            yield row(f"`{one.name}`", one.does, one.good_at, one.source)
-    yield row(f"`{PLAIN}`", "plain decoding", "comparing", "")
-
-
-def heads() -> Iterable[str]:
-    return (row(f"`{one.name}`", one.does, one.source) for one in TABLE if one.kind == "head")
 
 
 def signs() -> Iterable[str]:
@@ -93,8 +82,6 @@ def places() -> Iterable[str]:
 
 
 ROWS: dict[str, Callable[[], Iterable[str]]] = {
-    "drafters of text": drafters_of_text,
-    "heads": heads,
     "signs": signs,
     "model options": partial(options_of, "models"),
     "speculation options": partial(options_of, "speculation"),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec.methods import TABLE
 from tests.docs import tables
+from tests.docs.page import DOCS
 
 PAGES = [page for page, names in tables.pages().items() if names]
 
@@ -23,6 +25,15 @@ def test_every_table_stands_on_one_page() -> None:
 
 
 def test_a_table_that_differs_is_noticed() -> None:
-    (page,) = [page for page, names in tables.pages().items() if "heads" in names]
+    (page,) = [page for page, names in tables.pages().items() if "signs" in names]
     text = page.read_text("utf-8")
-    assert tables.printed(text.replace("| Cai et al. 2024 |", "| Cai 2023 |")) == text
+    changed = text.replace("| `d` | blue | draft model |", "| `d` | blue | model |")
+    assert changed != text
+    assert tables.printed(changed) == text
+
+
+@pytest.mark.parametrize(("header", "kind", "more"), [("what it does", "search", ["none"]), ("the file", "head", [])])
+def test_every_drafter_says_what_it_does(header: str, kind: str, more: list[str]) -> None:
+    _, _, table = (DOCS / "drafters.md").read_text("utf-8").partition(f"| `--drafter` | {header} | ")
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == [*(one.name for one in TABLE if one.kind == kind), *more]

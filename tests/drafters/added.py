@@ -45,9 +45,9 @@ def seen(name: str) -> dict[str, Any]:
     from localspec.bench.sides import possible_drafters
     from localspec.checks.verify import default_settings
     from localspec.cli import main
+    from localspec.cli.commands.show import describe
     from localspec.gguf import read_header
     from localspec.machine import ram
-    from localspec.models.facts.facts import describe
     from localspec.models.memory.fit import FitSettings
     from localspec.tui.text.origin_lines import kind_of, ordered
     from tests.docs import tables
@@ -66,7 +66,7 @@ def seen(name: str) -> dict[str, Any]:
             "drafted": guessed.stats.drafted_by_drafter,
             "bench": name in possible_drafters(engine),
             "verify": [str(one) for one in default_settings(False, True) if one.drafter == name],
-            "facts": [one.why for one in describe(target, FitSettings(), [ram()]).methods if one.name == name],
+            "facts": [one["why"] for one in describe(target, FitSettings(), [ram()])["methods"] if one["name"] == name],
             "chat": [kind_of(name).name, kind_of(name).letter, kind_of(name).colour],
             "order": ordered(["zebra", name]),
             "docs": [

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.drafters.models.draft_model import DraftModel
-from localspec.drafters.models.translation import TranslatedContext, Translator
+from localspec.drafters.draft_model import DraftModel, TranslatedContext, Translator
 from localspec.models.facts.pairing import SharedVocabulary
 from localspec.types import Tokens
 from tests.fakes import FakeDraftContext, LogitsOf

@@ -15,10 +15,8 @@ ROW = """
         "repeating",
         "what followed a token the last time",
         "repeat:Repeat",
-        "guesses what followed the last token the last time",
         DrafterLook("w", "#010203", "black"),
         "text",
-        good_at="lists",
         shown="the same, by one token",
         kind="search",
         chains=(2, 9),
@@ -48,10 +46,7 @@ def test_it_is_seen_everywhere(tmp_path: Path) -> None:
         "facts": ["the same, by one token"],
         "chat": ["repeating", "w", "#010203"],
         "order": ["repeat", "zebra"],
-        "docs": [
-            "| `repeat` | guesses what followed the last token the last time | lists | |\n",
-            "| `w` | black | repeating |\n",
-        ],
+        "docs": ["| `w` | black | repeating |\n"],
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, History, Price
 from localspec.types import Feed, LogitRows, Noise, SamplingParams, Tokens
 from tests.fakes import HashModel, draft_request, paths

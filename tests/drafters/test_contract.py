@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.config import EngineSettings
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.heads.blocks import ParallelContext
 from localspec.drafters.heads.head import BlockDrafter
-from localspec.drafters.models.draft_model import DraftModel
 from localspec.drafters.search import Habits, PromptLookup, SuffixDecoding
 from localspec.drafters.setup import code_of
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History

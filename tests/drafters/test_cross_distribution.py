@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.types import Float32Array, Rule, Tokens
 from tests.drafters import test_contract as contract
 from tests.drafters.made_tokenizers import MadeTokenizer, foreign_draft_model

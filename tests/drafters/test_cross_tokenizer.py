@@ -13,7 +13,7 @@ import pytest
 
 from localspec import Engine, Message, SamplingParams
 from localspec.cli import main
-from localspec.drafters.models.translation import TranslatedContext, Translator
+from localspec.drafters.draft_model import TranslatedContext, Translator
 from localspec.errors import PairError
 from localspec.types import Rule
 from tests.drafters.other_tokenizer import write_other_vocabulary

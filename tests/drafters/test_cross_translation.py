@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models import translation
-from localspec.drafters.models.translation import TranslatedContext, Translation, Translator, pieces
+from localspec.drafters import draft_model
+from localspec.drafters.draft_model import TranslatedContext, Translation, Translator, pieces
 from localspec.types import Feed
 from tests.drafters.made_tokenizers import MadeTokenizer, shared_by
 from tests.fakes import FakeDraftContext, HashModel, prompt
@@ -78,7 +78,7 @@ def test_a_history_that_grew_and_was_edited_is_read_as_a_new_one(
 def test_a_long_history_is_translated_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     history = [1, 3, 10, 6] * 5
     whole = translated(history)
-    monkeypatch.setattr(translation, "_TOKENS_A_CALL", 8)
+    monkeypatch.setattr(draft_model, "_TOKENS_A_CALL", 8)
     slot = Translation(translator())
     lefts = [slot.of(prompt(*history))[1] for _ in range(4)]
     assert lefts == [12, 4, 0, 0]
@@ -87,7 +87,7 @@ def test_a_long_history_is_translated_in_several_calls(monkeypatch: pytest.Monke
 
 
 def test_what_is_not_translated_yet_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "_TOKENS_A_CALL", 8)
+    monkeypatch.setattr(draft_model, "_TOKENS_A_CALL", 8)
     inner, outer = context()
     history = prompt(*[1, 3] * 20)  # three tokens of the draft model for two
     assert outer.prefill_chunk(0, history, 40) == 40 - 32 - 1

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.heads import blocks as heads
 from localspec.drafters.heads.blocks import BlockContext
 from localspec.drafters.heads.head import Head
-from localspec.drafters.models.draft_model import DraftModel
 from localspec.engine.interfaces import History
 from localspec.errors import LocalspecError, ModelFileError, PairError
 from localspec.gguf import read_header

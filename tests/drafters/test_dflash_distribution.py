@@ -11,7 +11,7 @@ import pytest
 from localspec.drafters.heads.blocks import MarkovRows, Scaling
 from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Rule
 from tests.drafters import test_contract as contract
 from tests.drafters.block_context import KINDS, FakeBlocks, Table, block_drafter, rows_of

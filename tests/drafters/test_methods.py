@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import (
     DraftRequest,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.drafters.search import Prediction, PromptLookup
 from localspec.engine.interfaces import DraftRequest, History, Request
 from localspec.engine.loop import Loop
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import NO_TOKENS, Noise, SamplingParams, Tokens
 from tests.fakes import Answer, FakeTarget, FakeVocabulary, HashModel, answer, draft_request, prompt
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from localspec.engine.interfaces import Draft, DraftRequest, Request
 from localspec.engine.loop import Loop
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Float32Array, SamplingParams, Tokens
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, answer, prompt
 

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, Drafter, Request
 from localspec.engine.loop import Loop
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import SamplingParams
 from tests.engine.recital import BANG, END, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital
 from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, HashModel, answer, parrot, prompt

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Drafter, Plan, Request
 from localspec.engine.loop import Loop
 from localspec.errors import UsageError
 from localspec.planning.costs import Knowledge, PassCosts
-from localspec.planning.fixed import FixedPlan
-from localspec.planning.plan import AdaptivePlan, Forced
+from localspec.planning.plan import AdaptivePlan, FixedPlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDraftContext, FakeTarget, FakeVocabulary, HashModel, answer, answer_all, prompt
 

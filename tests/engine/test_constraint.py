@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.search import GrammarForced, PromptLookup
 from localspec.engine.constraint import legal, masked
 from localspec.engine.interfaces import Constraint, Draft, Drafter, DraftRequest, History, Request
@@ -20,8 +20,7 @@ from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
 from localspec.errors import GrammarError
 from localspec.planning.costs import Knowledge, PassCosts
-from localspec.planning.fixed import FixedPlan
-from localspec.planning.plan import AdaptivePlan
+from localspec.planning.plan import AdaptivePlan, FixedPlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import (
     FakeDraftContext,

@@ -14,11 +14,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, Drafter, Request, Verdict
 from localspec.engine.loop import Loop, verify
 from localspec.native import kernels
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import FakeDraftContext, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, parrot, prompt
 

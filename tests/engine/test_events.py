@@ -11,7 +11,7 @@ from localspec.engine.interfaces import Draft, Request, Verdict
 from localspec.engine.loop import Loop, verify
 from localspec.engine.slot import FinishReason
 from localspec.errors import KernelError
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Float32Array, LogitRows, Rule, SamplingParams, Tokens
 from tests.engine.recital import BANG, END, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital, all_of_it, recite
 from tests.fakes import FakeDrafter, FakeTarget, HashModel, answer, answer_all, parrot, prompt

@@ -8,7 +8,7 @@ from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from tests.engine.recital import (
     BANG,
     END,

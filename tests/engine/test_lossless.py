@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Verdict
 from localspec.engine.loop import Loop
 from localspec.native import kernels
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Float32Array, LogitRows, Noise, Rule, SamplingParams, Tokens
 from tests.fakes import (
     Answer,

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, Request
 from localspec.engine.loop import Loop
 from localspec.engine.slot import Event, FinishReason
 from localspec.errors import DecodeError, LocalspecError
 from localspec.planning.costs import DraftCosts, Knowledge, PassCosts
-from localspec.planning.fixed import FixedPlan
-from localspec.planning.plan import AdaptivePlan, Forced
+from localspec.planning.plan import AdaptivePlan, FixedPlan, Forced
 from localspec.types import SamplingParams, Tokens
 from tests.engine.recital import BANG, GREEDY, HEL, LD, LO, VOCABULARY, WOR, Recital
 from tests.fakes import Answer, FakeDraftContext, FakeDrafter, FakeTarget, HashModel, answer, prompt

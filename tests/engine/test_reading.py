@@ -13,7 +13,7 @@ from localspec.engine import loop as loop_module
 from localspec.engine.interfaces import Request
 from localspec.engine.loop import ALONE_SECONDS, FIRST_PIECE, LEAST_ALONE, LEAST_PIECE, PASSES_BETWEEN, Loop, PieceSize
 from localspec.engine.slot import FinishReason
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Feed, LogitRows, Tokens
 from tests.engine.recital import VOCABULARY
 from tests.fakes import FakeTarget, HashModel, answer, prompt

@@ -14,7 +14,7 @@ from localspec.engine.interfaces import Draft, Request, Undrafted
 from localspec.engine.loop import Loop
 from localspec.engine.slot import TARGET_ORIGIN, Origin
 from localspec.engine.stats import RequestStats, kept_comparison, percentile
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Rule, SamplingParams
 from tests.fakes import Answer, FakeDrafter, FakeTarget, FakeVocabulary, HashModel, Script, answer, parrot, prompt
 

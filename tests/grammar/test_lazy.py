@@ -12,7 +12,7 @@ from localspec.engine.loop import Loop
 from localspec.engine.slot import FinishReason
 from localspec.grammar.grammar import Trigger
 from localspec.grammar.matcher import Lazy
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Rule
 from tests.engine.test_constraint import END, MODEL, NAMES, SIZE, VOCABULARY, Counting, drafters_of, plain, request_for
 from tests.fakes import FakeTarget, answer

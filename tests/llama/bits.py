@@ -27,11 +27,12 @@ from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide
 from localspec.llama.exact.choice import by_construction
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from localspec.types import Feed, Float32Array, Tokens
 from tests.llama import architectures
 from tests.llama.conftest import chain, same_bits
 from tests.llama.recipes import NOT_MADE, RECIPES
+from tests.quantised import quantize
 
 LENGTHS, WIDTHS = (60, 300, 1500), (2, 3, 4, 8, 16, 33)
 """Tokens of context, and rows of the passes after them."""

@@ -17,10 +17,11 @@ import pytest
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import choice, wide
 from localspec.llama.exact.choice import Exactness, by_construction
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from tests.llama import architectures, bits
 from tests.llama.bits import WIDEST, other_caches, other_threads, other_widths, settings
 from tests.llama.recipes import DENSE, MIXED, NOT_MADE, RECIPES, RECURRENT
+from tests.quantised import quantize
 
 EACH_TURN = 8
 """Architectures that the trials of one day try."""

@@ -16,7 +16,7 @@ from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact.choice import choose
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.fakes import FakeDrafter, answer, answer_all, parrot
 from tests.llama.conftest import chain, same_bits

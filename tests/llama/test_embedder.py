@@ -12,7 +12,7 @@ import pytest
 from localspec.errors import ContextOverflowError, UsageError
 from localspec.llama.library import lib
 from localspec.llama.model import Model
-from localspec.runtime.readings import Embedder
+from localspec.runtime.engine import Embedder
 from localspec.types import Float32Array, Tokens
 
 

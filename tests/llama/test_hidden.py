@@ -12,7 +12,7 @@ from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.model import Model
-from localspec.runtime.readings import HiddenReader, HiddenStates
+from localspec.runtime.engine import HiddenReader, HiddenStates
 from localspec.types import Tokens
 from tests.llama.tiny_gguf import MAMBA_METADATA, MAMBA_TENSORS, TINY_METADATA, gguf_bytes, tiny_tensors, write
 

@@ -16,9 +16,10 @@ from localspec.errors import Cancelled, LocalspecError, ModelError, ModelFileErr
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, file_sha256, quantize
+from localspec.llama.model import Model, file_sha256
 from localspec.types import Feed
 from tests.llama.tiny_gguf import TINY_METADATA, gguf_bytes, tiny_tensors, write
+from tests.quantised import quantize
 
 
 def test_vocabulary_facts(model: Model) -> None:

@@ -72,7 +72,7 @@ def answer(
         (rows,) = context.decode([Feed(0, history, len(prompt), draft.tokens, draft.parents)])
         verdict = verify(rows, draft, sampling, history, Noise(11), Rule.COUPLED)
         right += len(verdict.accepted)
-        copied += rows.copied() if isinstance(rows, DeviceRows) else len(rows)
+        copied += len(rows._here) if isinstance(rows, DeviceRows) else len(rows)
         new = [*(said[node] for node in verdict.accepted), verdict.next_token]
         history = np.concatenate([history, np.array(new, dtype=np.int32)])
     return history[len(prompt) :][: len(guesses)].tolist(), right, copied
@@ -100,9 +100,9 @@ def test_a_row_that_is_read_has_the_bits_of_the_pass(on_device: ConstantWidth, m
         wanted = [expected[index].tobytes() for index in range(3)]
     (rows,) = on_device.decode([feed])
     assert isinstance(rows, DeviceRows)
-    assert rows.copied() == 0
+    assert len(rows._here) == 0
     assert [rows[index].tobytes() for index in range(3)] == wanted
-    assert rows.copied() == 3
+    assert len(rows._here) == 3
 
 
 def test_a_gpu_that_fails_is_said_once_and_rows_are_read_whole(

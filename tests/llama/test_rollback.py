@@ -22,8 +22,7 @@ from localspec.llama.exact.wide import CACHE_NAMES
 from localspec.llama.exact.widths import Bench, tile
 from localspec.llama.library.settings import FINAL, NO_TAP, ContextSettings, Tap
 from localspec.llama.model import Model
-from localspec.runtime.engine import Engine
-from localspec.runtime.readings import HiddenReader
+from localspec.runtime.engine import Engine, HiddenReader
 from localspec.types import Feed, SamplingParams, Tokens
 from tests.llama.conftest import chain
 from tests.llama.hybrid_file import write

@@ -37,8 +37,18 @@ def always(tokens: Tokens, prompt_length: int) -> bool:
     return True
 
 
+def take(context: Context, slot: int = 0) -> SavedCache:
+    """What a slot holds now."""
+    tokens, prompt_length = context.held(slot)
+    return SavedCache(tokens.copy(), prompt_length, context.save(slot))
+
+
+def put(context: Context, saved: SavedCache, slot: int = 0) -> bool:
+    return context.restore(slot, saved.state, saved.tokens, saved.prompt_length)
+
+
 def through_a_file(path: Path, context: Context) -> SavedCache:
-    caches.write(path, caches.key(context), caches.take(context))
+    caches.write(path, caches.key(context), take(context))
     found = caches.read(path, caches.key(context), always)
     assert found is not None
     return found
@@ -95,7 +105,7 @@ def check_resumed(went_on: Context, resumed: Context, text: Tokens, path: Path) 
     prompt, second = text[:640], text[640:650]
     saved = through_a_file(path, went_on)
     rows_after(resumed, text[700:800], text[800:810])  # another chat was there
-    assert caches.put(resumed, saved)
+    assert put(resumed, saved)
     assert resumed.reusable(0, prompt, 640) == went_on.reusable(0, prompt, 640) >= 512
     expected = rows_after(went_on, prompt, second)
     found = rows_after(resumed, prompt, second)
@@ -105,7 +115,7 @@ def check_resumed(went_on: Context, resumed: Context, text: Tokens, path: Path) 
 def test_strict_reuse_gives_the_bits_of_a_fresh_run(make: MakeContext, text: Tokens, tmp_path: Path) -> None:
     before, fresh, resumed = (make(reuse="chunks") for _ in range(3))
     rows_after(before, text[:560], text[560:580])
-    assert caches.put(resumed, through_a_file(tmp_path / "chat.kv", before))
+    assert put(resumed, through_a_file(tmp_path / "chat.kv", before))
     assert resumed.reusable(0, text[:640], 640) == 512
     expected = rows_after(fresh, text[:640], text[640:650])
     found = rows_after(resumed, text[:640], text[640:650])
@@ -116,7 +126,7 @@ def test_a_tree_behind_a_cache_that_came_back(make: MakeContext, text: Tokens, t
     one, other = make(max_leaves=4), make(max_leaves=4)
     tree = Feed(0, text[:301], 300, text[301:305], np.array([-1, 0, -1, 2], dtype=np.int32))
     one.decode([tree])
-    assert caches.put(other, through_a_file(tmp_path / "chat.kv", one))  # what no leaf may see any more is dropped
+    assert put(other, through_a_file(tmp_path / "chat.kv", one))  # what no leaf may see any more is dropped
     left, right = (context.decode([tree])[0] for context in (one, other))
     assert all(same_bits(left[row], right[row]) for row in range(5))
 
@@ -130,7 +140,7 @@ def test_a_state_that_cannot_be_trimmed_comes_back_whole(tmp_path: Path) -> None
         saved = through_a_file(tmp_path / "chat.kv", one)
         assert caches.usable(one, saved.tokens, 30, tokens[:40]) == 30
         assert caches.usable(one, saved.tokens, 30, tokens[:20]) == 0
-        assert caches.put(other, saved)
+        assert put(other, saved)
         rows = [context.decode([Feed(0, tokens[:40], 40)])[0][0].copy() for context in (one, other)]
         assert same_bits(*rows)
 
@@ -153,7 +163,7 @@ def test_windows_shorter_than_the_context_are_refused(tmp_path: Path, window: in
         one, other = (Context(model, ContextSettings(n_ctx=64, threads=1)) for _ in range(2))
         assert caches.can_save(one) is saved
         one.decode([Feed(0, tokens[:50], 50)])
-        assert caches.put(other, through_a_file(tmp_path / "chat.kv", one))
+        assert put(other, through_a_file(tmp_path / "chat.kv", one))
         rows = [context.decode([Feed(0, tokens[:40], 40)])[0][0].copy() for context in (one, other)]
         assert same_bits(*rows) is (saved or window == 63)
 
@@ -164,12 +174,12 @@ def test_a_cache_comes_back_into_any_slot_beside_others(
 ) -> None:
     one, other = make(n_slots=3), make(n_slots=3)
     one.prefill(left, text[:560], 560)
-    caches.write(tmp_path / "a.kv", caches.key(one), caches.take(one, left))
+    caches.write(tmp_path / "a.kv", caches.key(one), take(one, left))
     for slot in range(3):  # what was there before, and what stays beside it
         other.prefill(slot, text[700 + slot : 900 + slot], 200)
     saved = caches.read(tmp_path / "a.kv", caches.key(other), always)
     assert saved is not None
-    assert caches.put(other, saved, right)
+    assert put(other, saved, right)
     for length in (560, 561, 600):
         (expected,) = one.decode([Feed(left, text[:length], 560)])
         bits = expected[0].copy()
@@ -304,7 +314,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 def test_llama_cpp_may_refuse_a_state(make: MakeContext, text: Tokens) -> None:
     context = make()
     context.prefill(0, text[:50], 50)
-    assert not caches.put(context, SavedCache(text[:9], 9, memoryview(b"nonsense" * 10)))
+    assert not put(context, SavedCache(text[:9], 9, memoryview(b"nonsense" * 10)))
     assert context.cached(0) == 0
 
 

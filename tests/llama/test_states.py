@@ -17,7 +17,7 @@ from localspec.llama.cache.states import States
 from localspec.llama.library.batch import Cells
 from localspec.llama.library.settings import FINAL, NEXTN, ContextSettings, Final, Tap
 from localspec.llama.model import Model
-from localspec.runtime.readings import HiddenReader
+from localspec.runtime.engine import HiddenReader
 from localspec.types import Feed, Float32Array, Tokens
 from tests.drafters.mtp_files import SHIPPED
 from tests.llama.conftest import chain

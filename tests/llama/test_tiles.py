@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.llama.exact import wide
-from localspec.llama.model import quantize
 from tests.llama import architectures
+from tests.quantised import quantize
 
 _SCRIPT = """
 import sys

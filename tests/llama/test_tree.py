@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import UsageError
-from localspec.llama.library.batch import is_chain, layout
+from localspec.llama.library.batch import layout
 
 
 @st.composite
@@ -43,7 +43,8 @@ def test_batch_order(parents: list[int]) -> None:
     main = tree.order[: tree.main_length]
     assert [parents[node] for node in main] == [-1, *main[:-1]]
     assert main[0] == parents.index(-1)
-    assert is_chain(parents) == (tree.leaves == 1 and tree.order == list(range(len(parents))))
+    numbers = list(range(len(parents)))
+    assert (parents == [-1, *numbers[:-1]]) == (tree.leaves == 1 and tree.order == numbers)
 
 
 def test_a_parent_behind_its_child_is_refused() -> None:

@@ -12,9 +12,10 @@ import pytest
 from localspec.llama.cache.context import Context
 from localspec.llama.exact import wide
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from localspec.types import Feed, Tokens
 from tests.llama.conftest import chain, same_bits
+from tests.quantised import quantize
 
 pytestmark = [
     pytest.mark.trial,

@@ -9,8 +9,7 @@ import pytest
 
 from localspec.errors import ModelError, ModelFileError
 from localspec.models.installed import installed
-from localspec.models.installed.adopt import adopt
-from localspec.models.installed.installed import DefaultModel
+from localspec.models.installed.installed import DefaultModel, adopt
 from localspec.models.installed.store import Store
 
 

@@ -21,10 +21,10 @@ def test_the_engines_of_the_option_are_those_that_are_known() -> None:
 
 
 def test_llama_server_takes_files_here_and_repositories_there() -> None:
-    words = shlex.split(served_by("llama-server", "dflash2", HERE, THERE).command)
+    words = shlex.split(served_by("llama-server", "dflash2", HERE, THERE)[0])
     assert words[:5] == ["llama-server", "-m", "/models/big one.gguf", "-hfd", "publisher/Head-GGUF:Q8_0"]
     assert words[5:] == ["--spec-type", "draft-dflash", "--spec-draft-n-max", "7"]
-    assert "-md" not in shlex.split(served_by("llama-server", "mtp", HERE, None).command)
+    assert "-md" not in shlex.split(served_by("llama-server", "mtp", HERE, None)[0])
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_llama_server_takes_files_here_and_repositories_there() -> None:
     ],
 )
 def test_vllm_takes_one_json_object(method: str, settings: dict[str, object]) -> None:
-    found = served_by("vllm", method, HERE, THERE)
-    *words, config = shlex.split(found.command)
+    command, notes = served_by("vllm", method, HERE, THERE)
+    *words, config = shlex.split(command)
     assert words == ["vllm", "serve", "maker/Big", "--speculative-config"]
     assert json.loads(config) == settings
-    assert len(found.notes) == 1
-    assert "publisher/Head-GGUF was made from in place of DRAFT_CHECKPOINT" in found.notes[0]
+    assert len(notes) == 1
+    assert "publisher/Head-GGUF was made from in place of DRAFT_CHECKPOINT" in notes[0]
 
 
 def test_sglang_counts_the_token_that_is_verified_beside_the_draft() -> None:
-    words = shlex.split(served_by("sglang", "eagle3", HERE, THERE).command)
+    words = shlex.split(served_by("sglang", "eagle3", HERE, THERE)[0])
     assert words[-6:] == [
         "--speculative-num-steps",
         "3",
@@ -61,13 +61,13 @@ def test_sglang_counts_the_token_that_is_verified_beside_the_draft() -> None:
         "--speculative-num-draft-tokens",
         "4",
     ]
-    words = shlex.split(served_by("sglang", "dflash", HERE, THERE).command)
+    words = shlex.split(served_by("sglang", "dflash", HERE, THERE)[0])
     assert words[-2:] == ["--speculative-num-draft-tokens", "8"]
     assert "--speculative-num-steps" not in words
 
 
 def test_tensorrt_llm_takes_a_file_of_settings() -> None:
-    made, served = served_by("tensorrt-llm", "mtp", HERE, None).command.split(" && ")
+    made, served = served_by("tensorrt-llm", "mtp", HERE, None)[0].split(" && ")
     _, settings, arrow, file = shlex.split(made)
     assert json.loads(settings) == {"speculative_config": {"decoding_type": "MTP", "max_draft_len": 3}}
     assert (arrow, shlex.split(served)) == (">", ["trtllm-serve", "maker/Big", "--extra_llm_api_options", file])

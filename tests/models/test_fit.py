@@ -15,11 +15,12 @@ from localspec.gguf.spread import spread_of
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
 from localspec.llama.library.settings import ContextSettings
-from localspec.llama.model import Model, quantize
+from localspec.llama.model import Model
 from localspec.machine import Place
 from localspec.models.facts.shape import default_context, shape_of
 from localspec.models.memory.fit import MIB, FitSettings, MemoryPlan, choose, layers, plan
 from tests.models.made_models import Made, write_model
+from tests.quantised import quantize
 
 CPU = Place("CPU", "cpu", 64 << 30, 64 << 30)
 BUFFER = re.compile(r"(?:model|KV|RS|compute|output) buffer size = *([\d.]+) MiB")

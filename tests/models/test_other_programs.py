@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.installed.adopt import Kept, adopt, find_kept
+from localspec.models.installed.installed import Kept, adopt, find_kept
 from localspec.models.installed.store import Store
 
 

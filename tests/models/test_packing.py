@@ -9,13 +9,14 @@ import pytest
 from localspec.checks.doctor import examine_kernels
 from localspec.gguf import read_header
 from localspec.llama.exact import wide
-from localspec.llama.model import Model, quantize
-from localspec.models.facts import facts
+from localspec.llama.model import Model
+from localspec.models.facts.shape import unpacked
+from tests.quantised import quantize
 
 
 def test_a_file_whose_formats_are_all_packed(tiny_target: Path) -> None:
     parts = [read_header(tiny_target)]
-    assert facts.unpacked(parts) == ({}, "")
+    assert unpacked(parts) == ({}, "")
 
 
 @pytest.mark.skipif(not wide.available(), reason=wide.status().reason)
@@ -23,10 +24,10 @@ def test_a_file_with_a_format_that_is_not(tiny_target: Path, tmp_path: Path) -> 
     path = quantize(tiny_target, tmp_path / "tq1.gguf", "TQ1_0", threads=1)
     header = read_header(path)
     expected = sum(tensor.size for tensor in header.tensors if tensor.type == "TQ1_0")
-    assert facts.unpacked([header])[0] == {"TQ1_0": expected}
+    assert unpacked([header])[0] == {"TQ1_0": expected}
     all_bytes = sum(tensor.size for tensor in header.tensors if len(tensor.shape) == 2)
     share = f"TQ1_0 ({round(100 * expected / all_bytes)} %)"
-    assert share in facts.unpacked([header])[1]
+    assert share in unpacked([header])[1]
     with Model.load(path, kernels="wide") as model:
         finding = examine_kernels(model)
         assert finding.value.startswith(f"wide; localspec's kernels do not pack {share}")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ModelError, ModelFileError, UsageError
-from localspec.models.installed.adopt import adopt
 from localspec.models.installed.catalog import Catalog
-from localspec.models.installed.installed import find, find_one, knows
+from localspec.models.installed.installed import adopt, find, find_one, knows
 from localspec.models.installed.store import VERSION, Entry, Ownership, Store, StoredFile
 from tests.conftest import fill
 from tests.llama.tiny_gguf import gguf_bytes, write

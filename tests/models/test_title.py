@@ -9,8 +9,7 @@ import pytest
 
 from localspec.cli import main
 from localspec.gguf import read_header
-from localspec.models.installed.adopt import adopt
-from localspec.models.installed.installed import same_files, title_of, twin_sentence
+from localspec.models.installed.installed import adopt, same_files, title_of, twin_sentence
 from localspec.models.installed.store import Store
 
 

@@ -11,8 +11,7 @@ from localspec.engine.interfaces import EMPTY_DRAFT, Draft, History, Request
 from localspec.engine.loop import Loop
 from localspec.errors import UsageError
 from localspec.planning.costs import Knowledge, PassCosts
-from localspec.planning.fixed import FixedPlan, fitting
-from localspec.planning.plan import AdaptivePlan
+from localspec.planning.plan import AdaptivePlan, FixedPlan, fitting
 from localspec.types import Noise, Rule, SamplingParams, SparseProbs
 from tests.fakes import FakeDrafter, FakeTarget, FakeVocabulary, HashModel, answer, draft_request, prompt
 

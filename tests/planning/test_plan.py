@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.drafters.search import PromptLookup
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, Undrafted
 from localspec.engine.loop import Loop
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
-from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import READING_ALLOWANCE, DraftCosts, Knowledge, PassCosts
-from localspec.planning.fixed import FixedPlan
-from localspec.planning.plan import AdaptivePlan, Forced
+from localspec.planning.passes import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
+from localspec.planning.plan import AdaptivePlan, FixedPlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import (
     Answer,

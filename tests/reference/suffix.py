@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import KernelError
-from localspec.native.indexes import Followed
+from localspec.native.indexes import TreeGuess
 from localspec.types import Tokens
 from tests.native.guesses import NOTHING, Continuation
 
@@ -126,7 +126,7 @@ class SuffixIndex:
         tree: bool = False,
         other: SuffixIndex | None = None,
         least: int = 1,
-    ) -> Followed:
+    ) -> TreeGuess:
         self.sync(tokens, unchanged)
         best, sequence = self.guess(tokens, max_nodes, max_depth, tree, True), -1
         if other is not None:
@@ -134,7 +134,7 @@ class SuffixIndex:
             if found.score > best.score and found.match >= least:
                 best, sequence = found, found.sequence
         scores = [chance if chance < 0.5 else chance / (1.0 - chance) for chance in best.chances.tolist()]
-        return Followed(best.tokens, best.parents, np.array(scores, dtype=np.float32), best.match, sequence)
+        return TreeGuess(best.tokens, best.parents, np.array(scores, dtype=np.float32), best.match, sequence)
 
     def _children(
         self, nodes: list[_Candidate], parent: int, match: int, voters: list[_Place], runs_on: bool, tree: bool

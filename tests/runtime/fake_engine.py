@@ -12,7 +12,7 @@ from localspec.engine.loop import Loop
 from localspec.errors import LocalspecError
 from localspec.llama.library.settings import ContextSettings
 from localspec.llama.special_tokens import SpecialToken
-from localspec.planning.fixed import FixedPlan
+from localspec.planning.plan import FixedPlan
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import Loaded

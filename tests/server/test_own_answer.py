@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from localspec import checks
 from localspec.chat.reply.tool import Tool, ToolCall
 from localspec.chat.turn import Message
-from localspec.checks.doctor import Remark
+from localspec.checks.doctor import Remark, examine_engine, examine_use
 from localspec.engine.slot import FinishReason
 from localspec.errors import ContextOverflowError, LocalspecError, ModelError, UsageError
 from localspec.options import SamplingParams
@@ -246,9 +244,9 @@ def test_a_prompt_is_counted(own: httpx.Client) -> None:
 
 def test_the_models_are_looked_at(pool: Pool, own: httpx.Client) -> None:
     found = own.get("/localspec/doctor", params={"context": 100}).json()
-    looks: dict[str, Callable[[Any], list[Remark]]] = {"use": partial(checks.use, 100), "parts": checks.parts}
-    for name, look in looks.items():
-        assert [Remark(**one).name for one in found[name]] == [one.name for one in look(engine_of(pool))]
+    engine = engine_of(pool)
+    for name, seen in {"use": examine_use(engine, 100), "parts": examine_engine(engine)}.items():
+        assert [Remark(**one).name for one in found[name]] == [one.name for one in seen]
 
 
 def test_what_is_kept_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> None:

@@ -20,11 +20,15 @@ class Handler(BaseHTTPRequestHandler):
     """Answers a request as the path says: `/good`, or a fault."""
 
     heard: list[str | None]
+    ended: list[str | None]
+    may_end: threading.Event
 
     def log_message(self, *_: Any) -> None: ...
 
     def do_DELETE(self) -> None:
-        self.reply(405)
+        assert self.path == "/good" or type(self).may_end.wait(60)
+        type(self).ended.append(self.headers.get("Mcp-Session-Id"))
+        self.reply(200)
 
     def do_GET(self) -> None:
         self.reply(405)
@@ -65,26 +69,39 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
+        if self.path in ("/good", "/stays"):
+            self.send_header("Mcp-Session-Id", "session-7")
         self.end_headers()
         self.wfile.write(data)
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    Handler.heard = []
+    Handler.heard, Handler.ended, Handler.may_end = [], [], threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{http.server_port}"
+        Handler.may_end.set()
         http.shutdown()
         thread.join()
 
 
 def test_a_server_at_an_address(connect: Connect, address: str) -> None:
     connections = connect(Server("afar", url=f"{address}/good", headers={"Authorization": "Bearer key-of-mine"}))
-    assert [tool.name for tool in connections.start("afar").tools] == ["far"]
+    assert [tool["name"] for tool in connections.start("afar").tools] == ["far"]
     assert connections.call("afar", "far", {}).text == "from afar"
     assert set(Handler.heard) == {"Bearer key-of-mine"}
+    assert not Handler.ended
+    connections.close()
+    assert Handler.ended == ["session-7"]
+
+
+def test_an_address_that_does_not_end_its_session_is_not_waited_for(connect: Connect, address: str) -> None:
+    connections = connect(Server("afar", url=f"{address}/stays"))
+    connections.start("afar")
+    connections.close()
+    assert not Handler.ended
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_an_answer_that_goes_on_has_what_it_said_in_its_first_round(connect: Con
     first, second = model.asked
     assert (first.prefix, second.prefix) == ("I look", "")
     assert second.messages[1] == Message("assistant", "I look and add.", (ADD,), reasoning="Hm.")
-    assert (made(news)[0].made.said, text(news)) == (9, " and add.\n\nIt is 5.")
+    assert (made(news)[0].made.said, text(news)) == (15, " and add.\n\nIt is 5.")
 
 
 def test_a_result_is_text(connect: Connect) -> None:

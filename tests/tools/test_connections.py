@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from time import monotonic, sleep
 import pytest
 
 from localspec.errors import Cancelled, LocalspecError
-from localspec.tools import connections
+from localspec.tools import connections, running
 from localspec.tools.connections import cut
 from localspec.tools.servers import Server
 from tests.tools.conftest import Connect, demo
@@ -50,8 +51,8 @@ def fault(work: Callable[[], object]) -> str:
 def test_a_server_is_started_once_and_has_its_tools(connect: Connect) -> None:
     made = connect()
     listed = made.start("demo")
-    assert (listed.title, [tool.name for tool in listed.tools]) == ("demo 1", [tool["name"] for tool in TOOLS])
-    assert made.start("demo") == listed
+    assert (listed.title, [tool["name"] for tool in listed.tools]) == ("demo 1", [tool["name"] for tool in TOOLS])
+    assert made.start("demo") is listed
     offered = made.offered()
     assert offered["add"].tool.parameters == TOOLS[0]["inputSchema"]
     assert [name for name, one in offered.items() if one.read_only] == ["add"]
@@ -95,6 +96,28 @@ def test_a_key_changes_with_what_a_consent_was_given_for(connect: Connect) -> No
     assert len({key(demo()), key(demo("other")), key(replace(demo(), env={"A": "1"}))}) == 3
 
 
+def test_tools_that_change_are_listed_anew_and_not_called_as_what_they_were(connect: Connect, tmp_path: Path) -> None:
+    made = connect(demo("changes", str(tmp_path / "changed")))
+    before = made.offered()["add"]
+    assert made.call("demo", "say", {}, key=made.offered()["say"].key).text == "Hello."
+    said = fault(lambda: made.call("demo", "add", {"a": 1, "b": 1}, key=before.key))
+    assert said == "The server demo has changed its tool add meanwhile: it was not called."
+    after = made.offered()["add"]
+    assert after.tool.description == "Adds three numbers."
+    assert made.call("demo", "add", {"a": 1, "b": 1}, key=after.key).text == "2"
+
+
+def test_a_tool_of_a_server_that_is_started_again_is_called_if_it_is_the_same(connect: Connect, tmp_path: Path) -> None:
+    made = connect(demo("changes", str(tmp_path / "changed")))
+    keys = {name: one.key for name, one in made.offered().items()}
+    (tmp_path / "changed").touch()
+    assert made.call("demo", "add", {"a": 1, "b": 1}, key=keys["add"]).text == "2"
+    fault(lambda: made.call("demo", "die", {}))
+    assert made.call("demo", "fail", {}, key=keys["fail"]).failed
+    assert "has changed its tool add" in fault(lambda: made.call("demo", "add", {"a": 1, "b": 1}, key=keys["add"]))
+    assert "has changed its tool no" in fault(lambda: made.call("demo", "no", {}, key=keys["add"]))
+
+
 @pytest.mark.parametrize(
     ("server", "sentence"),
     [
@@ -127,7 +150,7 @@ def test_a_tool_that_is_none_is_left_out_and_costs_no_other(connect: Connect) ->
 
 def test_lists_of_many_pages_are_whole_and_end(connect: Connect) -> None:
     made = connect(demo("pages", name="pages"), demo("endless", name="endless"))
-    assert [tool.name for tool in made.start("pages").tools] == [f"tool{number}" for number in range(200)]
+    assert [tool["name"] for tool in made.start("pages").tools] == [f"tool{number}" for number in range(200)]
     assert len(made.start("endless").tools) == 100
 
 
@@ -206,6 +229,20 @@ def test_a_call_is_cancelled_at_once_and_the_server_is_told(connect: Connect, tm
     assert note.read_text() == "called\ncancelled\n"
 
 
+def test_a_server_that_is_stuck_in_a_call_that_was_given_up_is_started_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(running, "_STUCK_SECONDS", 0.5)
+    note, stuck = tmp_path / "note", tmp_path / "stuck"
+    made = connect()
+    for path, more in ((note, {}), (stuck, {"stuck": True})):
+        before = made.start("demo")
+        with pytest.raises(Cancelled):
+            made.call("demo", "hang", {"note": str(path), **more}, path.exists)
+        assert made.call("demo", "add", {"a": 1, "b": 1}).text == "2"
+        assert (made.start("demo") is before) is (path is note)
+
+
 def test_a_start_that_nobody_waits_for_goes_on_and_ends_with_the_rest(connect: Connect, tmp_path: Path) -> None:
     made = connect(demo("silent", str(tmp_path)))
     with pytest.raises(Cancelled):
@@ -245,11 +282,24 @@ def test_a_log_that_cannot_be_written_is_no_reason_to_fail(
     assert made.call("demo", "add", {"a": 1, "b": 1}).text == "2"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
 def test_a_full_disk_is_no_reason_to_fail(connect: Connect, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mcp-demo.log").symlink_to("/dev/full")
-    assert connect().call("demo", "add", {"a": 1, "b": 1}).text == "2"
+    made, limits = connect(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # a file can be made, and nothing be written to it
+    try:
+        assert made.call("demo", "add", {"a": 1, "b": 1}).text == "2"
+        made.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "data" / "mcp-demo.log").read_text() == ""
+
+
+def test_the_log_is_of_the_last_start_alone(connect: Connect, tmp_path: Path) -> None:
+    first, second = connect(), connect()
+    first.start("demo")
+    second.start("demo")
+    fault(lambda: first.call("demo", "die", {}))
+    second.close()
+    assert (tmp_path / "data" / "mcp-demo.log").read_text() == "started\n"
 
 
 def test_no_process_stays(connect: Connect, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec.errors import LocalspecError, UsageError
 from localspec.tools.connections import Connections
 from localspec.tools.servers import Server
+from localspec.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.trial
 
@@ -100,6 +102,22 @@ def test_everything(connections: Connections) -> None:
     assert connections.call("everything", "get-sum", {"a": 1, "b": "x"}).failed
 
 
+def test_prompts_and_resources(connections: Connections) -> None:
+    toolbox = Toolbox(connections)
+    assert {"everything:simple-prompt", "everything:args-prompt", "fetch:fetch"} <= {
+        one for one, _ in toolbox.prompts()
+    }
+    assert toolbox.notices() == []
+    written = toolbox.prompt(lambda: False, "everything:args-prompt city=San Francisco state=CA")
+    assert written == "What's weather in San Francisco, CA?"
+    with pytest.raises(UsageError, match=r"needs city: /prompt everything:args-prompt city=\.\.\. \[state=\.\.\.\]"):
+        toolbox.prompt(lambda: False, "everything:args-prompt")
+    name = next(name for name, _ in toolbox.resources() if name.endswith("/architecture.md"))
+    assert toolbox.read(lambda: False, name).startswith("# Everything Server")
+    with pytest.raises(LocalspecError, match=r"The server everything gives no text: .*not found"):
+        toolbox.read(lambda: False, "everything:demo://nope")
+
+
 class Page(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
@@ -144,7 +162,7 @@ def test_a_server_over_http(folder: Path) -> None:
                 if asked.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        assert "echo" in [tool.name for tool in connections.start("far").tools]
+        assert "echo" in [tool["name"] for tool in connections.start("far").tools]
         assert connections.call("far", "echo", {"message": "hi"}).text == "Echo: hi"
     finally:
         connections.close()

@@ -37,6 +37,29 @@ def test_keys_are_not_shown(path: Path) -> None:
     assert "secret" not in repr(one) + str(one) + one.key
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("run|--token|a b|x", "run --token *** x"),
+        ("run|--api-key=abc|-k", "run --api-key=*** -k"),
+        ("run|--password|a|--key|b", "run --password *** --key ***"),
+        ("docker|-e|GITHUB_TOKEN|-e|OPENAI_API_KEY=abc|image", "docker -e GITHUB_TOKEN -e OPENAI_API_KEY=*** image"),
+        ("run|--header|Authorization: Bearer abc", "run --header Authorization:***"),
+        ("run|--token|${MINE}|--use-auth|--loud", "run --token ${MINE} --use-auth --loud; it gets your MINE"),
+        ("run|postgresql://me:abc@host/db", "run postgresql://***"),
+        ("run|server-key.js|/home/me/tokens", "run server-key.js /home/me/tokens"),
+    ],
+)
+def test_what_looks_like_a_key_can_be_masked(words: str, shown: str) -> None:
+    command, *args = words.split("|")
+    assert Server("x", command, tuple(args)).masked().words == shown
+
+
+def test_a_key_in_an_address_can_be_masked() -> None:
+    assert Server("x", url="https://h/mcp?a=1&api_key=abc").masked().words == "https://h/mcp?a=1&api_key=***"
+    assert Server("x", url="https://h/a@b").masked().words == "https://h/a@b"
+
+
 def test_the_key_changes_with_all_that_decides_what_runs() -> None:
     base = Server("x", "run", ("a", "b"), {"K": "1"})
     others = [

@@ -8,9 +8,10 @@ import pytest
 from textual import events
 from textual.widgets import Static
 
-from localspec.chat.archive.message import Attachment
+from localspec.chat.archive.message import Attachment, Preset
+from localspec.chat.text_file import LARGEST
 from localspec.errors import UsageError
-from localspec.tui.talk.files import LARGEST, attached, files, matching
+from localspec.tui.talk.files import attached, files, matching
 from localspec.tui.talk.session import Preferences
 from localspec.tui.widgets.composer import Suggestions
 from tests.tui.conftest import MakeApp, answered, front, say, until
@@ -109,6 +110,22 @@ async def test_names_of_models_are_offered_after_their_command(make_app: MakeApp
         front(app).composer.put("")
         await pilot.press(*"which /model tin")
         assert not offered.display
+
+
+@pytest.mark.asyncio
+async def test_names_of_presets_are_offered_with_what_they_say(make_app: MakeApp) -> None:
+    app = make_app("ok")
+    app.session.archive.save_preset(Preset("Short answers", "Be brief.\nVery."))
+    async with app.run_test() as pilot:
+        await pilot.press(*"/preset ")
+        offered = front(app).query_one(Suggestions)
+        await until(pilot, lambda: offered.display and offered.option_count == 1)
+        assert str(offered.get_option_at_index(0).prompt) == "Short answers  Be brief.↵Very."
+        await pilot.press(*"/model ")  # goes on as words of the preset's name
+        assert not offered.display
+        front(app).composer.put("")
+        await pilot.press(*"/preset S", "tab", "enter")
+        await until(pilot, lambda: front(app).chat.system == "Be brief.\nVery.")
 
 
 @pytest.mark.asyncio

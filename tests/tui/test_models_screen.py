@@ -14,8 +14,8 @@ from textual.widgets import DataTable, Footer, Input, OptionList, Static
 from localspec.chat.archive.archive import Archive
 from localspec.methods import HEADS
 from localspec.models.hub.hub import Hub
-from localspec.models.installed.adopt import find_kept
 from localspec.models.installed.catalog import Catalog
+from localspec.models.installed.installed import find_kept
 from localspec.models.installed.store import Entry, Store, StoredFile
 from localspec.runtime.offered import offered
 from localspec.tui.screens.models import ModelItem, ModelsScreen, cells, detail, judged, shelf, speeds_of, timed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.archive.archive import Archive
-from localspec.models.installed.adopt import adopt
+from localspec.models.installed.installed import adopt
 from localspec.models.installed.store import Store
 from localspec.remote.answerer import Facts
 from localspec.tui.shell.app import ChatApp

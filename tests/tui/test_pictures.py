@@ -54,7 +54,7 @@ async def test_picture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One app for all sizes and themes of a scene: it changes under an open screen, as in life."""
-    monkeypatch.setattr("localspec.tui.screens.history._day", lambda seconds: "2026-11-21 12:00")
+    monkeypatch.setattr("localspec.tui.screens.history.stamp", lambda seconds: "2026-11-21 12:00")
     for field in (Input, TextArea):  # a cursor that blinks is there or not
         monkeypatch.setattr(field.cursor_blink, "_default", False)
     if no_color:

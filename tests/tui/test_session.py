@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from localspec.runtime.kept import corpus
 from localspec.runtime.kept.caches import CacheFolder
 from localspec.tui.talk.session import Preferences, Session, last_turn, question_of, window
 from tests.chat.conftest import made
+from tests.tools.conftest import demo
+from tests.tools.test_connections import ends
 from tests.tui.replayer import Recorded, Recording, ReplayAnswerer
 
 
@@ -93,9 +96,10 @@ def test_an_answer_with_calls_is_several_messages_and_one_of_the_path(archive: A
     chat = archive.new_chat(system="Be brief.")
     for number in range(2):
         writer = archive.begin_answer(archive.append_user(chat.id, f"question {number}").id)
-        writer.extend("I look.\n\nIt is", reasoning="when?so")
+        writer.extend("I look.", reasoning="when?")
         for name in ("time", "day"):
-            writer.add_call(made(name, "3 pm", 0, 7, 5))
+            writer.add_call(made(name, "3 pm"))
+        writer.extend("\n\nIt is", reasoning="so")
         writer.finish("stopped")
     archive.append_user(chat.id, "last")
     path = archive.path(chat.id)
@@ -113,3 +117,20 @@ def test_an_answer_with_calls_is_several_messages_and_one_of_the_path(archive: A
     assert (gone_on.prefix, gone_on.reasoning) == ("It is", "so")
     assert [message.content for message in gone_on.messages[-4:]] == ["question 1", "I look.", "3 pm", "3 pm"]
     assert gone_on.messages[-3].reasoning == "when?"
+
+
+def test_servers_of_all_chats_are_ended_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, archive: Archive
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    all_end = threading.Barrier(5)
+    session = Session(answerer("first"), archive, Preferences(), servers=[demo(str(tmp_path))])
+    for chat in "abcde":
+        toolbox = session.toolbox(chat)
+        assert toolbox is not None
+        assert "add" in {tool.name for tool in toolbox.tools()}
+        end = toolbox.connections.close
+        monkeypatch.setattr(toolbox.connections, "close", lambda end=end: (all_end.wait(60), end()))
+    session.close()
+    assert not all_end.broken
+    assert ends(str(tmp_path))

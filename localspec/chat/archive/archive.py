@@ -42,7 +42,8 @@ class AnswerWriter:
 
     def __init__(self, archive: ArchivedChats, begun: StoredMessage, piece: Callable[[int], bytes] | None) -> None:
         self.message_id = begun.id
-        self._before = begun  # what it goes on with
+        self._said, self._thought = len(begun.content), len(begun.reasoning)  # characters so far
+        self._first = begun.calls[-1].round + 1 if begun.calls else 0  # round of the next call
         self._archive = archive
         self._recorder = Recorder(piece)
         self._text, self._reasoning, self._calls = list[str](), list[str](), list[MadeCall]()
@@ -56,18 +57,17 @@ class AnswerWriter:
             if not self.finished:
                 self._text += [text] * bool(text)
                 self._reasoning += [reasoning] * bool(reasoning)
+                self._said, self._thought = self._said + len(text), self._thought + len(reasoning)
                 if record is not None:
                     self._recorder.add(record)
 
     def add_call(self, made: MadeCall) -> None:
-        """Takes a call that was made, with its result, after what was said before it; after `finish` it does nothing.
-        Its places and its round count what came since this writer was made."""
-        before = self._before
-        first = before.calls[-1].round + 1 if before.calls else 0
-        said, thought = made.said + len(before.content), made.thought + len(before.reasoning)
+        """Takes a call that was made, with its result, and puts it after what has been said; after `finish` it does
+        nothing. Its round counts from when this writer was made."""
         with self._lock:
             if not self.finished:
-                self._calls.append(replace(made, round=made.round + first, said=said, thought=thought))
+                made = replace(made, round=made.round + self._first, said=self._said, thought=self._thought)
+                self._calls.append(made)
 
     def flush(self) -> None:
         """Writes what has come since the last time. If the database is busy it stays pending.

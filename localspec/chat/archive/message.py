@@ -97,12 +97,12 @@ class StoredMessage:
 
 
 def placed(calls: Sequence[MadeCall], content: str, reasoning: str) -> tuple[MadeCall, ...]:
-    """Calls whose places rise and lie within these texts: texts may have been edited, files damaged."""
+    """Calls whose places rise and lie within these texts: files may be damaged. There are no more rounds than calls."""
     found, said, thought = list[MadeCall](), 0, 0
     for made in calls:
         said = max(said, min(made.said, len(content)))
         thought = max(thought, min(made.thought, len(reasoning)))
-        found.append(replace(made, said=said, thought=thought))
+        found.append(replace(made, round=min(made.round, len(calls)), said=said, thought=thought))
     return tuple(found)
 
 

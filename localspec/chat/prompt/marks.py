@@ -9,8 +9,9 @@ calls: an answer's text can hold them, templates look for them, and the model se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 from localspec.chat.prompt.sealed import BREAK, Sealed
@@ -97,15 +98,9 @@ class _Seal:
             and (bare in self._rests_begun or any(bare[:end] in self._rests for end in range(1, self._longest)))
         ):  # it may be the rest of a mark that the template has begun
             places.add(len(shown) - len(shown.lstrip()))
-        parts, at = [], 0
-        for place in sorted(places):
-            parts += [text[at:place].replace(BREAK, 2 * BREAK), BREAK]
-            at = place
-        parts.append(text[at:].replace(BREAK, 2 * BREAK))
-        return "".join(parts)
+        edges = [0, *sorted(places), len(text)]
+        return BREAK.join(text[start:end].replace(BREAK, 2 * BREAK) for start, end in pairwise(edges))
 
 
-@lru_cache(maxsize=4)
-def marks_of(specials: Sequence[SpecialToken], source: str) -> Marks:
-    """The marks of a model's vocabulary under its template; `specials` is a tuple."""
-    return Marks(specials, source)
+marks_of = lru_cache(maxsize=4)(Marks)
+"""The marks of a model's vocabulary under its template; `specials` is a tuple."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
@@ -21,8 +21,7 @@ _FENCE = re.compile(r"^ {0,3}(`{3,})", re.MULTILINE)
 def prompt_messages(chat: Chat, path: Sequence[StoredMessage]) -> list[Message]:
     """System prompt, then the path from the window's first message on; a window that the path does not meet is none.
 
-    Reasoning is left out, as chat templates want it; so are answers that never got a word or
-    called anything.
+    Reasoning is left out, as chat templates want it; so are answers that never got a word or called anything.
     """
     start = window_start(chat, path)
     seen = path[start:]
@@ -66,26 +65,21 @@ def sampling_params(params: Mapping[str, Any]) -> SamplingParams:
     Raises UsageError: a value that cannot be; says which.
     """
     given: dict[str, Any] = {}
-    whole = {row.name for row in settings_of(SamplingParams) if row.kind is int}
-    for item in fields(SamplingParams):
-        if item.name not in params:
-            continue
-        value = params[item.name]
-        if item.name == "logit_bias":
-            try:
-                given[item.name] = tuple((int(token), float(bias)) for token, bias in value)
-            except (TypeError, ValueError):
-                raise UsageError(f"logit_bias is {value!r}; it must be pairs of a token and a number.") from None
-        elif item.name == "dry_sequence_breakers":
+    for row in settings_of(SamplingParams):
+        value = params.get(row.name, row.default)
+        if row.kind is tuple:
             if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-                raise UsageError(f"{item.name} is {value!r}; it must be a list of texts.")
-            given[item.name] = tuple(value)
+                raise UsageError(f"{row.name} is {value!r}; it must be a list of texts.")
         elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{item.name} is {value!r}; it must be a number.")
-        elif item.name in whole and value != int(value):
-            raise UsageError(f"{item.name} is {value!r}; it must be a whole number.")
-        else:
-            given[item.name] = int(value) if item.name in whole else float(value)
+            raise UsageError(f"{row.name} is {value!r}; it must be a number.")
+        elif row.kind is int and value != int(value):
+            raise UsageError(f"{row.name} is {value!r}; it must be a whole number.")
+        given[row.name] = row.kind(value)
+    biases = params.get("logit_bias", ())
+    try:
+        given["logit_bias"] = tuple((int(token), float(bias)) for token, bias in biases)
+    except (TypeError, ValueError):
+        raise UsageError(f"logit_bias is {biases!r}; it must be pairs of a token and a number.") from None
     return SamplingParams(**given)
 
 

@@ -308,14 +308,10 @@ class ReplyTurn:
             answer: JSON schema of an answer that is no call; None = any text.
         """
         free = "" if answer is None else f"answer\nanswer: {json_rule(answer)}\n"
-        if not self.tools:
-            return self._whole(prompt, free) if free else None
-        rules = self.dialect.form.lark(self.tools, self.parallel, self._mark)
-        if self.forced:
-            return self._whole(prompt, f"calls\n{rules}")
-        if free:
-            return self._whole(prompt, f"calls | {free}{rules}")
-        return None
+        if self.tools:
+            rules = self.dialect.form.lark(self.tools, self.parallel, self._mark)
+            free = f"calls\n{rules}" if self.forced else free and f"calls | {free}{rules}"
+        return self._whole(prompt, free) if free else None
 
     def lazily(self, prompt: Tokens) -> tuple[str, Trigger] | None:
         """The grammar of a call that the model need not make, and where it begins to hold; None = there is none.

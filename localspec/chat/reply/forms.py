@@ -255,8 +255,6 @@ class TextForm(CallForm):
     """All before the arguments; its group `name` is the tool's name."""
     ARGUMENT: ClassVar[re.Pattern[str]]
     """One argument: a group of its key, and one of its text."""
-    KEY_IN_SPACE = False
-    """White space around a key is not part of it."""
     TAGS: ClassVar[tuple[str, str]]
     """Beginnings of an argument, and of what ends them."""
     END: ClassVar[re.Pattern[str]]
@@ -306,8 +304,7 @@ class TextForm(CallForm):
                 if cut and self.begins(text[at:]):
                     break
                 raise NoCall(end)
-            key = found[1].strip() if self.KEY_IN_SPACE else found[1]
-            arguments[key] = _value(found[2], properties.get(key))
+            arguments[found[1]] = _value(found[2], properties.get(found[1]))
             at = found.end()
         written = json.dumps(arguments, ensure_ascii=False)
         call = ToolCall(new_call_id(), head["name"], written[:-1] if cut else written)
@@ -370,8 +367,7 @@ class PairForm(TextForm):
     openings = ("<tool_call>",)
     markers = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
     HEAD = re.compile(r"<tool_call>\s*(?P<name>[^\s<]+)\s*")
-    ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
-    KEY_IN_SPACE = True
+    ARGUMENT = re.compile(r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
     TAGS = ("<arg_key>", "</tool_call>")
     END = re.compile("</tool_call>")
 

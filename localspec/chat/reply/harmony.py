@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from localspec.chat.reply.call_form import CallForm, CallReader, Mark, NoCall, Reading, marked, tool_rules
 from localspec.chat.reply.reply import THOUGHTS, AnswerParser, Content, Part, Reasoning, ReplyParser, Thought
@@ -108,9 +109,8 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
         if not message.tool_calls:
             found.append(message)
             continue
-        results: list[Message] = []
-        while waiting and waiting[0].role == "tool":
-            results.append(waiting.pop(0))
+        results = list(takewhile(lambda one: one.role == "tool", waiting))
+        del waiting[: len(results)]
         thought = "\n\n".join(text for text in (message.reasoning, message.content) if text)
         for call in message.tool_calls:
             found.append(replace(message, content="", reasoning=thought, tool_calls=(call,)))

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from localspec.errors import UsageError
 
@@ -67,7 +67,7 @@ def members(text: str) -> dict[str, str] | None:
 
 def parse(text: str) -> Any:
     """The value of a JSON text; NaN and Infinity are no JSON, nor are numbers that no float can hold."""
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
 
 
 def skip_space(text: str, at: int) -> int:
@@ -86,11 +86,7 @@ def _finite(text: str) -> float:
     return float(text)
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=_finite)
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli import shared
-from localspec.cli.commands.mcp import add_tool_options, chosen, toolbox_of
+from localspec.cli.commands.mcp import add_tool_options, chosen
 from localspec.cli.parser import add_engine_settings
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
     from localspec.server.own.serve import Here
     from localspec.tools.servers import Server
-    from localspec.tools.toolbox import FolderFile, Toolbox
+    from localspec.tools.toolbox import FolderFile
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,21 +68,24 @@ def run(options: argparse.Namespace) -> int:
             say(f"localspec: {text}")
         if folder is not None and agreed(folder):
             found = folder.added(found)
-        with toolbox_of(found, options.yes) as toolbox, conversation(options, wanted, toolbox) as held:
+        with conversation(options, wanted, found) as held:
             held.hold()
         return 0
     return _open(options, wanted, "".join(faults))
 
 
 @contextmanager
-def conversation(options: argparse.Namespace, wanted: Options, toolbox: Toolbox | None) -> Iterator[Conversation]:
-    """Line by line, with the model that the options name, until the block is left."""
+def conversation(options: argparse.Namespace, wanted: Options, found: Sequence[Server]) -> Iterator[Conversation]:
+    """Line by line, with the model that the options name and these servers of tools, until the block is left."""
     from localspec.cli.commands.line_chat import Conversation, loaded
+    from localspec.tools.connections import Connections
+    from localspec.tools.toolbox import Toolbox
 
-    with closing(_answerer(options, {})) as answerer:
+    with closing(Connections(found)) as connections, closing(_answerer(options, {})) as answerer:
         facts = loaded(answerer)
         if facts.target is not None:
             shared.say_of_model(facts.target, facts.completes, options)
+        toolbox = Toolbox(connections, unasked=options.yes) if found else None
         yield Conversation(answerer, facts, options, wanted, toolbox)
 
 
@@ -135,7 +138,7 @@ def _servers(options: argparse.Namespace, notices: list[str]) -> tuple[list[Serv
     from localspec.tools import servers
     from localspec.tools.toolbox import FolderFile
 
-    given, own = chosen(options.tools) if options.tools else [], list[servers.Server]()
+    given, own = chosen(options.tools), list[servers.Server]()
     try:
         own = servers.of_user()
     except UsageError as error:

@@ -21,7 +21,7 @@ from localspec.chat.plain_text import plain_text
 from localspec.cli.output import report
 from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.config import EngineSettings
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, explained
 from localspec.paths import typed
 
 if TYPE_CHECKING:
@@ -118,10 +118,8 @@ def _export(archive: Archive, options: argparse.Namespace) -> None:
     if options.output is None:
         _write(text)
         return
-    try:
+    with explained(f"Cannot write {options.output}"):
         typed(options.output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LocalspecError(f"Cannot write {options.output}: {error.strerror}.") from None
 
 
 def _write(text: str) -> None:

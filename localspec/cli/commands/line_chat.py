@@ -147,9 +147,7 @@ class Conversation:
 
                 lines.append(TINY)
                 if found := offered():
-                    width = max(len(name) for name, _ in found)
-                    rows = (f"{name:{width}}  {words}" for name, words in found)
-                    lines += [HEADING, *rows, "localspec pull NAME fetches one."]
+                    lines += [HEADING, *output.aligned(found), "localspec pull NAME fetches one."]
             print(plain_text("\n".join(lines)), file=sys.stderr)  # a server names its models
         while (line := self._read(interactive)) is not None:
             try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from localspec import paths
@@ -14,7 +14,6 @@ from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.tools.servers import Server
-    from localspec.tools.toolbox import Toolbox
 
 
 def add_tool_options(parser: argparse.ArgumentParser) -> None:
@@ -23,32 +22,18 @@ def add_tool_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="call tools without a question")
 
 
-@contextmanager
-def toolbox_of(found: Sequence[Server], unasked: bool) -> Iterator[Toolbox | None]:
-    """Of these servers, until the block is left; None = there are none."""
-    if not found:
-        yield None
-        return
-    from localspec.tools.connections import Connections
-    from localspec.tools.toolbox import Toolbox
-
-    with closing(Connections(found)) as connections:
-        yield Toolbox(connections, unasked=unasked)
-
-
 def chosen(given: Sequence[str]) -> list[Server]:
     """The servers that names and files stand for. Raises UsageError: there is no such server or file."""
     from localspec.tools import servers
 
-    own = {one.name: one for one in servers.of_user()}
-    found: dict[str, Server] = {}
+    own, found = {one.name: one for one in servers.of_user()} if given else {}, list[servers.Server]()
     for name in given:
         path = paths.typed(name)
         if name not in own and not path.is_file():
             names = f"yours are {', '.join(own)}" if own else "you have none"
             raise UsageError(f"There is no server and no file {name!r}; {names}.", "`localspec mcp add` adds one.")
-        found |= {one.name: one for one in ([own[name]] if name in own else servers.read(path))}
-    return list(found.values())
+        found += [own[name]] if name in own else servers.read(path)
+    return servers.merged(found)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             state = "allowed" if folder.is_allowed else "not allowed yet: the chat asks"
             rows += [(one, f"{folder.path}, {state}") for one in folder.servers]
         for one, where in rows:
-            print(plain_text(f"{one.name:16} {one.words}  ({where})"))
+            print(plain_text(f"{one.name:16} {one.masked().words}  ({where})"))
         for text in notices:
             print(f"localspec: {plain_text(text)}", file=sys.stderr)
         if not rows:
@@ -106,17 +91,16 @@ def _check(found: Sequence[Server]) -> int:
     with closing(Connections(found)) as connections:
         for one in found:
             try:
-                listed = connections.start(one.name)
+                server = connections.start(one.name)
             except LocalspecError as error:
                 failed += 1
                 print(f"{one.name}: {plain_text(str(error))}", file=sys.stderr)
                 continue
-            print(
-                plain_text(f"{one.name}: {listed.title}, {len(listed.tools)} tools, started in {listed.seconds:.1f} s")
-            )
-            for tool in listed.tools:
-                first = (tool.description.strip().splitlines() or [""])[0]
-                print(plain_text(f"  {tool.name:24} {first[:90]}"))
+            head = f"{one.name}: {server.title}, {len(server.tools)} tools, started in {server.seconds:.1f} s"
+            print(plain_text(head))
+            for tool in server.tools:
+                first = (str(tool.get("description") or "").strip().splitlines() or [""])[0]
+                print(plain_text(f"  {tool['name']:24} {first[:90]}"))
     return 1 if failed else 0
 
 

@@ -88,7 +88,8 @@ def _print_verified(options: argparse.Namespace, found: Report, exact: str) -> N
     for setting, tally in found.by_setting.items():
         row = f"{tally.runs:6d} {tally.tokens:8d} {tally.drafted:8d} {tally.accepted:8d} {len(tally.forks):6d}"
         lines.append(f"{setting!s:24} {row}")
-    lines += [f"passes: {exact}", *map(str, found.forks)]
+    forks = (fork for tally in found.by_setting.values() for fork in tally.forks)
+    lines += [f"passes: {exact}", *map(str, forks)]
     if found.too_long:
         lines.append(f"{found.too_long} prompts are longer than the context and were left out. --context N holds more.")
     verdict = "byte-equal" if not found.forks else f"{len(found.forks)} forks"

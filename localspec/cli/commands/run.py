@@ -105,10 +105,10 @@ def run(options: argparse.Namespace) -> int:
 def _run_with_tools(options: argparse.Namespace, text: str, wanted: Options) -> int:
     """One question of a conversation, whose answer may call tools; with `--json` an object with the calls."""
     from localspec.cli.commands import chat
-    from localspec.cli.commands.mcp import chosen, toolbox_of
+    from localspec.cli.commands.mcp import chosen
 
     options = argparse.Namespace(**vars(options) | {"plain": True, "process": False})
-    with toolbox_of(chosen(options.tools), options.yes) as toolbox, chat.conversation(options, wanted, toolbox) as held:
+    with chat.conversation(options, wanted, chosen(options.tools)) as held:
         with redirect_stdout(io.StringIO()) if options.json else nullcontext():
             held.ask(text)
         if held.stopped:

@@ -23,23 +23,23 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
 from localspec.cli.output import aligned, not_used, report
 from localspec.cli.shared import add_memory_options, fit_settings, places
 from localspec.errors import LocalspecError, ModelError, ModelFileError, PairError, UsageError
-from localspec.gguf import ROLLS_BACK, Header, read_header, read_parts
+from localspec.gguf import ROLLS_BACK, Header, bytes_by_type, read_header, read_parts
+from localspec.machine import Place, total_ram
 from localspec.methods import COPYING, ROWS, TABLE
 from localspec.models.hub.names import quant_of
 from localspec.models.installed.catalog import Catalog, EndpointEntry, ModelEntry
 
 if TYPE_CHECKING:
-    from localspec.machine import Place
-    from localspec.models.facts.facts import FileDescription
     from localspec.models.facts.pairing import Match
     from localspec.models.memory.fit import FitSettings, MemoryPlan
 
@@ -51,6 +51,13 @@ NAMES: dict[str, dict[str, str]] = {
 _CHAIN, _BLOCK = 3, 7
 """Drafted tokens a pass: of drafters that guess one token after another, and of those that guess a block at once. The
 hub's page on speculative decoding has them for MTP and DFlash."""
+CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+LANGUAGE_MODEL = "a language model"  # `kind` of what can be a target
+_LAYER_INPUTS = frozenset((
+    "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "lfm2",
+    "minimax-m2", "deepseek4",
+))  # fmt: skip
+"""Architectures whose hidden states llama.cpp hands out, which EAGLE-3 needs (those that set `t_layer_inp`)."""
 _TARGET, _DRAFT = "TARGET_CHECKPOINT", "DRAFT_CHECKPOINT"
 
 
@@ -64,13 +71,9 @@ class ServedModel:
     checkpoint: str = ""  # repository of the checkpoint that the GGUF file was made from; "" = not stated
 
 
-class Serving(NamedTuple):
-    command: str  # for a shell
-    notes: tuple[str, ...]  # what to put in place of a word of the command, a sentence each
-
-
-def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel | None) -> Serving:
-    """How another engine serves a target with its drafter; without `draft`, layers of the target's own file draft.
+def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel | None) -> tuple[str, tuple[str, ...]]:
+    """How another engine serves a target with its drafter: a command for a shell, and what to put in place of a word of
+    it, a sentence each. Without `draft`, layers of the target's own file draft.
 
     A method (as the catalogue calls it) that the engine's documentation does not have is a UsageError.
     """
@@ -84,7 +87,7 @@ def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel 
         words = ["llama-server", *(("-m", target.file) if target.file else ("-hf", target.repository))]
         if draft is not None:
             words += ("-md", draft.file) if draft.file else ("-hfd", draft.repository)
-        return Serving(shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)]), ())
+        return shlex.join([*words, "--spec-type", name, "--spec-draft-n-max", str(tokens)]), ()
     notes = tuple(
         f"{engine} reads checkpoints, not GGUF files: put the one that {model.called} was made from "
         f"in place of {placeholder}."
@@ -97,16 +100,16 @@ def served_by(engine: str, method: str, target: ServedModel, draft: ServedModel 
         words += ["--speculative-draft-model-path", guesser] if guesser else []
         words += [] if one_pass else ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
         words += ["--speculative-num-draft-tokens", str(tokens + 1)]  # the token before counts
-        return Serving(shlex.join(words), notes)
+        return shlex.join(words), notes
     if engine == "vllm":
         settings: dict[str, object] = {"method": name, "num_speculative_tokens": tokens}
         settings |= {"model": guesser} if guesser else {}
         settings |= {"parallel_drafting": True} if method == "pard" else {}
-        return Serving(shlex.join(["vllm", "serve", source, "--speculative-config", json.dumps(settings)]), notes)
+        return shlex.join(["vllm", "serve", source, "--speculative-config", json.dumps(settings)]), notes
     settings = {"decoding_type": name, "max_draft_len": tokens} | ({"speculative_model": guesser} if guesser else {})
     made = shlex.join(["echo", json.dumps({"speculative_config": settings})])  # JSON is YAML
     served = shlex.join(["trtllm-serve", source, "--extra_llm_api_options", "speculative.yaml"])
-    return Serving(f"{made} > speculative.yaml && {served}", notes)
+    return f"{made} > speculative.yaml && {served}", notes
 
 
 def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> int:
@@ -117,7 +120,7 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
     pair = catalog.pairs.get(name)
     if pair is not None:
         target, draft = _listed(catalog.models[pair.target]), _listed(catalog.models[pair.draft])
-        found = served_by(engine, pair.method, target, draft)
+        command, notes = served_by(engine, pair.method, target, draft)
     else:
         try:
             path, draft_path = find(name, catalog=catalog)
@@ -129,13 +132,13 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
             ) from None
         if draft_path is not None:
             method, draft = heads.draft_kind(read_header(draft_path)).method, _of_file(draft_path, draft_path.name)
-            found = served_by(engine, method, _of_file(path, name), draft)
+            command, notes = served_by(engine, method, _of_file(path, name), draft)
         elif heads.nextn_layers(read_header(path)):
-            found = served_by(engine, "mtp", _of_file(path, name), None)
+            command, notes = served_by(engine, "mtp", _of_file(path, name), None)
         else:
             raise UsageError(f"Nothing is known that drafts for {name}.", "Name a pair: localspec list --catalog")
-    report(as_json, {"command": found.command, "notes": found.notes}, found.command)
-    for note in () if as_json else found.notes:
+    report(as_json, {"command": command, "notes": notes}, command)
+    for note in () if as_json else notes:
         print(f"note: {note}", file=sys.stderr)
     return 0
 
@@ -175,7 +178,6 @@ def add_options_show(parser: argparse.ArgumentParser) -> None:
 def run_show(options: argparse.Namespace) -> int:
     from localspec.chat.prompt.template import ChatTemplate
     from localspec.models.facts import heads
-    from localspec.models.facts.facts import describe
     from localspec.models.installed.installed import find
     from localspec.models.memory.fit import plan
     from localspec.runtime.placement import gpu_lines
@@ -203,7 +205,7 @@ def run_show(options: argparse.Namespace) -> int:
     for parts in [read_parts(path) for path in paths]:
         facts, fault = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault
         exact, exact_words = _exactness(facts)
-        data.append(asdict(facts) | {"exact": exact, "template_fault": fault})
+        data.append(facts | {"exact": exact, "template_fault": fault})
         rows = _rows(facts, fault)
         if exact is not None:
             where = gpu_lines(plan(parts, None, settings, there), why)
@@ -211,6 +213,84 @@ def run_show(options: argparse.Namespace) -> int:
         lines += [*([""] if lines else []), *aligned(rows)]
     report(options.json, data if pair else data[0], *lines)
     return 0
+
+
+def describe(parts: Sequence[Header], settings: FitSettings, places: Sequence[Place]) -> dict[str, Any]:
+    """From the headers of a model's files; the context of the settings adds a length to the table of memory."""
+    from localspec.models.facts.heads import TARGET_SHA256, draft_kind, reads
+    from localspec.models.facts.pairing import doubt_of, template_marks, vocabulary
+    from localspec.models.facts.shape import default_context, shape_of, unpacked
+    from localspec.models.memory.fit import plan
+
+    header, shape = parts[0], shape_of(parts)
+    whole, found = any(part.tensors for part in parts), draft_kind(header)
+    alone = LANGUAGE_MODEL if whole else "a vocabulary, without weights"
+    text, words = header.chat_template, vocabulary(header)
+    left, unpacked_words = unpacked(parts)
+    tokenizer: dict[str, Any] = {"kind": words.kind, "tokens": words.size, "pre_tokenizer": words.pre}
+    tokenizer["merges"] = words.merge_count
+    for name, token in (("bos", words.bos), ("eos", words.eos)):
+        tokenizer[name] = None if token is None else {"id": token, "text": words.text(token)}
+    tokenizer |= {"add_bos": words.add_bos, "add_eos": words.add_eos, "doubt": doubt_of(header)}
+    longest, needs = max(0, header.context_length) or CONTEXTS[1], list[dict[str, Any]]()
+    lengths = {length for length in CONTEXTS if longest <= 64 * length < 64 * longest} | {min(longest, 1 << 24)}
+    lengths |= set() if settings.context is None else {settings.context}
+    for length in sorted(lengths) if whole else ():
+        made = plan(parts, None, replace(settings, context=length), places)
+        cache = sum(share.cache for share in made.shares)
+        needs.append({"context": length, "cache_bytes": cache, "total_bytes": made.total_bytes, "fits": made.fits})
+    return {
+        "name": header.name,
+        "file": str(header.path),
+        "bytes": sum(part.file_bytes for part in parts),
+        "parts": len(parts),
+        "gguf_version": header.version,
+        "kind": alone if found.method == "draft" else found.sentence,  # what it is in a pair: see `heads.DraftKind`
+        "made_for": header.text(TARGET_SHA256),  # sha256 of the file it was trained for, where it is a head and says so
+        "reads": reads(header),  # what it takes from its target, where it is a head and says so
+        "architecture": header.architecture,
+        "parameters": sum(part.parameters for part in parts),
+        "layers": shape.n_layers,
+        "embedding": shape.embedding,
+        "quantisation": header.quantisation,
+        "tensor_bytes": bytes_by_type(parts),  # bytes per tensor type, most first
+        "unpacked_bytes": left,  # of them, those of matrices that our kernels do not pack (`unpacked`)
+        "unpacked": unpacked_words,  # the same in words, with what it costs; "" if all is packed
+        "context": shape.train_context,  # tokens it was trained for; 0 = not stated
+        "default_context": default_context(shape, total_bytes=total_ram(places)),  # of it alone here, unless it is set
+        "licence": header.text("general.license"),
+        "tokenizer": tokenizer,
+        "template": None if text is None else {"characters": len(text), "marks": sorted(template_marks(text))},
+        "memory": needs,  # at several context lengths, nothing but this model loaded
+        "methods": _methods(parts) if whole else [],
+        "memory_guessed": shape.guessed,
+    }
+
+
+def _methods(parts: Sequence[Header]) -> list[dict[str, Any]]:
+    """Which ways to draft fit it, and why or why not."""
+    from localspec.models.facts.heads import draft_kind, keeps_guesses, nextn_layers
+
+    header = parts[0]
+    kind = draft_kind(header)
+    if not kind.drafts or kind.is_head:
+        return [{"name": kind.method, "fits": False, "why": f"it is {kind.sentence}, not a target"}]
+    if keeps_guesses(header):
+        no = "its recurrent layers cannot take guesses back: nothing is drafted for it"
+        drafts = (row.name for row in TABLE if row.needs in ("text", "tokenizer"))
+        return [{"name": name, "fits": False, "why": no} for name in drafts]
+    found, own = list[dict[str, Any]](), nextn_layers(parts)
+    for row in TABLE:
+        if row.needs == "grammar" or (row.needs == "cache" and header.architecture != "gemma4"):
+            continue  # not spoken of with this model
+        lacking = ""
+        if row.needs == "own layers" and not own:
+            lacking = "the file has no prediction layers"
+        elif row.needs in ("inputs", "all inputs") and header.architecture not in _LAYER_INPUTS:
+            lacking = f"llama.cpp hands out no hidden states of {header.architecture}"
+        why = lacking or row.shown or f"carries {own} layer(s) of its own"
+        found.append({"name": row.name, "fits": not lacking, "why": why})
+    return found
 
 
 def _serving(
@@ -224,15 +304,14 @@ def _serving(
     return serving(fit_settings(options), target, draft, places())
 
 
-def _exactness(facts: FileDescription) -> tuple[dict[str, Any] | None, str]:
+def _exactness(facts: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """Whether drafting changes no bit on the CPU, as far as the graph tells, and in words; None = no target."""
     from localspec.llama.exact import choice
-    from localspec.models.facts.facts import LANGUAGE_MODEL
 
-    if facts.kind != LANGUAGE_MODEL:
+    if facts["kind"] != LANGUAGE_MODEL:
         return None, "unknown"
     try:
-        said = choice.of_file(Path(facts.file), int(facts.architecture in ROLLS_BACK))
+        said = choice.of_file(Path(facts["file"]), int(facts["architecture"] in ROLLS_BACK))
     except LocalspecError as error:
         said = choice.Exactness(False, False, f"unknown: {error}")
     if said is None:
@@ -305,40 +384,44 @@ def _show_checkpoint(path: Path, as_json: bool) -> int:
     return 0
 
 
-def _rows(facts: FileDescription, template_fault: str) -> list[tuple[str, str]]:
-    types = ", ".join(f"{name} {decimal(count)}" for name, count in facts.tensor_bytes.items())
-    parts = f" in {facts.parts} parts" if facts.parts > 1 else ""
-    trained = f"{facts.context:,} tokens in training" if facts.context else "not stated"
+def _rows(facts: dict[str, Any], template_fault: str) -> list[tuple[str, str]]:
+    types = ", ".join(f"{name} {decimal(count)}" for name, count in facts["tensor_bytes"].items())
+    parts = f" in {facts['parts']} parts" if facts["parts"] > 1 else ""
+    trained = f"{facts['context']:,} tokens in training" if facts["context"] else "not stated"
     template = "none: for completing text, not for chats"
-    if facts.template is not None:
-        marks = " ".join(facts.template["marks"][:6])
-        template = f"{facts.template['characters']:,} characters{f', marks {marks}' if marks else ''}"
+    if facts["template"] is not None:
+        marks = " ".join(facts["template"]["marks"][:6])
+        template = f"{facts['template']['characters']:,} characters{f', marks {marks}' if marks else ''}"
     rows = [
-        ("name", facts.name),
-        ("file", f"{facts.file} ({decimal(facts.bytes)}{parts}, GGUF version {facts.gguf_version})"),
-        ("what it is", facts.kind),
-        *([("trained for", _trained_for(facts.made_for))] if facts.made_for else []),
-        *([("reads", facts.reads)] if facts.reads else []),
-        ("architecture", f"{facts.architecture}, {facts.layers} layers, {_count(facts.parameters)} parameters"),
-        ("quantisation", f"{facts.quantisation} (tensors: {types})" if types else facts.quantisation),
-        *([("not packed", facts.unpacked)] if facts.unpacked else []),
-        ("tokenizer", _tokenizer(facts.tokenizer)),
-        *([("", facts.tokenizer["doubt"])] if facts.tokenizer["doubt"] else []),
+        ("name", facts["name"]),
+        ("file", f"{facts['file']} ({decimal(facts['bytes'])}{parts}, GGUF version {facts['gguf_version']})"),
+        ("what it is", facts["kind"]),
+        *([("trained for", _trained_for(facts["made_for"]))] if facts["made_for"] else []),
+        *([("reads", facts["reads"])] if facts["reads"] else []),
+        (
+            "architecture",
+            f"{facts['architecture']}, {facts['layers']} layers, {_count(facts['parameters'])} parameters",
+        ),
+        ("quantisation", f"{facts['quantisation']} (tensors: {types})" if types else facts["quantisation"]),
+        *([("not packed", facts["unpacked"])] if facts["unpacked"] else []),
+        ("tokenizer", _tokenizer(facts["tokenizer"])),
+        *([("", facts["tokenizer"]["doubt"])] if facts["tokenizer"]["doubt"] else []),
         ("chat template", template_fault or template),
-        ("context", f"{trained}; {facts.default_context:,} by default here"),
-        ("licence", facts.licence or "not stated"),
+        ("context", f"{trained}; {facts['default_context']:,} by default here"),
+        ("licence", facts["licence"] or "not stated"),
     ]
-    label = "memory" + (" (estimated)" if facts.memory_guessed else "")
-    for need in facts.memory:
-        fits = "" if need.fits else "  does not fit now"
-        text = f"{need.context:>9,} tokens: {decimal(need.total_bytes)}, of it cache {decimal(need.cache_bytes)}{fits}"
-        rows.append((label, text))
+    label = "memory" + (" (estimated)" if facts["memory_guessed"] else "")
+    for need in facts["memory"]:
+        fits = "" if need["fits"] else "  does not fit now"
+        sizes = f"{decimal(need['total_bytes'])}, of it cache {decimal(need['cache_bytes'])}"
+        rows.append((label, f"{need['context']:>9,} tokens: {sizes}{fits}"))
         label = ""
     label = "drafting"
-    reasons = dict.fromkeys((method.fits, method.why) for method in facts.methods)
-    for fit, why in reasons:
-        names = ", ".join(method.name for method in facts.methods if (method.fits, method.why) == (fit, why))
-        rows.append((label, f"{'yes' if fit else 'no':4}{names}: {why}"))
+    names: dict[tuple[bool, str], list[str]] = {}
+    for method in facts["methods"]:
+        names.setdefault((method["fits"], method["why"]), []).append(method["name"])
+    for (fit, why), several in names.items():
+        rows.append((label, f"{'yes' if fit else 'no':4}{', '.join(several)}: {why}"))
         label = ""
     return rows
 
@@ -438,7 +521,6 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     from localspec.chat.prompt.template import ChatTemplate
     from localspec.drafters.heads.loading import kind_of
     from localspec.llama.model import Model, check_text_model
-    from localspec.models.facts.facts import describe
     from localspec.models.hub.pull import candidates, suggest
     from localspec.models.memory import fit
 
@@ -453,24 +535,24 @@ def _check_alone(options: argparse.Namespace, path: Path) -> int:
     settings, there, why = _serving(options, path)
     plan = (fit.choose if options.fit else fit.plan)(parts, None, settings, there)
     facts, fault, refusal = describe(parts, settings, there), ChatTemplate(parts[0].chat_template).fault, ""
-    doubt = facts.tokenizer["doubt"]
+    doubt = facts["tokenizer"]["doubt"]
     try:
         Model.load(path, kernels="plain", weights=False).close()
     except ModelError as error:
         refusal = str(error)
     exact, exact_words = (None, "unknown") if refusal else _exactness(facts)
     drafts = suggest(parts, {options.target, path.name}, Catalog.load(), candidates(path), options.target)
-    methods = [method.name for method in facts.methods if method.fits]
-    data: dict[str, Any] = {"file": facts.file, "kind": facts.kind, "architecture": facts.architecture}
-    data |= {"loads": not refusal, "refusal": refusal, "template": facts.template is not None}
+    methods = [method["name"] for method in facts["methods"] if method["fits"]]
+    data: dict[str, Any] = {"file": facts["file"], "kind": facts["kind"], "architecture": facts["architecture"]}
+    data |= {"loads": not refusal, "refusal": refusal, "template": facts["template"] is not None}
     data |= {"template_fault": fault, "tokenizer_doubt": doubt, "methods": methods}
     data |= {"drafts": [asdict(one) for one in drafts], "exact": exact or {}, "memory": plan.as_dict()}
-    chats = "" if facts.template else "; it has no chat template, so it completes text"
+    chats = "" if facts["template"] else "; it has no chat template, so it completes text"
     known = [f"{one.draft} ({one.method}, {'here' if one.installed else 'on the hub'})" for one in drafts]
     report(
         options.json,
         data,
-        f"{path.name} is {facts.kind}: {facts.architecture}, {facts.quantisation}{chats}.",
+        f"{path.name} is {facts['kind']}: {facts['architecture']}, {facts['quantisation']}{chats}.",
         f"loads: {f'no: {refusal}' if refusal else 'yes'}",
         *(f"note: {note}" for note in (fault, doubt) if note),
         f"exact: {exact_words}",

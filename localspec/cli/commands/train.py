@@ -20,7 +20,7 @@ from localspec.chat.text_file import read_text
 from localspec.cli.output import bars, count_bar
 from localspec.cli.parser import add_whole, numbers
 from localspec.cli.shared import add_model_options, load_engine, places
-from localspec.errors import LocalspecError, UsageError, reason
+from localspec.errors import UsageError, explained
 from localspec.gguf import read_header
 from localspec.machine import default_threads
 from localspec.models.installed.store import Store
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
     from localspec.training.course import Course, Reports
     from localspec.types import Tokens
-
-    _Lies = tuple[int, np.dtype[Any], tuple[int, ...]]
-    """Where an array lies in a file: offset, number format and dimensions."""
 
 _TRAIN = """\
 The target answers prompts; some of its own layers and the tokens that its answers use become a small draft model, which
@@ -72,7 +69,7 @@ def add_options_train(parser: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; the same command goes on."""
     from localspec.checks.prompts import CHATS
-    from localspec.models.installed.adopt import keep
+    from localspec.models.installed.installed import keep
 
     if CHATS in options.texts and not Path(CHATS).exists() and not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
@@ -108,7 +105,7 @@ def _course(options: argparse.Namespace) -> Course:
     from localspec.drafters.cut import check_tokenizer, gguf_package, read_shape
     from localspec.llama.exact import wide
     from localspec.models.facts.shape import shape_of
-    from localspec.models.installed.adopt import check_name, size_of, work_folder
+    from localspec.models.installed.installed import check_name, size_of, work_folder
     from localspec.runtime.costs import Rates, pass_seconds
     from localspec.training import course
 
@@ -231,7 +228,7 @@ def add_options_extract(parser: argparse.ArgumentParser) -> None:
 
 
 def run_extract(options: argparse.Namespace) -> int:
-    from localspec.runtime.readings import check_layers
+    from localspec.runtime.engine import check_layers
 
     if options.drafter is not None or options.max_draft_tokens is not None:
         raise UsageError("`localspec extract` drafts nothing; leave out --drafter and --max-draft-tokens.")
@@ -278,25 +275,20 @@ def _write(engine: Engine, path: Path, pieces: list[_Piece], layers: tuple[int, 
         "configuration": engine.loaded.configuration,
         "pieces": json.dumps([[paths.shown(piece.file), piece.start] for piece in pieces], ensure_ascii=False),
     }
-    try:
+    with explained(f"{path.parent} cannot be made"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LocalspecError(f"{path.parent} cannot be made: {error.strerror}.") from None
-    try:
-        with TemporaryFile(dir=path.parent) as raw:
-            lies: dict[str, _Lies] = {}
-            with count_bar() as progress:
-                for number, piece in enumerate(pieces):
-                    if progress is not None:
-                        progress("Reading", number, len(pieces))
-                    states = engine.hidden_states(piece.tokens, layers)
-                    arrays: dict[str, npt.NDArray[Any]] = {f"{number}.tokens": piece.tokens}
-                    arrays |= {f"{number}.layer.{layer}": states.layers[layer] for layer in layers}
-                    for name, array in (arrays | {f"{number}.final": states.final}).items():
-                        lies[name] = raw.tell(), array.dtype, array.shape
-                        raw.write(np.ascontiguousarray(array).data)
-            raw.flush()
-            whole = np.memmap(raw, np.uint8, "r")
-            save(path, {name: np.ndarray(shape, kind, whole, at) for name, (at, kind, shape) in lies.items()}, facts)
-    except OSError as error:
-        raise LocalspecError(f"{path} cannot be written: {reason(error)}.") from None
+    with explained(f"{path} cannot be written"), TemporaryFile(dir=path.parent) as raw:
+        lies: dict[str, tuple[int, np.dtype[Any], tuple[int, ...]]] = {}
+        with count_bar() as progress:
+            for number, piece in enumerate(pieces):
+                if progress is not None:
+                    progress("Reading", number, len(pieces))
+                states = engine.hidden_states(piece.tokens, layers)
+                arrays: dict[str, npt.NDArray[Any]] = {f"{number}.tokens": piece.tokens}
+                arrays |= {f"{number}.layer.{layer}": states.layers[layer] for layer in layers}
+                for name, array in (arrays | {f"{number}.final": states.final}).items():
+                    lies[name] = raw.tell(), array.dtype, array.shape
+                    raw.write(np.ascontiguousarray(array).data)
+        raw.flush()
+        whole = np.memmap(raw, np.uint8, "r")
+        save(path, {name: np.ndarray(shape, kind, whole, at) for name, (at, kind, shape) in lies.items()}, facts)

@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from localspec.drafters.draft_model import DraftContext
 from localspec.drafters.heads.head import (
     BlockDrafter,
     DraftBlock,
@@ -43,7 +44,6 @@ from localspec.drafters.heads.head import (
     tapped_layers,
 )
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadModel, HeadPasses, TrunkCache, own_cache
-from localspec.drafters.models.draft_model import DraftContext
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor
 from localspec.llama.cache.context import Context
@@ -81,14 +81,12 @@ class DFlashContext(TrunkCache):
         """Beside a target that has a tap of `layers`, whose inputs the head reads in this order. Both models must
         stay open."""
         super().__init__(target, layers, model.n_vocab)
-        self.shape, api, slots = shape, lib.api(), self._n_slots
-        self.pass_rows = max(MOST_PASS_ROWS, slots * shape.rows)
+        self.shape, api = shape, lib.api()
+        self.pass_rows = max(MOST_PASS_ROWS, self._n_slots * shape.rows)
         by_sections = (int(api.LLAMA_ROPE_TYPE_MROPE), int(api.LLAMA_ROPE_TYPE_IMROPE))
         self._passes = HeadPasses(
             model,
             own_cache(model, target, shape.rows, self.pass_rows),
-            self.pass_rows,
-            slots,
             int(api.llama_model_n_embd(model.handle)),
             sections=int(api.llama_model_rope_type(model.handle)) in by_sections,
             states="none" if shape.logits else "all",
@@ -96,7 +94,7 @@ class DFlashContext(TrunkCache):
         api.llama_set_causal_attn(self._passes.handle.pointer, shape.causal)
 
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
-        states, ids = self._tapped.read(slot, start, stop), [(slot, 1)] * (stop - start)
+        states, ids = self._read_states(slot, start, stop), [(slot, 1)] * (stop - start)
         with self._passing((slot,)):
             self._passes.decode(self._passes.batch(range(start, stop), ids, False, states=states))
 
@@ -248,11 +246,6 @@ MOST_BLOCK_ROWS = 8
 trained for longer blocks may guess worse in these, since its rows depend on the length of a block."""
 _DEFAULT_BLOCK_ROWS = 16
 """Rows of a block if a DFlash file does not say: llama.cpp's default."""
-_LAYER_TENSORS = (
-    "attn_norm", "attn_q", "attn_k", "attn_output", "attn_q_norm", "attn_k_norm", "ffn_norm", "ffn_gate", "ffn_up",
-    "ffn_down",
-)  # fmt: skip
-"""Tensors of each layer, without which llama.cpp refuses the file."""
 _SELECTOR_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
@@ -264,7 +257,7 @@ def load_dflash(path: Path, target: Header) -> Head:
     tensors = {tensor.name: tensor for tensor in header.tensors}
     layers, _ = tapped_layers(header, target)
     _check_attention(header)
-    check_held(header, _needed(header, kind))
+    check_held(header, _needed(header, kind), "attn_k", "attn_q_norm", "attn_k_norm")
     ids = guessed_ids(header, tensors, target)
     from_anchor = kind == "dspark" and header.flag("dflash.sample_from_anchor") is not False
     _check_kind(header, kind, tensors, ids)
@@ -326,15 +319,13 @@ def _check_attention(header: Header) -> None:
 def _needed(header: Header, kind: str) -> Iterator[str]:
     """Names of the tensors without which llama.cpp refuses the file or localspec cannot read its rows."""
     yield from ("fc.weight", "enc.output_norm.weight", "output_norm.weight")
-    for layer in range(header.n_layers):
-        yield from (f"blk.{layer}.{part}.weight" for part in _LAYER_TENSORS)
-        if kind == "dflash2":
-            yield from (f"blk.{layer}.{part}_conv_base" for part in ("attn", "ffn"))
-            yield from (f"blk.{layer}.{part}_conv_proj.weight" for part in ("attn", "ffn"))
     if kind == "dspark":
         yield from ("markov_w1.weight", "markov_w2.weight")
     if kind == "dflash2":
         yield from ("selector_predecessor.weight", "selector_successor.weight", "selector_hidden.weight")
+        for layer in range(header.n_layers):
+            yield from (f"blk.{layer}.{part}_conv_base" for part in ("attn", "ffn"))
+            yield from (f"blk.{layer}.{part}_conv_proj.weight" for part in ("attn", "ffn"))
 
 
 def _check_kind(header: Header, kind: str, tensors: Mapping[str, Tensor], ids: npt.NDArray[np.int64] | None) -> None:

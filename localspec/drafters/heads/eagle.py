@@ -251,7 +251,7 @@ class Eagle3Context(HeadCache):
         super().__init__(target, [NEXTN if layer == last else layer for layer in layers], model.n_vocab)
         params = own_cache(model, target, MOST_PASS_ROWS, MOST_PASS_ROWS, self.n_paths)
         width = int(self._api.llama_model_n_embd(model.handle))
-        self._passes = HeadPasses(model, params, MOST_PASS_ROWS, self._n_slots * self.n_paths, width)
+        self._passes = HeadPasses(model, params, width)
 
     def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
         """All rows are outputs or none: llama.cpp hands out the first ones, whichever were asked for."""
@@ -271,13 +271,6 @@ class Eagle3Context(HeadCache):
         self._api.llama_memory_seq_cp(self._passes.memory, first + source, first + sequence, start, stop)
 
 
-_EAGLE3_TENSORS = (
-    "attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up",
-    "ffn_down",
-)  # fmt: skip
-"""Tensors of its layer, without which llama.cpp refuses the file."""
-
-
 def load_eagle3(path: Path, target: Header) -> Head:
     header = read_head(path, ("eagle3",), "an EAGLE-3 head")
     check_forgets(target)
@@ -290,7 +283,7 @@ def load_eagle3(path: Path, target: Header) -> Head:
         )
     check_keys(header, *key_sizes(header))
     norms = ("fc", "output_norm", *(["enc.output_norm"] if header.flag("eagle3.norm_before_fc") else []))
-    check_held(header, (f"{name}.weight" for name in (*norms, *(f"blk.0.{part}" for part in _EAGLE3_TENSORS))))
+    check_held(header, (f"{name}.weight" for name in norms), "attn_norm_2", "attn_k", "attn_v")
     hidden, wide = header.number("embedding_length"), target.number("embedding_length")
     for name, role in (("token_embd.weight", "embeddings"), ("output.weight", "output matrix")):
         if name not in tensors and hidden != wide:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.models.draft_model import DraftModel
+from localspec.drafters.draft_model import DraftModel
 from localspec.engine.interfaces import Draft, DraftRequest
 from localspec.errors import ModelFileError, PairError
 from localspec.gguf import Header, Tensor, read_parts
@@ -117,10 +117,15 @@ def check_sizes(path: Path, target: Header, hidden: int, vocabulary: int) -> Non
         check_equal(path, target, [("vocabulary", tokens, vocabulary)])
 
 
-def check_held(header: Header, names: Iterable[str]) -> None:
-    """Raises ModelFileError: it lacks a tensor."""
+_LAYER_TENSORS = ("attn_norm", "attn_q", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+
+
+def check_held(header: Header, names: Iterable[str], *parts: str) -> None:
+    """Raises ModelFileError: it lacks a tensor of these names, or one that each layer has in any head, or one of these
+    `parts` of each layer. Without them llama.cpp refuses the file."""
     held = {tensor.name for tensor in header.tensors}
-    for name in names:
+    each = (f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in (*_LAYER_TENSORS, *parts))
+    for name in (*names, *(f"{part}.weight" for part in each)):
         if name not in held:
             raise ModelFileError(f"{header.path} lacks the tensor {name}.")
 
@@ -273,12 +278,10 @@ class OnePassContext(ABC):
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         self._blocks.clear()
-        done: int = self._context.prefill_chunk(slot, tokens, prompt_length)
-        return done
+        return int(self._context.prefill_chunk(slot, tokens, prompt_length))
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
-        cached: int = self._context.reusable(slot, tokens, prompt_length)
-        return cached
+        return int(self._context.reusable(slot, tokens, prompt_length))
 
     def close(self) -> None:
         self._blocks.clear()

@@ -8,7 +8,6 @@ Guesses may branch; each path that goes its own way has a *sequence*.
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -20,9 +19,8 @@ import numpy.typing as npt
 
 from localspec.errors import UsageError
 from localspec.llama.cache.context import Context
-from localspec.llama.cache.states import Tapped
 from localspec.llama.library import lib
-from localspec.llama.library.batch import common_prefix
+from localspec.llama.library.batch import BatchArrays, common_prefix
 from localspec.llama.library.handle import Handle
 from localspec.llama.model import Model
 from localspec.types import NO_TOKENS, Feed, Float32Array, LogitRows, Tokens
@@ -38,26 +36,24 @@ _POSITION_SECTIONS = 4
 """Position numbers of one row for models that rotate keys by sections (M-RoPE). Three are equal, the last is 0."""
 
 
-class HeadPasses:
+class HeadPasses(BatchArrays):
     """A head's llama_context beside its target's, the arrays that it reads, and what a pass leaves."""
 
     def __init__(
         self,
         model: Model,
         params: Any,
-        capacity: int,
-        sequences: int,
         width: int,
         *,
         sections: bool = False,
         states: Literal["all", "outputs", "none"] = "outputs",
         what: str = "a context for {name}",
     ) -> None:
-        """For passes of at most `capacity` rows and sequence ids below `sequences`, of a model that stays open as long
-        as this is used. `params`: a llama_context_params. `width`: numbers of one of the head's own states. `sections`:
-        whether the model turns keys by sections, so that rows of states need four position numbers each. `states`: of
-        which rows llama.cpp returns them. `what`: what it is, as an error names it. Raises ModelError: llama.cpp
-        refuses it, or there is no memory."""
+        """For passes of a model that stays open as long as this is used. `params`: a llama_context_params. `width`:
+        numbers of one of the head's own states. `sections`: whether the model turns keys by sections, so that rows of
+        states need four position numbers each. `states`: of which rows llama.cpp returns them. `what`: what it is, as
+        an error names it. Raises ModelError: llama.cpp refuses it, or there is no memory."""
+        super().__init__(params.n_batch, params.n_seq_max, _POSITION_SECTIONS)
         self._api, extension = lib.api(), lib.extension()
         self.width, self._vocabulary, self._sections = width, model.n_vocab, sections
         self.handle = Handle(model, params, what.format(name=model.path.name))
@@ -65,18 +61,7 @@ class HeadPasses:
         if states != "none":
             extension.llama_set_embeddings_nextn(self.handle.pointer, True, states == "outputs")
         self._states_address: Callable[[int | None], Any] = extension.llama_get_embeddings_nextn
-        self._token = np.zeros(capacity, dtype=np.int32)
-        self._position = np.zeros(capacity * _POSITION_SECTIONS, dtype=np.int32)
-        self._id_count = np.ones(capacity, dtype=np.int32)
-        self._id_pointer = np.zeros(capacity + 1, dtype=np.uintp)
-        self._output = np.zeros(capacity, dtype=np.int8)
-        self._ids = np.arange(sequences, dtype=np.int32)
         self._states = np.zeros(0, dtype=np.float32)
-        self._struct: Any = self._api.llama_batch(n_tokens=0)
-        self._kinds = dict(self._struct._fields_)
-        arrays = {"pos": self._position, "n_seq_id": self._id_count, "seq_id": self._id_pointer, "logits": self._output}
-        for name, array in arrays.items():
-            self._point(name, array)
 
     def batch(
         self,
@@ -91,24 +76,19 @@ class HeadPasses:
         the next call. `ids`: of each row, its first sequence id and how many follow one another. `output`: whether it
         is one; for all or each."""
         count = len(positions)
-        self._position[:count] = positions
+        self.position[:count] = positions
         if self._sections and tokens is None:
-            self._position[count : 3 * count] = np.tile(self._position[:count], 2)
-            self._position[3 * count : 4 * count] = 0
+            self.position[count : 3 * count] = np.tile(self.position[:count], 2)
+            self.position[3 * count : 4 * count] = 0
         for row, (first, many) in enumerate(ids):
-            self._id_pointer[row], self._id_count[row] = self._ids.ctypes.data + 4 * first, many
-        self._output[:count] = output
+            self.id_pointer[row], self.id_count[row] = self._first_id + 4 * first, many
+        self.output[:count] = output
         if tokens is not None:
-            self._token[:count] = tokens
+            self.token[:count] = tokens
         if states is not None:
             self._states = np.ascontiguousarray(states, dtype=np.float32)
-        self._point("token", None if tokens is None else self._token)
-        self._point("embd", None if states is None else self._states)
-        self._struct.n_tokens = count
-        return self._struct
-
-    def _point(self, name: str, array: Any) -> None:
-        setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
+        self._point(token=None if tokens is None else self.token, embd=None if states is None else self._states)
+        return self.of(count)
 
     def decode(self, batch: Any) -> None:
         self.handle.call(self._api.llama_decode, batch)
@@ -185,14 +165,26 @@ class TrunkCache(ABC):
     _passes: HeadPasses
 
     def __init__(self, target: Context, tapped: Sequence[int], n_vocab: int) -> None:
-        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open. `n_vocab`: most
-        tokens it may guess among."""
+        """`target` has a tap of what the head reads, `tapped` in its own order, and stays open: layers (their inputs),
+        `FINAL` or `NEXTN`, all held of the same positions. `n_vocab`: most tokens it may guess among."""
         assert target.states is not None
         self.n_ctx, self.n_vocab = target.n_ctx, min(n_vocab, target.n_vocab)
         self.n_paths = target.max_leaves
         """Most paths of a slot that go different ways."""
-        self._tapped, self._n_slots = Tapped(target.states, tapped), target.settings.n_slots
+        self._states, self._tapped, self._n_slots = target.states, tuple(tapped), target.settings.n_slots
         self._trunks = [Trunk() for _ in range(self._n_slots)]
+
+    def _span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
+        """(start, stop): the positions of all of `tokens` but the last whose states are held. Raises UsageError."""
+        if not 0 <= slot < self._n_slots:
+            raise UsageError(f"slot {slot} does not exist; the context has {self._n_slots}.")
+        start, stop = self._states.span(slot, tokens, self._tapped[0])
+        stop = min(len(tokens) - 1, stop)
+        return min(start, stop), stop
+
+    def _read_states(self, slot: int, start: int, stop: int) -> Float32Array:
+        """float32[stop - start, n]: states at these positions, within `_span`, one thing tapped after another."""
+        return np.concatenate([self._states.read(slot, what, start, stop) for what in self._tapped], axis=1)
 
     @abstractmethod
     def _fill(self, slot: int, tokens: Tokens, start: int, stop: int) -> None:
@@ -216,7 +208,7 @@ class TrunkCache(ABC):
 
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int = 0) -> int:
         """Tokens less those that must be read: one for each cell to compute, at least the last one."""
-        start, stop = self._tapped.span(slot, tokens)
+        start, stop = self._span(slot, tokens)
         return len(tokens) - max(1, stop - max(self._kept(slot, tokens, start, stop), start))
 
     def _kept(self, slot: int, tokens: Tokens, start: int, stop: int) -> int:
@@ -228,7 +220,7 @@ class TrunkCache(ABC):
     def _sync(self, slot: int, tokens: Tokens) -> tuple[int, int]:
         """Drops what does not serve `tokens`, guesses included unless they follow the whole trunk; the span of the
         target's states."""
-        start, stop = self._tapped.span(slot, tokens)
+        start, stop = self._span(slot, tokens)
         kept, trunk = self._kept(slot, tokens, start, stop), self._trunks[slot]
         if not kept or kept < trunk.stop or (trunk.guesses and kept < stop):
             self._remove(slot, kept)
@@ -333,7 +325,7 @@ class HeadCache(TrunkCache):
                 trunk.tokens, trunk.stop = ends[slot].copy(), len(ends[slot]) - 1
 
     def _trunk_rows(self, slot: int, tokens: Tokens, start: int, stop: int) -> list[HeadRow]:
-        states = self._tapped.read(slot, start, stop)
+        states = self._read_states(slot, start, stop)
         return [
             HeadRow(slot, int(tokens[position + 1]), position, None, states[position - start], None)
             for position in range(start, stop)

@@ -29,7 +29,7 @@ import numpy as np
 from localspec import paths
 from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, key_sizes, read_head
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, HeadPasses, HeadRow
-from localspec.errors import DecodeError, ModelFileError, PairError, UsageError
+from localspec.errors import DecodeError, ModelFileError, PairError
 from localspec.gguf import Header, read_parts
 from localspec.llama.cache.context import Context
 from localspec.llama.library import lib
@@ -63,17 +63,11 @@ class MtpContext(HeadCache):
     token, with no state before it. After one token alone they guess nothing."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """From a model loaded with its MTP layers, the target's own or a companion. Model and target must stay open.
-        Raises UsageError: the target does not keep the states that layers start from (`Tap(nextn=True)`), or llama.cpp
-        cannot run the layers."""
-        if target.states is None or not target.states.tap.nextn:
-            raise UsageError("MTP layers need a target that keeps the states they start from.")
+        """From a model loaded with its MTP layers, the target's own or a companion. Model and target, which keeps the
+        states that layers start from (`Tap(nextn=True)`), must stay open."""
         self._api, self._extension = lib.api(), lib.extension()
         self.heads = int(self._api.llama_model_n_layer_nextn(model.handle))
         """Number of MTP layers, each for one depth of a draft; a single one guesses at every depth."""
-        architecture = model.header.architecture
-        if not runs(architecture, self.heads):
-            raise UsageError(f"llama.cpp does not run {self.heads} MTP layers of the architecture {architecture}.")
         super().__init__(target, (NEXTN,), model.n_vocab)
         self.n_paths = 1
         if self.heads > 1:
@@ -86,10 +80,8 @@ class MtpContext(HeadCache):
         self._passes = HeadPasses(
             model,
             params,
-            params.n_batch,
-            self._n_slots,
             int(self._api.llama_model_n_embd_out(model.handle)),
-            states="outputs" if architecture in _STATES_OF_OUTPUTS else "all",
+            states="outputs" if model.header.architecture in _STATES_OF_OUTPUTS else "all",
             what="a context of {name}'s MTP layers",
         )
 
@@ -256,11 +248,8 @@ class AssistantContext(HeadCache):
     """Guesses over the target's own cache, and has no cells itself: of a trunk only the last row is computed."""
 
     def __init__(self, model: Model, target: Context) -> None:
-        """llama.cpp empties the target's cache when it shares it. Model and target must stay open as long as this is
-        used. Raises UsageError: the target does not keep the states that an assistant starts from
-        (`Tap(nextn=True)`)."""
-        if target.states is None or not target.states.tap.nextn:
-            raise UsageError("An assistant needs a target that keeps the states it starts from.")
+        """llama.cpp empties the target's cache when it shares it. Model and target, which keeps the states that an
+        assistant starts from (`Tap(nextn=True)`), must stay open as long as this is used."""
         super().__init__(target, (NEXTN,), model.n_vocab)
         self.n_paths, self.pass_rows, self._target = 1, self.n_ctx, target
         api = lib.api()
@@ -269,7 +258,7 @@ class AssistantContext(HeadCache):
         params.ctx_other = target.handle.pointer
         width = int(api.llama_model_n_embd_out(model.handle))
         try:
-            self._passes = HeadPasses(model, params, self._n_slots, self._n_slots, width)
+            self._passes = HeadPasses(model, params, width)
         finally:
             for slot in range(self._n_slots):
                 target.forget(slot)
@@ -311,11 +300,7 @@ class AssistantContext(HeadCache):
 
 
 _TARGET_ARCHITECTURES = {"gemma4-assistant": "gemma4"}
-_ASSISTANT_TENSORS = (
-    "attn_norm", "attn_q", "attn_q_norm", "attn_output", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up",
-    "ffn_down", "post_ffw_norm", "layer_output_scale",
-)  # fmt: skip
-"""Tensors of each layer, without which llama.cpp refuses the file."""
+_ASSISTANT_PARTS = ("attn_q_norm", "post_attention_norm", "post_ffw_norm", "layer_output_scale")
 
 
 def load_assistant(path: Path, target: Header) -> Head:
@@ -325,9 +310,8 @@ def load_assistant(path: Path, target: Header) -> Head:
         raise PairError(
             f"{path.name} ({header.architecture}) cannot draft for {target.path.name} ({target.architecture})."
         )
-    names = [f"blk.{layer}.{part}" for layer in range(header.n_layers) for part in _ASSISTANT_TENSORS]
     everywhere = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
-    check_held(header, (f"{name}.weight" for name in (*everywhere, *names)))
+    check_held(header, (f"{name}.weight" for name in everywhere), *_ASSISTANT_PARTS)
     # Numbers over which llama.cpp ends the process.
     name, layers, windows = header.path.name, header.n_layers, _windows(header)
     if header.number("nextn_predict_layers") != layers:

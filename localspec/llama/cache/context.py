@@ -84,10 +84,8 @@ class Context:
 
     def prefill(self, slot: int, tokens: Tokens, prompt_length: int, cancel: Callable[[], bool] | None = None) -> None:
         """Brings the slot's cache to all tokens but the last, computing no logits; see `prefill_chunk`."""
-        self._check(slot, tokens)
-        done, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
-        while done < total:
-            done = self.prefill_chunk(slot, tokens, prompt_length, cancel)
+        while self.prefill_chunk(slot, tokens, prompt_length, cancel) < len(tokens) - 1:
+            pass
 
     def prefill_chunk(
         self,
@@ -145,7 +143,7 @@ class Context:
             if self._prefills_first(self._cells[slot], keep, len(tokens), prompt_length):
                 self.prefill(slot, tokens, prompt_length)
                 keep = len(tokens) - 1
-            parts.append(PassPart(feed, keep, tree))
+            parts.append(PassPart(feed, keep, tree, 1 + len(feed.draft_tokens)))
         in_order = sorted(parts, key=lambda part: part.feed.slot) if len(parts) > 1 else parts
         count = outputs = 0
         if (wanted := sum(part.outputs for part in parts)) > self.settings.max_rows:
@@ -450,7 +448,9 @@ class ConstantWidth(Context):
         """See `Context.prefill_chunk`. Generated tokens are decoded one by one, in passes as wide as all others."""
         self._check(slot, tokens)
         start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
-        if start == total or start < min(prompt_length - 1, total):
+        if start == total:
+            return total
+        if start < min(prompt_length - 1, total):
             return super().prefill_chunk(slot, tokens, prompt_length, cancel, most)
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")

@@ -113,7 +113,6 @@ class States:
         """`cells`: of every slot, which the context goes on changing. Raises ModelError: there is no memory."""
         self.tap = outputs.tap
         self._outputs, self._cells = outputs, cells
-        self.n_slots = len(cells)
         widths = {what: outputs.n_embd if what >= 0 else outputs.n_final for what in self.tap.everything}
         rows = outputs.n_cells // len(cells)
         try:
@@ -166,24 +165,3 @@ class States:
                 run.put(position, self._outputs.rows(what, row + count)[row:])
             else:
                 run.cut(position)
-
-
-class Tapped:
-    """What one head reads of its target's states, in the head's own order; all of it is held of the same positions."""
-
-    def __init__(self, states: States, tapped: Sequence[int]) -> None:
-        """`tapped`: layers (their inputs), `FINAL` or `NEXTN`."""
-        self._states, self._tapped = states, tuple(tapped)
-
-    def span(self, slot: int, tokens: Tokens) -> tuple[int, int]:
-        """(start, stop): the positions of all of `tokens` but the last whose states are held. Raises UsageError."""
-        count = self._states.n_slots
-        if not 0 <= slot < count:
-            raise UsageError(f"slot {slot} does not exist; the context has {count}.")
-        start, stop = self._states.span(slot, tokens, self._tapped[0])
-        stop = min(len(tokens) - 1, stop)
-        return min(start, stop), stop
-
-    def read(self, slot: int, start: int, stop: int) -> Float32Array:
-        """float32[stop - start, n]: states at these positions, within `span`, one thing tapped after another."""
-        return np.concatenate([self._states.read(slot, what, start, stop) for what in self._tapped], axis=1)

@@ -66,6 +66,7 @@ class CacheFormat:
 
 DEFAULT_CACHE = CacheFormat("F16 cache", "f16", "f16", "auto")
 CACHE_NAMES = {
+    "auto": DEFAULT_CACHE,
     "f16": DEFAULT_CACHE,
     "bf16": CacheFormat("F16 keys, BF16 values", "f16", "bf16", True),
     "q8_0": CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),

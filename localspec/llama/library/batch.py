@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -99,10 +99,6 @@ class Layout:
         return (0, count + spare) if low == 0 else (low + spare, count)
 
 
-def is_chain(parents: Sequence[int]) -> bool:
-    return all(parent == index - 1 for index, parent in enumerate(parents))
-
-
 def layout(parents: Sequence[int]) -> Layout:
     """The layout of a draft; `parents[i]` is below i, -1 for the last history token. Raises UsageError if it is not."""
     count = len(parents)
@@ -142,7 +138,7 @@ def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
     if len(parents) != nodes:
         raise UsageError(f"a draft has {nodes} tokens but {len(parents)} parents.")
     tree, depth = None, nodes
-    if not is_chain(parents):
+    if parents != [*range(-1, nodes - 1)]:
         tree = layout(parents)
         depth = max(tree.depth)
         if tree.leaves > max_leaves:
@@ -157,12 +153,9 @@ class PassPart:
     feed: Feed
     start: int  # first position that is computed
     tree: Layout | None  # None for a chain
+    wanted: int  # how many of its rows with logits are read, from the first on
     first_row: int = 0  # its first row in the pass
     first_output: int = 0  # index of its first row with logits
-    wanted: int = field(init=False)  # how many of its rows with logits are read, from the first on
-
-    def __post_init__(self) -> None:
-        self.wanted = self.outputs
 
     @property
     def rows(self) -> int:
@@ -174,29 +167,40 @@ class PassPart:
         return 1 + len(self.feed.draft_tokens)
 
 
-class Batch:
-    """One pass's rows, in arrays that llama.cpp reads. Fill it from row 0 on, then hand over `of(rows)`."""
+class BatchArrays:
+    """A llama_batch and the arrays that it reads: fill them from row 0 on, then hand over `of(rows)`."""
 
-    def __init__(self, capacity: int, positions: int, n_vocab: int, max_leaves: int) -> None:
-        """At most `capacity` rows; positions are below `positions`, sequence ids below `MAX_IDS`."""
+    def __init__(self, capacity: int, ids: int = MAX_IDS, positions: int = 1) -> None:
+        """At most `capacity` rows, with `positions` numbers each; sequence ids are below `ids`."""
         self.token = np.zeros(capacity, dtype=np.int32)
-        self.position = np.zeros(capacity, dtype=np.int32)
+        self.position = np.zeros(capacity * positions, dtype=np.int32)
         self.id_count = np.ones(capacity, dtype=np.int32)
         self.id_pointer = np.zeros(capacity + 1, dtype=np.uintp)
         self.output = np.zeros(capacity, dtype=np.int8)
-        self._n_vocab, self._max_leaves = n_vocab, max_leaves
-        self._positions = np.arange(positions, dtype=np.int32)
-        self._ids = np.arange(MAX_IDS, dtype=np.int32)  # of slots or leaves
+        self._ids = np.arange(ids, dtype=np.int32)  # of slots or leaves
         self._first_id = int(self._ids.ctypes.data)
         self._struct: Any = lib.api().llama_batch(n_tokens=0)
-        arrays: dict[str, npt.NDArray[Any]] = {"token": self.token, "pos": self.position, "n_seq_id": self.id_count}
-        arrays |= {"seq_id": self.id_pointer, "logits": self.output}
+        self._kinds = dict(self._struct._fields_)
+        self._point(token=self.token, pos=self.position, n_seq_id=self.id_count)
+        self._point(seq_id=self.id_pointer, logits=self.output)
+
+    def _point(self, **arrays: npt.NDArray[Any] | None) -> None:
         for name, array in arrays.items():
-            setattr(self._struct, name, ctypes.cast(array.ctypes.data, dict(self._struct._fields_)[name]))
+            setattr(self._struct, name, ctypes.cast(0 if array is None else array.ctypes.data, self._kinds[name]))
 
     def of(self, count: int) -> Any:
         self._struct.n_tokens = count
         return self._struct
+
+
+class Batch(BatchArrays):
+    """One pass's rows of tokens."""
+
+    def __init__(self, capacity: int, positions: int, n_vocab: int, max_leaves: int) -> None:
+        """At most `capacity` rows; positions are below `positions`."""
+        super().__init__(capacity)
+        self._n_vocab, self._max_leaves = n_vocab, max_leaves
+        self._positions = np.arange(positions, dtype=np.int32)
 
     def add(self, part: PassPart, row: int) -> int:
         """Writes a part's missing tokens and draft from `row` on; returns the row after them."""

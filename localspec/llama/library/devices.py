@@ -35,19 +35,14 @@ def read(device: str) -> dict[str, float]:
     return found
 
 
-def _there() -> dict[str, tuple[lib.Device, int]]:
-    """{name: device and ggml's handle of it}, in llama.cpp's order."""
-    return {one.name: (one, handle) for one, handle in zip(lib.devices(), lib.device_handles(), strict=True)}
-
-
-def named(device: str) -> dict[str, tuple[lib.Device, int, float]]:
-    """{name: device, ggml's handle of it, its part}, as `read` has them. Raises UsageError: there is no such device."""
-    there, found = _there(), {}
+def named(device: str) -> dict[str, tuple[lib.Device, float]]:
+    """{name: device, its part}, as `read` has them. Raises UsageError: there is no such device."""
+    there, found = {one.name: one for one in lib.devices()}, {}
     for name, part in read(device).items():
         if name not in there:
-            names = ", ".join(one for one, (known, _) in there.items() if known.kind != "accel")
+            names = ", ".join(one for one, known in there.items() if known.kind != "accel")
             raise UsageError(f"there is no device {name!r}; llama.cpp has {names}.")
-        found[name] = (*there[name], part)
+        found[name] = there[name], part
     return found
 
 
@@ -57,7 +52,7 @@ def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
     if device is None:
         return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None, None
     used = [one for one in named(device).values() if one[0].kind != "cpu"]  # which computes what is left, anyway
-    handles, parts = [handle for _, handle, _ in used], [part for _, _, part in used]
+    handles, parts = [one.handle for one, _ in used], [part for _, part in used]
     room = max(len(parts), int(lib.api().llama_max_devices()))
     split = (ctypes.c_float * room)(*parts) if any(parts) else None
     return (ctypes.c_void_p * (len(handles) + 1))(*handles, None), split
@@ -68,7 +63,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
     devices of `pointers` and to the CPU only. Raises UsageError: an override names another device."""
     if not spread.overrides:
         return None
-    there = _there()
+    there = {one.name: one for one in lib.devices()}
     named = [] if not gpu_layers else list(there) if device is None else list(read(device))
     buffer_type = lib.c_function("ggml_backend_dev_buffer_type")
     found = []
@@ -76,7 +71,7 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
         if name != CPU and name not in named:
             used = ", ".join(dict.fromkeys([CPU, *named]))
             raise UsageError(f"override_tensor puts {pattern} on {name}; the devices of this model are {used}.")
-        found.append(BufferOverride(pattern.encode(), buffer_type(there[name][1])))
+        found.append(BufferOverride(pattern.encode(), buffer_type(there[name].handle)))
     return (BufferOverride * (len(found) + 1))(*found)
 
 

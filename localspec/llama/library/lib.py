@@ -18,7 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +310,7 @@ class Device:
     kind: str  # "cpu", "gpu", "igpu", "accel" or "meta"
     free_bytes: int
     total_bytes: int
+    handle: int | None = field(default=None, compare=False, repr=False)  # ggml's
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,20 +328,16 @@ class Info:
 _GPU_BACKENDS = ("CUDA", "ROCm", "MUSA", "MTL", "Metal", "Vulkan", "SYCL", "OpenCL", "CANN")
 
 
-def _registered() -> list[str]:
-    """Backends of this build, as ggml calls them."""
-    get, name, count = (c_function(f"ggml_backend_reg_{fact}") for fact in ("get", "name", "count"))
-    return [name(get(index)).decode() for index in range(count())]
-
-
 def info() -> Info:
     module = api()
+    get, name, count = (c_function(f"ggml_backend_reg_{fact}") for fact in ("get", "name", "count"))
+    registered = [name(get(index)).decode() for index in range(count())]
     return Info(
         installed(),
         module.llama_version().decode(),
         module.llama_print_system_info().decode().strip(),
         bool(module.llama_supports_gpu_offload()),
-        tuple(name for name in _registered() if name in _GPU_BACKENDS),
+        tuple(name for name in registered if name in _GPU_BACKENDS),
         tuple(devices()),
     )
 
@@ -358,21 +355,16 @@ def devices() -> list[Device]:
     name, description, kind, memory = (
         c_function(f"ggml_backend_dev_{fact}") for fact in ("name", "description", "type", "memory")
     )
-    found = []
-    for handle in device_handles():
+    get, found = c_function("ggml_backend_dev_get"), []
+    for handle in map(get, range(c_function("ggml_backend_dev_count")())):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         memory(handle, free, total)
         number = kind(handle)
         word = _KINDS[number] if 0 <= number < len(_KINDS) else str(number)
         # More is used than the driver allows: llama.cpp's difference is below 0 then, and has no sign.
         left = free.value if free.value <= total.value else 1
-        found.append(Device(name(handle).decode(), description(handle).decode(), word, left, total.value))
+        found.append(Device(name(handle).decode(), description(handle).decode(), word, left, total.value, handle))
     return found
-
-
-def device_handles() -> list[int]:
-    get = c_function("ggml_backend_dev_get")
-    return [get(index) for index in range(c_function("ggml_backend_dev_count")())]
 
 
 def pointer_value(pointer: Any) -> int:

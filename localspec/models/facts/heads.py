@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec import paths
-from localspec.errors import LocalspecError, ModelFileError, PairError, reason
+from localspec.errors import LocalspecError, ModelFileError, PairError, explained, reason
 from localspec.gguf import DOWNLOAD_AGAIN, ROLLS_BACK, Header, read_header, read_parts
 from localspec.methods import FROM_FILES, ROWS, TABLE, Gguf
 from localspec.types import Float32Array
@@ -373,10 +373,8 @@ def _safetensors(path: Path) -> dict[str, _Tensor]:
 
     def rows(name: str, kind: str, shape: tuple[int, ...], offset: int, start: int, stop: int) -> npt.NDArray[Any]:
         width, stored = math.prod(shape[1:]), _STORED[kind]
-        try:
+        with explained(f"{path} cannot be read", ModelFileError):
             flat = np.fromfile(path, stored, (stop - start) * width, offset=offset + start * width * stored.itemsize)
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror or error}.") from None
         if len(flat) != (stop - start) * width:
             raise ModelFileError(f"{path.name} is truncated at the tensor {name}.", DOWNLOAD_AGAIN)
         return flat.reshape(stop - start, *shape[1:])

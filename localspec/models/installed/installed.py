@@ -1,26 +1,31 @@
 """Where the files of a name are: catalogue, index and plain paths; and the model that answers where none is named: the
-one that was chosen, else the newest one, else the bundled pair."""
+one that was chosen, else the newest one, else the bundled pair. Files that are already on this machine, of other
+programs or trained here, are taken into the index."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shlex
-from collections.abc import Iterable
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from localspec import paths
-from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError
-from localspec.gguf import first_part, read_header
+from localspec.errors import LocalspecError, ModelError, ModelFileError, UsageError, explained
+from localspec.gguf import first_part, present_parts, read_header, split_of
 from localspec.methods import FROM_FILES
 from localspec.models.facts.heads import draft_kind
 from localspec.models.facts.pairing import TRAINED_FOR
-from localspec.models.hub.names import parse
+from localspec.models.hub.names import parse, quant_of
 from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog
-from localspec.models.installed.store import Entry, Store
-from localspec.paths import sha256_of, typed
+from localspec.models.installed.store import Entry, Ownership, Store, StoredFile
+from localspec.paths import Progress, sha256_of, typed
+from localspec.processes import is_held
 
 NO_DRAFT = "none"  # the word, in place of a draft model's name, for none: not the one that goes with the target either
 Files = tuple[Path, Path | None]  # target, and the draft that goes with it
@@ -135,8 +140,8 @@ def can_draft(entry: Entry) -> bool:
 def _sound(entry: Entry) -> Path:
     if not entry.fault:
         return entry.path
-    file = shlex.quote(entry.origin) if os.path.isfile(entry.origin) else "FILE"
-    again = f"import {file} --name {shlex.quote(entry.name)}" if entry.source != "hub" else f"pull {entry.name}"
+    file = quote(entry.origin) if os.path.isfile(entry.origin) else "FILE"
+    again = f"import {file} --name {quote(entry.name)}" if entry.source != "hub" else f"pull {entry.name}"
     raise ModelFileError(f"{entry.name} cannot be used: {entry.fault}.", f"Try: localspec {again}")
 
 
@@ -185,10 +190,8 @@ def choose(target: str, draft: str | None = None) -> None:
     """Keeps a name, or a file with its whole path, for later starts. Raises UsageError: it cannot be written."""
     _check(target, Store(), Catalog.load())
     target = whole(target)
-    try:
+    with explained(f"The choice cannot be saved to {_file()}", UsageError):
         paths.write_whole(_file(), json.dumps({"target": target, "draft": draft}) + "\n")
-    except OSError as error:
-        raise UsageError(f"The choice cannot be saved to {_file()}: {error.strerror}.") from None
 
 
 def whole(target: str) -> str:
@@ -199,10 +202,8 @@ def whole(target: str) -> str:
 
 def forget() -> None:
     """Leaves the choice to localspec again. Raises UsageError: the file cannot be removed."""
-    try:
+    with explained(f"{_file()} cannot be removed", UsageError):
         _file().unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"{_file()} cannot be removed: {error.strerror}.") from None
 
 
 def default() -> DefaultModel:
@@ -242,3 +243,236 @@ def _check(name: str, store: Store, catalog: Catalog) -> None:
 
 def _file() -> Path:
     return paths.config_dir() / "model.json"
+
+
+MOST_FILES = 10_000  # files that are looked at in a program's folder: one that holds more is no folder of models
+_OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"  # the layer of an Ollama manifest that is the model's GGUF file
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    path: Path  # the file, or the first part of a split one
+    name: str  # what it would be called here
+    program: str  # who keeps it, in words
+    bytes: int
+    quant: str
+    architecture: str
+    is_head: bool  # it drafts for one target, and answers nothing by itself
+    installed: str  # what it is called here already; "" = it is not in the list
+
+
+def find_kept(store: Store) -> list[Kept]:
+    """Models of other programs that can answer or draft here, by program and name; each file once. Files that cannot be
+    read, and such as only encode texts or pictures, are left out."""
+    installed = {
+        paths.real(file.path): entry.name for entry in store.entries() for file in entry.files if file.path.exists()
+    }
+    found: dict[Path, Kept] = {}
+    for program, path, name in _files():
+        real = paths.real(path)
+        if real in found or split_of(path.name).part != 1:
+            continue
+        with suppress(LocalspecError, OSError):
+            size, header = sum(part.stat().st_size for part in present_parts(path)), read_header(path)
+            kind = draft_kind(header)
+            if kind.drafts:
+                facts = (size, header.quantisation, header.architecture, kind.is_head)
+                found[real] = Kept(path, name, program, *facts, installed.get(real, ""))
+    return list(found.values())
+
+
+def _files() -> Iterator[tuple[str, Path, str]]:
+    """(program, file, name) of everything that may be a model, program by program."""
+    from platformdirs import user_downloads_path
+
+    home, downloads = paths.home(), user_downloads_path()
+    for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
+        yield from _below("LM Studio", folder)
+    own = os.environ.get("OLLAMA_MODELS")  # and below /usr what the service has that its installer sets up on Linux
+    yield from _ollama(Path(own) if own else home / ".ollama" / "models")
+    yield from _ollama(Path("/usr/share/ollama/.ollama/models"))
+    yield from _below("the hub's cache", hub_cache())
+    own = os.environ.get("LLAMA_CACHE")  # where llama.cpp's programs keep what they fetched (`-hf`)
+    caches = home / "Library" / "Caches" if sys.platform == "darwin" else _caches()
+    yield from _below("llama.cpp's cache", Path(own) if own else caches / "llama.cpp")
+    yield from _below("Downloads", downloads, deep=False)
+
+
+def _below(program: str, folder: Path, deep: bool = True) -> Iterator[tuple[str, Path, str]]:
+    """The GGUF files in a folder, and if `deep` in its folders, by name. What cannot be read is left out."""
+    seen = 0
+    for where, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = sorted(folders) if deep else []
+        for name in sorted(names):
+            seen += 1
+            if deep and seen > MOST_FILES:
+                return
+            if name.lower().endswith(".gguf"):
+                yield program, Path(where, name), split_of(name).stem
+
+
+def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Ollama's files have no names: a manifest for each model and tag says which blob has its weights."""
+    manifests = folder / "manifests"
+    for where, folders, names in os.walk(manifests):
+        folders.sort()
+        for tag in sorted(names):
+            manifest = Path(where, tag)
+            try:
+                layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+                digests = [layer["digest"] for layer in layers if layer["mediaType"] == _OLLAMA_WEIGHTS]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            for digest in digests:
+                blob = folder / "blobs" / str(digest).replace(":", "-")
+                if isinstance(digest, str) and blob.parent == folder / "blobs" and blob.is_file():
+                    yield "Ollama", blob, f"{manifest.parent.name}-{tag}"
+
+
+def hub_cache() -> Path:
+    """The cache that every program shares which loads models with Hugging Face's library, by its own variables."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return paths.typed(cache)
+    home = os.environ.get("HF_HOME")
+    return (paths.typed(home) if home else _caches() / "huggingface") / "hub"
+
+
+def _caches() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Path(cache) if cache else paths.home() / ".cache"
+
+
+def adopt(
+    file: Path,
+    store: Store,
+    *,
+    name: str = "",
+    role: str = "target",
+    copy: bool = False,
+    progress: Progress | None = None,
+) -> Entry:
+    """Installs a file of this machine, any part of a split one: a link to it, or a checked copy. An imported file that
+    was changed or moved since is taken in anew by its name. `name`: "" = the file's without .gguf. `role`: "target" or
+    "draft". Raises ModelError: it cannot generate text."""
+    parts = present_parts(file)
+    header = read_header(parts[0])
+    for part in parts[1:]:
+        read_header(part)
+    kind = draft_kind(header)
+    if not kind.drafts or (kind.is_head and role == "target"):
+        raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
+    name, catalog = name or split_of(file.name).stem, Catalog.load()
+    if not name.isprintable() or not name.strip() or name.startswith("-"):
+        raise UsageError(f"{name!r} cannot be the name of a model.", "Give another --name.")
+    if name in catalog.pairs or (name in catalog.models and catalog.models[name].bundled):
+        raise UsageError(f"{name!r} is the name of a pair or model localspec knows.", "Give another --name.")
+    if any(entry.name == name and not (entry.source == "import" and entry.fault) for entry in store.entries()):
+        raise UsageError(f"{name!r} is installed already.", f"Give another --name, or first: localspec rm {name}")
+    sums = [sha256_of(part, progress) for part in parts]
+    # A copy is shared by all who import these bytes; a link is not, as each original may change or go by itself.
+    same = [*sums, "copy"] if copy else [*sums, str(paths.real(parts[0]))]
+    folder = store.files / hashlib.sha256("\n".join(same).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    ownership: Ownership = "copy" if copy else "link"
+    files = list[StoredFile]()
+    for part, own in zip(parts, sums, strict=True):
+        files.append(StoredFile.of(_copied(part, folder, own) if copy else _linked(part, folder), own, ownership))
+    entry = Entry(
+        name,
+        tuple(files),
+        role="head" if kind.is_head else role,
+        source="import",
+        origin=paths.shown(file.absolute()),
+        quant=quant_of(file.name) or header.quantisation,
+        architecture=header.architecture,
+        licence=header.text("general.license"),
+    )
+    return store.add(entry)[0]
+
+
+def _linked(source: Path, folder: Path) -> Path:
+    link = folder / source.name
+    if os.path.lexists(link) and paths.real(link) != paths.real(source):
+        link.unlink()
+    if not os.path.lexists(link):
+        link.symlink_to(paths.real(source))
+    return link
+
+
+def _copied(source: Path, folder: Path, sha256: str) -> Path:
+    from huggingface_hub.utils import WeakFileLock
+
+    from localspec.models.hub.download import PARTIAL, lock_of
+
+    final = folder / source.name
+    fresh = final.with_name(final.name + PARTIAL)  # `rm --partial` finds it after a kill
+    lock = lock_of(fresh, folder)
+    lock.parent.mkdir(exist_ok=True)
+    with WeakFileLock(lock):
+        if final.is_file() and sha256_of(final) == sha256:
+            return final
+        try:
+            shutil.copyfile(source, fresh)
+            if sha256_of(fresh) != sha256:
+                raise ModelFileError(f"{source} was changed while it was copied.", "Try again.")
+            os.replace(fresh, final)
+        finally:
+            fresh.unlink(missing_ok=True)
+    return final
+
+
+LOCK = "lock"  # the file of a work folder by which a second run is kept out
+
+
+def work_folder(name: str) -> Path:
+    """Where answers, checkpoint and result of a draft model lie while it is trained, and afterwards."""
+    return paths.data_dir() / "training" / name
+
+
+def size_of(name: str) -> int:
+    return sum(file.stat().st_size for file in work_folder(name).rglob("*") if file.is_file())
+
+
+def is_begun(name: str) -> bool:
+    folder = work_folder(name)  # an imported model may be called ".."
+    return folder.is_dir() and paths.real(folder).parent == paths.real(work_folder("x")).parent
+
+
+def forget_training(name: str) -> int:
+    """Removes what training it left; the bytes that are given back. Raises ModelError: it is being trained."""
+    if not is_begun(name):
+        return 0
+    if is_held(work_folder(name) / LOCK):
+        raise ModelError(f"{name!r} is being trained by another process.", "End it first.")
+    count = size_of(name)
+    shutil.rmtree(work_folder(name), ignore_errors=True)
+    return count
+
+
+def check_name(name: str, store: Store) -> None:
+    """Raises UsageError: a model that was not trained here is called so, or it cannot be the name of a file."""
+    catalog = Catalog.load()
+    if not name or name.startswith((".", "-")) or not name.isprintable() or "/" in name or "\\" in name:
+        raise UsageError(f"--out is {name!r}; it must be a name, without slashes.")
+    entry = next((one for one in store.entries() if one.name == name), None)
+    if name in catalog.pairs or name in catalog.models or (entry is not None and not is_trained(entry)):
+        raise UsageError(f"--out is {name!r}, which another model is called.", "Give another name.")
+
+
+def keep(target: Path, name: str, file: Path, store: Store, drafts: bool) -> str:
+    """Installs a copy of the file that was trained for a target, and if it `drafts` makes it its draft model; the
+    sentence says how it is used from now on."""
+    if any(entry.name == name for entry in store.entries()):
+        store.remove(name)
+    adopt(file, store, name=name, role="draft", copy=True)
+    bundled = any(one.bundled and paths.real(one.path) == paths.real(target) for one in Catalog.load().models.values())
+    entry = entry_of(target, store)
+    if bundled or not drafts:
+        if entry is not None and entry.draft == name:
+            store.add(replace(entry, draft=""))
+        return f"`--draft {name}` drafts with it."
+    if entry is None:
+        stem = split_of(target.name).stem
+        entry = adopt(target, store, name=f"{name}-target" if knows(stem) else stem)
+    store.add(replace(entry, draft=name))
+    return f"It drafts for {entry.name} from now on."

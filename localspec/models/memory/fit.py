@@ -122,7 +122,8 @@ def plan(target: Headers, draft: Headers | None, settings: FitSettings, places: 
     """What target and draft take, by a header, or the headers of all parts of a split file, the first part first.
     `places` are the CPU, and the GPUs in llama.cpp's order; models are spread over GPUs by their free memory."""
     main, small, settings = _read(target, draft, settings)
-    return _plan(main, small, _decided(main, small, settings, places), places)
+    on_gpu, draft_on_gpu = _decided(main, small, settings, places)
+    return _plan(main, small, replace(settings, gpu_layers=on_gpu, draft_gpu_layers=draft_on_gpu), places)
 
 
 def layers(target: Headers, draft: Headers | None, settings: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
@@ -130,15 +131,11 @@ def layers(target: Headers, draft: Headers | None, settings: FitSettings, places
     target's come first: as many as fit, caches counted. The draft goes beside them whole if they leave room, else not
     at all. Devices count with all their memory, not with what is free, so the same files have the same layers at every
     start."""
-    main, small, settings = _read(target, draft, settings)
-    found = _decided(main, small, settings, places)
-    assert found.gpu_layers != "auto"
-    assert found.draft_gpu_layers != "auto"
-    return found.gpu_layers, found.draft_gpu_layers
+    return _decided(*_read(target, draft, settings), places)
 
 
-def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> FitSettings:
-    """The settings with numbers of layers; see `layers`."""
+def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, places: Sequence[Place]) -> tuple[int, int]:
+    """See `layers`."""
     given, beside = one.gpu_layers, one.draft_gpu_layers
     most, whole = int(UNIFIED_SHARE * total_ram(places)), list[Place]()  # what models may take; 0 = unknown
     for place in places:
@@ -153,7 +150,7 @@ def _decided(main: ModelShape, small: ModelShape | None, one: FitSettings, place
     if beside == "auto":
         both = replace(one, gpu_layers=given, draft_gpu_layers=-1)
         beside = -1 if given and small is not None and _gpus_fit(_plan(main, small, both, whole)) else 0
-    return replace(one, gpu_layers=given, draft_gpu_layers=beside)
+    return given, beside
 
 
 def _read(

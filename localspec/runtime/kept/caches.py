@@ -75,17 +75,6 @@ def can_save(context: Context) -> bool:
     return not 0 < window < context.n_ctx
 
 
-def take(context: Context, slot: int = 0) -> SavedCache:
-    """What a slot holds now, in memory of its own; see `can_save`."""
-    tokens, prompt_length = context.held(slot)
-    return SavedCache(tokens.copy(), prompt_length, context.save(slot))
-
-
-def put(context: Context, saved: SavedCache, slot: int = 0) -> bool:
-    """Brings it back into a slot; False, and an empty slot, if llama.cpp refuses it."""
-    return context.restore(slot, saved.state, saved.tokens, saved.prompt_length)
-
-
 def usable(context: Context, tokens: Tokens, prompt_length: int, prompt: Tokens) -> int:
     """Number of leading tokens of a new prompt that a saved cache of `tokens` holds (`Context.reusable`)."""
     settings = context.settings
@@ -281,10 +270,10 @@ class _Caches(ABC):
 
     def _taken(self, slot: int) -> SavedCache | None:
         """A copy of what a slot holds; None = there is no room."""
-        tokens, _ = self._context.held(slot)
+        tokens, prompt_length = self._context.held(slot)
         if self._files.fits(self._context, len(tokens)):
             with suppress(MemoryError):
-                return take(self._context, slot)
+                return SavedCache(tokens.copy(), prompt_length, self._context.save(slot))
         self._refused[slot] = len(tokens)
         return None
 
@@ -325,7 +314,7 @@ class ChatCaches(_Caches):
 
         self._wait()
         saved = self._files.read(chat, self._key, wanted)
-        if saved is not None and put(context, saved, slot):
+        if saved is not None and context.restore(slot, saved.state, saved.tokens, saved.prompt_length):
             self._on_disk[chat] = saved.tokens
 
     def slot(self, chat: str | None) -> int | None:
@@ -425,7 +414,7 @@ class PromptCaches(_Caches):
 
         saved = self._files.read(name, self._key, wanted)
         if saved is not None:
-            put(context, saved, slot)
+            context.restore(slot, saved.state, saved.tokens, saved.prompt_length)
         elif asked != [False] and self._files.path(name).exists():
             self._damaged(name)
 

@@ -17,7 +17,7 @@ from localspec.server.chat.fields import MOST_ITEMS, Body, TextPart, about
 from localspec.server.chat.prepare import check_text
 from localspec.server.chat.service import Service
 from localspec.server.http.output import context_exceeded, invalid, leaving
-from localspec.server.http.reading import ModelRoute
+from localspec.server.http.reading import ModelRoute, Served
 from localspec.types import Float32Array, Tokens
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class EmbeddingList(BaseModel):
 
 
 @ROUTER.post("/embeddings", summary="Embed texts")
-async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
+async def embed(request: Request, service: Served, body: EmbeddingsBody) -> EmbeddingList:
     """A vector for each input: the model's own pooling, scaled to length 1."""
 
     def tokens(engine: Engine) -> list[Tokens]:
@@ -93,8 +93,8 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
             raise invalid(what, "dimensions", "invalid_value")
         return tokens_of(engine, several(body.input))
 
-    lease = await request.app.state.service.lease(body.model)
-    found, count = await vectors(request, lease, tokens)
+    lease = await service.lease(body.model)
+    found, count = await vectors(request, service, lease, tokens)
     data, as_text = [], body.encoding_format == "base64"
     for index, vector in enumerate(found):
         numbers = np.asarray(shortened(vector, body.dimensions), dtype="<f4")
@@ -105,14 +105,13 @@ async def embed(request: Request, body: EmbeddingsBody) -> EmbeddingList:
 
 
 async def vectors(
-    request: Request, lease: Lease, texts: Callable[[Engine], list[Tokens]]
+    request: Request, service: Service, lease: Lease, texts: Callable[[Engine], list[Tokens]]
 ) -> tuple[list[Float32Array], int]:
     """A vector of length 1 for each text, and the tokens of all; `texts` makes them on a worker thread.
 
     Texts are read in passes between those of answers, which go on; nothing is read for a client that has left.
     Takes the lease over.
     """
-    service: Service = request.app.state.service
     try:
         with service.reading_texts():
             inputs = await to_thread.run_sync(texts, lease.engine)

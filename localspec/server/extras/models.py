@@ -1,33 +1,44 @@
-"""/v1/models and LM Studio's /api/v0/models: what may be asked for, what each is, and whether it is loaded; and at / a
-page for people that says what runs here and how to connect to it.
+"""/v1/models and LM Studio's /api/v0/models: what may be asked for, what each is, and whether it is loaded; /health,
+/metrics, /slots, /props: is it up, what has it done, what does it do now, what is it made of; and at / a page for
+people that says what runs here and how to connect to it.
 
 LM Studio's routes that answer, such as /api/v0/chat/completions, are those of OpenAI's API.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyio import to_thread
-from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, JSONResponse
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from typing_extensions import NotRequired, TypedDict
 
 from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.gguf import read_parts
+from localspec.methods import PLAIN
 from localspec.models.installed.store import Store
+from localspec.runtime.generation import Generation
 from localspec.runtime.loaded import ModelFacts
+from localspec.server.chat.answers import Timings, timings
 from localspec.server.chat.fields import Body
-from localspec.server.chat.service import Service
-from localspec.server.http.output import BODIES, ApiError, invalid, unknown_model
-from localspec.server.http.reading import JsonRoute
+from localspec.server.chat.service import Service, props_of, props_unloaded
+from localspec.server.http.meter import CONTENT_TYPE
+from localspec.server.http.output import BODIES, ApiError, invalid, overloaded, unknown_model
+from localspec.server.http.reading import JsonRoute, Served
 from localspec.server.ollama.models import capabilities, describe, stamp
+
+if TYPE_CHECKING:
+    from localspec.runtime.engine import Engine
 
 ROUTER = APIRouter(tags=["models"], route_class=JsonRoute)
 LM_STUDIO = APIRouter(prefix="/api/v0", tags=["LM Studio"])
@@ -35,9 +46,11 @@ BODIES["/api/v0/"] = ApiError.body
 _ANTHROPIC = "anthropic-version"  # a header of Anthropic's clients
 
 
-class FileFacts(TypedDict):
+class Listed(TypedDict):
     """What LM Studio's clients ask of a model. What a file that cannot be read does not tell is null or left out."""
 
+    id: str
+    object: Literal["model"]
     type: Literal["llm"]
     publisher: NotRequired[str | None]  # owner of the repository that it came from; "" = it came from none
     arch: NotRequired[str | None]
@@ -64,16 +77,9 @@ class ModelMeta(TypedDict):
     configuration: str  # kernels and cache of the target's passes
 
 
-class Listed(FileFacts):
-    id: str
-    object: Literal["model"]
-
-
-class ModelCard(FileFacts):
+class ModelCard(Listed):
     """One model, with LM Studio's facts of its file."""
 
-    id: str
-    object: str
     created: int
     owned_by: str
     aliases: list[str]
@@ -105,10 +111,10 @@ class Done(TypedDict):
 
 
 @ROUTER.get("/models", summary="List the models", response_model=ModelList)
-def list_models(request: Request) -> Any:
+def list_models(request: Request, service: Served) -> Any:
     """The default model first, then everything installed; each may be named in a request. Anthropic's clients, which
     say their version, get their list."""
-    found = _cards(request.app.state.service)
+    found = _cards(service)
     if _ANTHROPIC not in request.headers:
         return {"object": "list", "data": found}
     data = [_as_anthropic(card) for card in found]
@@ -117,24 +123,22 @@ def list_models(request: Request) -> Any:
 
 
 @ROUTER.get("/models/{name:path}", summary="One model", response_model=ModelCard)
-def get_model(request: Request, name: str) -> Any:
+def get_model(request: Request, service: Served, name: str) -> Any:
     """A model by its name or alias; names of the hub have a slash in them."""
-    service: Service = request.app.state.service
     card = _of_name(service, _cards(service), name)
     return JSONResponse(_as_anthropic(card)) if _ANTHROPIC in request.headers else card
 
 
 @ROUTER.post("/models/load", summary="Load a model")
-async def load(request: Request, fields: NamedModel) -> Done:
+async def load(service: Served, fields: NamedModel) -> Done:
     """llama-server's, as its router has it; answers once the model is in memory."""
-    (await request.app.state.service.lease(fields.model)).release()
+    (await service.lease(fields.model)).release()
     return {"success": True}
 
 
 @ROUTER.post("/models/unload", summary="Free a model's memory")
-async def unload(request: Request, fields: NamedModel) -> Done:
+async def unload(service: Served, fields: NamedModel) -> Done:
     """llama-server's; a model that is in use stays."""
-    service: Service = request.app.state.service
     name = service.resolve(fields.model)
     names = await to_thread.run_sync(service.pool.names)
     if name not in names:
@@ -149,15 +153,14 @@ async def unload(request: Request, fields: NamedModel) -> Done:
 
 
 @LM_STUDIO.get("/models", summary="List the models (LM Studio's API)", response_model_exclude_none=True)
-def list_listed(request: Request) -> ListedModels:
+def list_listed(service: Served) -> ListedModels:
     """The default model first, then everything installed that can be read."""
-    return {"object": "list", "data": _listed(request.app.state.service)}
+    return {"object": "list", "data": _listed(service)}
 
 
 @LM_STUDIO.get("/models/{name:path}", summary="One model (LM Studio's API)", response_model_exclude_none=True)
-def get_listed(request: Request, name: str) -> Listed:
+def get_listed(service: Served, name: str) -> Listed:
     """A model by its name or alias."""
-    service: Service = request.app.state.service
     return _of_name(service, _listed(service), name)
 
 
@@ -169,14 +172,12 @@ def _of_name(service: Service, models: Sequence[_Model], name: str) -> _Model:
 
 
 def _listed(service: Service) -> list[Listed]:
-    facts = _facts(service, service.pool.names())
-    listed: list[Listed] = [{**one, "id": name, "object": "model"} for name, one in facts.items()]
-    return [one for one in listed if one["arch"] is not None]
+    return [one for one in _facts(service, service.pool.names()).values() if one["arch"] is not None]
 
 
-def _facts(service: Service, names: Iterable[str]) -> dict[str, FileFacts]:
+def _facts(service: Service, names: Iterable[str]) -> dict[str, Listed]:
     """Of each of these models; what a file that cannot be read does not tell is None."""
-    loaded, found = service.pool.facts(), dict[str, FileFacts]()
+    loaded, found = service.pool.facts(), dict[str, Listed]()
     owners = {entry.path: entry.origin.partition("/")[0] for entry in Store().entries() if entry.source == "hub"}
     for name in names:
         what, owner, running = None, None, None
@@ -184,6 +185,8 @@ def _facts(service: Service, names: Iterable[str]) -> dict[str, FileFacts]:
             path = service.pool.files(name).target
             what, owner, running = describe(path), owners.get(path, ""), loaded.get(name)
         found[name] = {
+            "id": name,
+            "object": "model",
             "type": "llm",
             "publisher": owner,
             "arch": what.details.family if what else None,
@@ -204,8 +207,6 @@ def _cards(service: Service) -> list[ModelCard]:
     return [
         {
             **facts[name],
-            "id": name,
-            "object": "model",
             "created": created,
             "owned_by": "localspec",
             "aliases": list(service.settings.aliases) if name == service.pool.default else [],
@@ -243,6 +244,141 @@ def _weight(path: Path) -> tuple[int, int]:
     return sum(part.parameters for part in parts), sum(part.tensor_bytes for part in parts)
 
 
+MONITORING = APIRouter(tags=["monitoring"], route_class=JsonRoute)
+
+
+@MONITORING.get("/health", summary="Whether the default model is loaded")
+@MONITORING.get("/v1/health", include_in_schema=False)
+async def health(service: Served) -> dict[str, str]:
+    """200 once the default model was loaded (also while it is unloaded for want of requests), else 503."""
+    if service.ending or not service.ready:
+        words = "The server is ending." if service.ending else "Loading model"
+        raise ApiError(503, "unavailable_error", words, headers={"Retry-After": "1"})
+    return {"status": "ok"}
+
+
+@MONITORING.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(service: Served) -> Response:
+    """llama-server's names, vLLM's speculative names, and our own."""
+    processing = deferred = 0
+    for name, facts in service.pool.facts().items():
+        now = await service.under_way(name)
+        processing += min(now.count, facts.slots)
+        deferred += max(0, now.count - facts.slots)
+        service.meter.follow(name, now.reading)
+    headers = {"Process-Start-Time-Unix": str(service.started)}
+    return Response(service.meter.text(processing, deferred), media_type=CONTENT_TYPE, headers=headers)
+
+
+@MONITORING.get("/props", summary="Properties of a model")
+async def props(service: Served, model: str | None = Query(None, description="default: the default model")) -> Any:
+    """What llama-server's /props says, as far as it applies. No model is loaded for it: one that sleeps sleeps on, and
+    of one that was never loaded its file tells. One that is being loaded is waited for."""
+    name = service.resolve(model)
+    if name not in service.pool.loaded():
+        if name in service.known:
+            return JSONResponse({**service.known[name], "is_sleeping": True})
+        if not service.loading(name) and name in await to_thread.run_sync(service.pool.names):
+            return JSONResponse(await to_thread.run_sync(props_unloaded, name, service.pool))
+    lease = await service.lease(model)
+    try:
+        return JSONResponse(props_of(lease.name, service.pool.facts()[lease.name]))
+    finally:
+        lease.release()
+
+
+# /slots: what is answered now, as llama-server tells it.
+
+
+class NextToken(BaseModel):
+    """How far an answer has come."""
+
+    has_next_token: bool
+    n_remain: int
+    """Tokens that may still come by the request's own limit; -1 = there is none."""
+    n_decoded: int
+
+
+class SlotState(BaseModel):
+    """A slot, under llama-server's names; prompts and texts are private and left out."""
+
+    id: int
+    n_ctx: int
+    speculative: bool
+    """Whether drafts may be made here."""
+    is_processing: bool
+    n_prompt_tokens: int | None = None
+    n_prompt_tokens_processed: int | None = None
+    """Those that have been computed for this request, not found in the cache; they grow as the prompt is read."""
+    n_prompt_tokens_cache: int | None = None
+    params: dict[str, Any] | None = None
+    """Of the request: sampling, seed and limits."""
+    next_token: list[NextToken] | None = None
+    """Always one."""
+    timings: Timings | None = None
+    """As far as the answer has come."""
+
+
+@MONITORING.get(
+    "/slots",
+    summary="What the slots of a model do now",
+    response_model=list[SlotState],
+    response_model_exclude_unset=True,
+)
+async def slots(
+    request: Request,
+    service: Served,
+    model: str | None = Query(None, description="default: the default model"),
+    fail_on_no_slot: str = Query("", description="Anything: answer 503 if all slots are busy."),
+) -> Any:
+    """llama-server's; empty for a model that is not in memory, which is not loaded for this."""
+    name = service.resolve(model)
+    lease = service.pool.lease_loaded(name)
+    if lease is None:
+        names = await to_thread.run_sync(service.pool.names)
+        if name not in names:
+            raise unknown_model(name, sorted(names))
+        return []
+    if service.front is not None:
+        return await service.front.passed_on(request, lease)
+    try:
+        engine = lease.engine
+        running, count = engine.running, engine.settings.slots
+        if fail_on_no_slot and len(running) >= count:
+            raise overloaded(f"All slots of {name} are busy.")
+        return [_slot(engine, index, running.get(index)) for index in range(count)]
+    finally:
+        lease.release()
+
+
+def _slot(engine: Engine, index: int, generation: Generation | None) -> SlotState:
+    drafts = bool(engine.drafters)
+    state = SlotState(
+        id=index, n_ctx=engine.loaded.context.n_ctx, speculative=drafts, is_processing=generation is not None
+    )
+    if generation is None:
+        return state
+    asked, stats = generation.request, generation.stats
+    state.speculative = drafts and asked.drafter != PLAIN and asked.max_draft_tokens != 0
+    state.n_prompt_tokens = len(asked.prompt)
+    state.n_prompt_tokens_cache = stats.reused_tokens
+    state.n_prompt_tokens_processed = generation.read
+    bias = [[token, False if value == -math.inf else value] for token, value in asked.sampling.logit_bias]
+    state.params = asdict(asked.sampling) | {
+        "logit_bias": bias,
+        "seed": asked.seed,
+        "max_tokens": -1 if asked.max_tokens is None else asked.max_tokens,
+        "ignore_eos": asked.ignore_end,
+        "n_probs": asked.top_log_probs or 0,
+        "speculative.drafter": asked.drafter,
+        "speculative.n_max": asked.max_draft_tokens,
+    }
+    remain = -1 if asked.max_tokens is None else asked.max_tokens - stats.generated
+    state.next_token = [NextToken(has_next_token=generation.finish is None, n_remain=remain, n_decoded=stats.generated)]
+    state.timings = timings(stats)
+    return state
+
+
 PAGE = APIRouter(tags=["page"])  # it has no scripts and loads nothing
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
 _STYLE = """
@@ -263,9 +399,8 @@ _APIS = (
 
 
 @PAGE.get("/", summary="A page about the server", response_class=HTMLResponse)
-async def page(request: Request) -> HTMLResponse:
+async def page(request: Request, service: Served) -> HTMLResponse:
     """What is loaded, which APIs there are, and how to connect."""
-    service: Service = request.app.state.service
     loaded = list[tuple[str, ...]]()
     for name, facts in service.pool.facts().items():
         used = min((await service.under_way(name)).count, facts.slots)

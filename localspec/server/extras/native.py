@@ -42,9 +42,9 @@ from localspec.server.chat.fields import (
 )
 from localspec.server.chat.prepare import chat_turn, check_text, known_tokens, prepared, prompt_length, with_engine
 from localspec.server.chat.service import Service
-from localspec.server.extras.embeddings import MOST_INPUTS, Input, Inputs, Plain, joined, several, tokens_of, vectors
+from localspec.server.extras.embeddings import Input, Inputs, Plain, joined, several, tokens_of, vectors
 from localspec.server.http.output import LLAMA_SERVER, ApiError, invalid, respond
-from localspec.server.http.reading import JsonRoute, ModelRoute
+from localspec.server.http.reading import JsonRoute, ModelRoute, Served
 
 if TYPE_CHECKING:
     from localspec.runtime.engine import Engine
@@ -162,16 +162,6 @@ class NativeVector(TypedDict):
     embedding: list[list[float]]  # a list of one, of length 1
 
 
-class Ranked(Body):
-    """POST /rerank."""
-
-    other_names: ClassVar[dict[str, str]] = {"texts": "documents"}
-    model: str | None = about("Name of a model; left out: the default.")
-    query: str = Field(description="What is looked for.")
-    documents: Annotated[list[str], Field(max_length=MOST_INPUTS)] | None = about("Texts to rank; also named `texts`.")
-    top_n: int | None = about("So many of them.", ge=1)
-
-
 @ROUTER.post("/completion", summary="Continue a text (llama-server's API)", response_model=Answers, responses=STREAMED)
 async def completion(request: Request, fields: NativeCompletion) -> Response:
     """One answer to each prompt: an object, or a list of them."""
@@ -196,11 +186,11 @@ async def infill(request: Request, fields: Infill) -> Response:
 
 
 @ROUTER.post("/embedding", summary="Embed texts (llama-server's API)")
-async def embedding(request: Request, fields: NativeTexts) -> list[NativeVector]:
+async def embedding(request: Request, service: Served, fields: NativeTexts) -> list[NativeVector]:
     """The vectors of /v1/embeddings."""
     texts = several(fields.content)
-    lease = await request.app.state.service.lease(fields.model)
-    found, _ = await vectors(request, lease, partial(tokens_of, texts=texts))
+    lease = await service.lease(fields.model)
+    found, _ = await vectors(request, service, lease, partial(tokens_of, texts=texts))
     return [{"index": index, "embedding": [vector.tolist()]} for index, vector in enumerate(found)]
 
 
@@ -208,7 +198,7 @@ async def embedding(request: Request, fields: NativeTexts) -> list[NativeVector]
 @WITHOUT.post("/reranking", include_in_schema=False)
 @WITHOUT.post("/v1/rerank", include_in_schema=False)
 @WITHOUT.post("/v1/reranking", include_in_schema=False)
-async def rerank(fields: Ranked) -> None:
+async def rerank() -> None:
     """Always 501: models that rank are encoders, and localspec runs models that write token after token."""
     what = "This server does not rank texts: its models write token after token. Compare vectors of /v1/embeddings."
     raise ApiError(501, "not_supported_error", what)
@@ -411,7 +401,7 @@ class Templated(BaseModel):
 
 
 @TEXT.post("/tokenize", summary="Text to tokens")
-async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
+async def tokenize(service: Served, fields: TokenizeFields) -> Tokenized:
     """llama-server's."""
 
     def work(engine: Engine) -> Tokenized:
@@ -423,7 +413,7 @@ async def tokenize(request: Request, fields: TokenizeFields) -> Tokenized:
             return Tokenized(tokens=tokens)
         return Tokenized(tokens=[TokenPiece(id=one, piece=_piece(model.piece(one, special=True))) for one in tokens])
 
-    return await with_engine(request.app.state.service, fields.model, work)
+    return await with_engine(service, fields.model, work)
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -434,29 +424,28 @@ def _piece(data: bytes) -> str | list[int]:
 
 
 @TEXT.post("/detokenize", summary="Tokens to text")
-async def detokenize(request: Request, fields: DetokenizeFields) -> Detokenized:
+async def detokenize(service: Served, fields: DetokenizeFields) -> Detokenized:
     """llama-server's; special tokens are spelled."""
 
     def work(engine: Engine) -> Detokenized:
         tokens = known_tokens(fields.tokens, engine.loaded.model, "tokens", "There is no token")
         return Detokenized(content=engine.loaded.model.detokenize(tokens, special=True))
 
-    return await with_engine(request.app.state.service, fields.model, work)
+    return await with_engine(service, fields.model, work)
 
 
 @TEXT.post("/apply-template", summary="Conversation to prompt text")
-async def apply_template(request: Request, fields: ChatFields) -> Templated:
+async def apply_template(service: Served, fields: ChatFields) -> Templated:
     """The text the model would be shown; takes a chat request and answers nothing."""
 
     def work(engine: Engine) -> Templated:
         return Templated(prompt=engine.loaded.model.detokenize(chat_turn(fields, engine)[1], special=True))
 
-    return await with_engine(request.app.state.service, fields.model, work)
+    return await with_engine(service, fields.model, work)
 
 
 @TEXT.post("/v1/chat/completions/input_tokens", summary="Length of a conversation's prompt")
 @TEXT.post("/chat/completions/input_tokens", include_in_schema=False)
-async def input_tokens(request: Request, fields: ChatFields) -> InputTokens:
+async def input_tokens(service: Served, fields: ChatFields) -> InputTokens:
     """Tokens the model would be shown; takes a chat request and answers nothing."""
-    length = await prompt_length(request.app.state.service, fields)
-    return {"object": "response.input_tokens", "input_tokens": length}
+    return {"object": "response.input_tokens", "input_tokens": await prompt_length(service, fields)}

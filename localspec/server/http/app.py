@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import ipaddress
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -33,11 +32,10 @@ from localspec.server.chat import chat
 from localspec.server.chat.service import Service
 from localspec.server.extras import embeddings, models, native
 from localspec.server.front import Front, Processes
-from localspec.server.http import monitoring
 from localspec.server.http.meter import AccessLog, Telling
 from localspec.server.http.output import ApiError, error_response, from_localspec, from_validation, invalid, told
 from localspec.server.http.reading import HEADER
-from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSettings
+from localspec.server.http.settings import LOCAL, LOCAL_ORIGIN, PREFIX, ServerSettings, address
 from localspec.server.ollama import answers as ollama_answers
 from localspec.server.ollama import models as ollama_models
 from localspec.server.responses import responses
@@ -49,8 +47,6 @@ _EITHER = 32 + zlib.MAX_WBITS
 PUBLIC_PATHS = ("/health", "/v1/health")
 """Paths that need no API key: they tell only whether a model is loaded."""
 _CLOSE = {"Connection": "close"}
-_OLLAMA = "/api/"
-"""Where the paths of Ollama's API begin."""
 
 
 class Guard:
@@ -95,9 +91,9 @@ class Guard:
             return
         allowed = self._settings.allowed_hosts
         name = host_name(headers.get("host", ""))
-        if "*" in allowed or name in allowed or name in self._own_names or _is_address(name):
+        if "*" in allowed or name in allowed or name in self._own_names or name.endswith(".localhost"):
             return
-        if name.endswith(".localhost"):
+        if address(name) is not None:  # no name was looked up, so no name can have been rebound
             return
         what = f"The Host header says {name[:80]!r}, which is no name of this server. "
         what += "Start it with --allow-host NAME if it is one."
@@ -133,7 +129,7 @@ class Guard:
         has_body = length != "0" or "transfer-encoding" in headers
         is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
         if scope["method"] == "POST" and has_body and not is_json:
-            if scope["path"].startswith(_OLLAMA) and "origin" not in headers:
+            if scope["path"].startswith("/api/") and "origin" not in headers:
                 # Ollama reads every body as JSON, and its manual sends bodies with curl, which calls them a form.
                 kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
                 scope["headers"] = [*kept, (b"content-type", b"application/json")]
@@ -188,39 +184,27 @@ def host_name(host: str) -> str:
     return host.partition(":")[0].rstrip(".")
 
 
-def _is_address(name: str) -> bool:
-    """Whether a host is an address: no name was looked up, so no name can have been rebound."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 class Decompression:
     """A body that comes compressed, taken apart as it arrives and never beyond the limit of a body."""
 
     def __init__(self, encoding: str, most: int) -> None:
         """`encoding`: one of `ENCODINGS`; `most`: bytes that may come out, and one more where there would be more."""
-        self._encoding = encoding
-        self._left = most + 1
-        self._inflate = zlib.decompressobj(_EITHER)
+        self._encoding, self._left = encoding, most + 1
         self._begun = b""
         """The first byte, until the second has come: both tell whether deflated data has a header."""
-        self._read = False
+        self._inflate: Any = None
 
     def feed(self, data: bytes, last: bool) -> bytes:
         """What some bytes of the body bring; `last`: no more come. ApiError 400: it is no such data."""
         data, self._begun = self._begun + data, b""
-        if not self._read and len(data) < 2 and not last:
-            self._begun = data
-            return b""
-        if not self._read and data:
-            self._read = True
+        if self._inflate is None:
+            if not data or (len(data) < 2 and not last):
+                self._begun = data
+                return b""
             # Many programs leave out zlib's header, which deflated data begins with.
             has_header = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
-            if self._encoding == "deflate" and not has_header:
-                self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            is_bare = self._encoding == "deflate" and not has_header
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else _EITHER)
         found = bytearray()
         try:
             while data and self._left:
@@ -232,7 +216,7 @@ class Decompression:
                 data = self._inflate.unconsumed_tail or self._inflate.unused_data
         except zlib.error:
             raise invalid(f"The body is not what its Content-Encoding says: no {self._encoding} data.") from None
-        if last and self._read and self._left and not self._inflate.eof:
+        if last and self._left and not self._inflate.eof:
             raise invalid(f"The body's {self._encoding} data is cut off.")
         return bytes(found)
 
@@ -252,7 +236,7 @@ def encoding_of(header: str) -> str:
 OPENAI_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, *(one.ROUTER for one in (responses, messages, embeddings, models)))
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (
-    monitoring.ROUTER,
+    models.MONITORING,
     native.ROUTER,
     native.WITHOUT,
     models.LM_STUDIO,

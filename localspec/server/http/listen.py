@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import faulthandler
-import json
 import math
 import os
-import signal
 import socket
 import stat
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -32,7 +29,7 @@ from localspec.runtime.pool import Pool
 from localspec.server.chat.service import Service
 from localspec.server.front import Processes
 from localspec.server.http.app import create_app, too_long_head
-from localspec.server.http.output import LOG, error_body, invalid
+from localspec.server.http.output import LOG, error_response, invalid
 from localspec.server.http.settings import PREFIX, ServerSettings
 
 _LOOK_SECONDS = 0.25
@@ -41,7 +38,6 @@ _STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """What every client passes over: a client that is gone answers it with a reset."""
 _SELDOM_SECONDS = 60.0
 """Between two lines of the log about the same want."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FULL = "There are more than %d connections, and no more files may be open (ulimit -n): quiet ones are closed."
 _KEEP_ALIVE = 65
 """Seconds an idle connection is kept; longer than the minute after which common clients and proxies let go."""
@@ -177,10 +173,10 @@ class Connection(H11Protocol):
         error = invalid(f"This is no HTTP request: {why}.")
         if isinstance(fault, h11.RemoteProtocolError) and fault.error_status_hint == 431:
             error = too_long_head(self.config.h11_max_incomplete_event_size or 0)
-        body = json.dumps(error_body(error, "/")).encode()
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-        head = h11.Response(status_code=error.status_code, headers=headers)
-        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+        response = error_response(error, "/")
+        response.headers["Connection"] = "close"
+        head = h11.Response(status_code=response.status_code, headers=response.raw_headers)
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
@@ -262,6 +258,7 @@ class EndpointServer(uvicorn.Server):
             stop.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's has the signal kill the process once more when all is over."""
         again = self.should_exit
         if again and self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.stop)
@@ -270,19 +267,6 @@ class EndpointServer(uvicorn.Server):
         # gets past. faulthandler's thread does, and its words go nowhere.
         seconds = 2 * _GRACE_SECONDS + (0.0 if again else self._service.settings.drain_seconds)
         faulthandler.dump_traceback_later(seconds, exit=True, file=os.open(os.devnull, os.O_WRONLY))
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """uvicorn's kills the process with the signal once more when all is over."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {one: signal.signal(one, self.handle_exit) for one in _SIGNALS}
-        try:
-            yield
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
 
 
 def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -347,22 +331,21 @@ class UnixSocket(socket.socket):
         try:
             self.bind(str(path))
         except OSError as error:
-            self._inode = None
             super().close()
             if error.errno == errno.EADDRINUSE:
                 raise _taken(path) from None
             raise UsageError(f"Cannot listen at {path}: {error.strerror or error}.") from None
         finally:
             os.umask(before)
-        self._inode = _inode(path)
+        self._made: os.stat_result | None = path.lstat()
         self.listen(512)
 
     def close(self) -> None:
         """Closes it. A file that another server has put there meanwhile stays."""
         super().close()
-        inode, self._inode = self._inode, None
-        if inode is not None and inode == _inode(self._path):
-            with suppress(OSError):
+        made, self._made = self._made, None
+        with suppress(OSError):
+            if made is not None and os.path.samestat(made, self._path.lstat()):
                 self._path.unlink()
 
 
@@ -388,13 +371,6 @@ def _remove_left(path: Path, family: int) -> None:
 
 def _taken(path: Path) -> UsageError:
     return UsageError(f"A server listens at {path} already.", "End it, or choose another path.")
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    with suppress(OSError):
-        found = path.lstat()
-        return found.st_dev, found.st_ino
-    return None
 
 
 def raised() -> int | None:

@@ -213,7 +213,8 @@ MOST_REMEMBERED = 200
 """Ignored names of fields that the log tells, each once, before it tells no more."""
 _ENGINE = "localspec"
 """The engine's logger, which is not ours alone."""
-_FIELDS = ("client", "method", "path", "status", "seconds")
+_REQUEST = "request"
+"""Of a record of the log: the fields that its line has."""
 
 
 class AccessLog:
@@ -250,14 +251,14 @@ class AccessLog:
                 "status": status,
                 "seconds": round(perf_counter() - start, 3),
             }
-            LOG.info("%(client)s %(method)s %(path)s %(status)s %(seconds)s s", told, extra=told)
+            LOG.info("%(client)s %(method)s %(path)s %(status)s %(seconds)s s", told, extra={_REQUEST: told})
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         told = {"time": strftime("%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
-        fields = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
-        return json.dumps(told | (fields or {"message": record.getMessage()}), ensure_ascii=False)
+        said = getattr(record, _REQUEST, {"message": record.getMessage()})
+        return json.dumps(told | said, ensure_ascii=False)
 
 
 @contextmanager
@@ -266,9 +267,8 @@ def written_to(stream: TextIO, *, as_json: bool = False, quiet: bool = False) ->
     they matter, requests unless `quiet`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    own, levels = logging.WARNING if quiet else logging.INFO, dict[logging.Logger, int]()
-    for name, least in ((LOG.name, own), (_ENGINE, logging.WARNING), ("uvicorn.error", logging.ERROR)):
-        levels[logging.getLogger(name)] = least
+    levels = {LOG: logging.WARNING if quiet else logging.INFO, logging.getLogger(_ENGINE): logging.WARNING}
+    levels[logging.getLogger("uvicorn.error")] = logging.ERROR
     before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in levels]
     for logger, least in levels.items():
         logger.handlers, logger.propagate = [handler], logger.name == _ENGINE

@@ -122,8 +122,6 @@ def context_exceeded(n_prompt: int, n_ctx: int, param: str, *, at_least: bool = 
 
 
 def from_localspec(error: LocalspecError) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
     if isinstance(error, ContextOverflowError):
         return ApiError(400, "exceed_context_size_error", str(error), code="context_length_exceeded")
     if isinstance(error, UsageError | GrammarError):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -70,6 +70,15 @@ SWITCHES: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields of other servers that change the answer and that are not supported, with the values that turn each off.
 Fields that only tune one of them (`mirostat_tau`, `guidance_rescale`, ...) change nothing by themselves."""
+
+
+async def _service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Served = Annotated[Service, Depends(_service_of)]
+"""What routes get as an argument."""
 
 
 class BodyReading:

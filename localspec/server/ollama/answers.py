@@ -17,8 +17,9 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
-from localspec.chat.reply.reply import Content, Part, Reasoning
-from localspec.chat.reply.tool import CallArguments, CallBegun
+from localspec.chat.reply.harmony import apart
+from localspec.chat.reply.reply import Part
+from localspec.chat.reply.tool import WholeCalls
 from localspec.server.chat.answers import TokenLogProbs, arguments_of, chat_log_probs
 from localspec.server.chat.chat import Exchange
 from localspec.server.chat.fields import (
@@ -41,7 +42,7 @@ from localspec.server.chat.prepare import check_length, known_tokens, prepared
 from localspec.server.chat.service import Service
 from localspec.server.extras.embeddings import MOST_INPUTS, joined, shortened, tokens_of, vectors
 from localspec.server.http.output import LINES, invalid, json_response, respond
-from localspec.server.http.reading import ModelRoute
+from localspec.server.http.reading import ModelRoute, Served
 from localspec.server.ollama.models import REFUSED, STREAMED, KeptAlive, free, named, stamp
 from localspec.types import Tokens
 
@@ -160,8 +161,7 @@ class OllamaChat(Wanted):
             turn = message.model_dump(include={"role", "content"})
             turn |= {"reasoning_content": message.thinking, "tool_calls": calls or None}
             found.append(turn | {"name": message.tool_name, "tool_call_id": answered})
-        tools = [{"type": "function", "function": tool.function} for tool in self.tools or ()]
-        return self.conversation(found, tools=tools)
+        return self.conversation(found, tools=self.tools)
 
 
 class OllamaGenerate(Wanted):
@@ -196,6 +196,8 @@ class OllamaGenerate(Wanted):
 
     def text_fields(self, engine: Engine) -> CompletionFields:
         """The same as a body of the completion API, where no chat template is used."""
+        if self.system:  # `check` has let it through, so that it is for want of one
+            raise invalid("This model has no chat template, so there is no place for system.", "system")
         prompt: str | list[int] = self.prompt
         if len(self._before(engine)):
             prompt = joined(engine, [*(self.context or ()), self.prompt], "prompt", special=True)
@@ -243,9 +245,8 @@ class Vector(TypedDict):
 
 
 @ROUTER.post("/embed", summary="Embed texts (Ollama's API)")
-async def embed(request: Request, body: OllamaEmbed) -> Embedded:
+async def embed(request: Request, service: Served, body: OllamaEmbed) -> Embedded:
     """The same vectors as /v1/embeddings."""
-    service: Service = request.app.state.service
     texts = [text for text in ([body.input] if isinstance(body.input, str) else body.input) if text]
     begun = perf_counter()
     name = await named(service, body.model)
@@ -259,7 +260,7 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
         return [tokens_of(engine, [text[: limit * LONG_TOKEN]], limit)[0] for text in texts]
 
     if texts:
-        found, count = await vectors(request, lease, tokens)
+        found, count = await vectors(request, service, lease, tokens)
     else:
         found, count = [], 0
         lease.release()
@@ -275,10 +276,10 @@ async def embed(request: Request, body: OllamaEmbed) -> Embedded:
 
 
 @ROUTER.post("/embeddings", summary="Embed a text (Ollama's older API)")
-async def embeddings(request: Request, body: OllamaEmbeddings) -> Vector:
+async def embeddings(request: Request, service: Served, body: OllamaEmbeddings) -> Vector:
     """One vector."""
     texts = [body.prompt] if body.prompt else []
-    found = await embed(request, OllamaEmbed(model=body.model, keep_alive=body.keep_alive, input=texts))
+    found = await embed(request, service, OllamaEmbed(model=body.model, keep_alive=body.keep_alive, input=texts))
     return {"embedding": found["embeddings"][0] if texts else []}
 
 
@@ -330,9 +331,8 @@ class TextProgress(OllamaProgress):
 
 
 @ROUTER.post("/chat", summary="Answer a conversation (Ollama's API)", response_model=ChatProgress, responses=STREAMED)
-async def chat(request: Request, body: OllamaChat) -> Response:
+async def chat(request: Request, service: Served, body: OllamaChat) -> Response:
     """The assistant's next turn."""
-    service: Service = request.app.state.service
     reply = OllamaReply(body, await named(service, body.model))
     if not body.messages:
         return await _loaded(service, reply)
@@ -343,20 +343,15 @@ async def chat(request: Request, body: OllamaChat) -> Response:
 
 
 @ROUTER.post("/generate", summary="Answer a prompt (Ollama's API)", response_model=TextProgress, responses=STREAMED)
-async def generate(request: Request, body: OllamaGenerate) -> Response:
+async def generate(request: Request, service: Served, body: OllamaGenerate) -> Response:
     """An answer to one message; with `raw` or `suffix`, and by a model without a chat template, a text goes on."""
-    service: Service = request.app.state.service
     body.check()
     reply = OllamaReply(body, await named(service, body.model))
     if not body.prompt and not body.suffix:
         return await _loaded(service, reply)
     lease = await service.lease(reply.name)
     reply.loaded = perf_counter()
-    has_template = lease.engine.template.exists
-    if body.system and not has_template:
-        lease.release()
-        raise invalid("This model has no chat template, so there is no place for system.", "system")
-    if body.alone or not has_template:
+    if body.alone or not lease.engine.template.exists:
         text = await prepared(lease, body.text_fields)
         return await _answered(request, reply, await Exchange.text(service, text, lease))
     conversation, said = await prepared(lease, body.fields)
@@ -390,9 +385,7 @@ class OllamaReply:
         """`name`: what the model of the request is called here."""
         self.body, self.name = body, name
         self._begun = self.loaded = perf_counter()  # when it began, and when the model was in memory
-        self._calls = 0
-        self._open: CallBegun | None = None
-        self._arguments = ""  # of the call that is open
+        self._calls, self._called = WholeCalls(), 0
 
     async def chunks(self, silence: float) -> AsyncIterator[Json]:
         """What comes as it comes; an object that says nothing after `silence` seconds without news."""
@@ -419,21 +412,14 @@ class OllamaReply:
 
     def spoken(self, parts: Sequence[Part]) -> Spoken:
         """What parts of an answer bring. A call comes when it is whole, and not if the limit cuts it."""
-        message: Spoken = {"role": "assistant", "content": ""}
-        for part in parts:
-            if isinstance(part, Content):
-                message["content"] += part.text
-            elif isinstance(part, Reasoning):
-                message["thinking"] = message.get("thinking", "") + part.text
-            elif isinstance(part, CallBegun):
-                self._open, self._arguments = part, ""
-            elif isinstance(part, CallArguments):
-                self._arguments += part.text
-            elif self._open is not None and part.whole:
-                arguments = arguments_of(self._arguments)
-                called: Called = {"index": self._calls, "name": self._open.name, "arguments": arguments}
-                message.setdefault("tool_calls", []).append({"id": self._open.id, "function": called})
-                self._calls += 1
+        text, thoughts = apart(parts)
+        message: Spoken = {"role": "assistant", "content": text}
+        if thoughts:
+            message["thinking"] = thoughts
+        for call in self._calls.take(parts):
+            called: Called = {"index": self._called, "name": call.name, "arguments": arguments_of(call.arguments)}
+            message.setdefault("tool_calls", []).append({"id": call.id, "function": called})
+            self._called += 1
         return message
 
     def _scores(self) -> Json:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, field_validator
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from localspec import __version__
 from localspec.chat.reply.reply import THOUGHTS
@@ -33,8 +33,8 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.runtime.memory import places
 from localspec.server.chat.fields import Body, Json, Unused, about
 from localspec.server.chat.service import Service, ending
-from localspec.server.http.output import BODIES, LINES, ApiError, from_localspec, invalid, json_response, leaving
-from localspec.server.http.reading import JsonRoute
+from localspec.server.http.output import BODIES, LINES, ApiError, from_localspec, invalid, respond
+from localspec.server.http.reading import JsonRoute, Served
 
 _LATEST = ":latest"  # what Ollama's clients put after a name that has no tag
 _DURATION = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h)?)+")
@@ -201,9 +201,8 @@ async def version() -> ApiVersion:
 
 
 @ROUTER.get("/tags", summary="List the models (Ollama's API)")
-def tags(request: Request) -> Tags:
+def tags(service: Served) -> Tags:
     """The default model first, then everything installed that can be read."""
-    service: Service = request.app.state.service
     found: list[Tag] = []
     for name, created in service.pool.names().items():
         try:
@@ -216,9 +215,8 @@ def tags(request: Request) -> Tags:
 
 
 @ROUTER.get("/ps", summary="List the models in memory (Ollama's API)")
-def running(request: Request) -> RunningModels:
+def running(service: Served) -> RunningModels:
     """Those that answer without being loaded first."""
-    service: Service = request.app.state.service
     found = []
     for name, facts in service.pool.facts().items():
         what, left = describe(Path(facts.target)), service.pool.leaves_in(name)
@@ -239,9 +237,8 @@ def _facts(name: str, what: _Described, size: int) -> Json:
 
 
 @ROUTER.post("/show", summary="What a model is (Ollama's API)")
-async def show(request: Request, body: ShowBody) -> Shown:
+async def show(service: Served, body: ShowBody) -> Shown:
     """Facts from its file; it is not loaded for this."""
-    service: Service = request.app.state.service
     name = await named(service, body.model)
     what = await to_thread.run_sync(lambda: describe(service.pool.files(name).target))
     names, facts = await to_thread.run_sync(service.pool.names), service.pool.facts().get(name)
@@ -332,9 +329,8 @@ class PullProgress(BaseModel):
 
 
 @ROUTER.post("/pull", summary="Install a model (Ollama's API)", response_model=PullProgress, responses=STREAMED)
-async def pull(request: Request, body: OllamaPull) -> Response:
+async def pull(request: Request, service: Served, body: OllamaPull) -> Response:
     """What `localspec pull` does; a model that is installed is left as it is."""
-    service: Service = request.app.state.service
     work = _Pull(service, body.model)
     names = await to_thread.run_sync(service.pool.names)
     if any(one in names for one in spellings(service, body.model)):
@@ -344,48 +340,47 @@ async def pull(request: Request, body: OllamaPull) -> Response:
         raise ApiError(403, "permission_error", what)
     elif "://" in body.model:
         raise invalid("model is an address; name a model of the catalogue or user/repo[:quant].", "model")
-    if body.stream:
-        lines = LINES.lines(work.states(), request.url.path)
-        return StreamingResponse(lines, media_type=LINES.media_type, headers={"Cache-Control": "no-cache"})
-    async with leaving(request) as left:
-        states = [state async for state in work.states(left)]
-    return json_response(states[-1])
+    return await respond(request, work, work, body.stream, LINES)
 
 
 class _Pull:
-    """One pull, on a thread of its own; it is stopped when its client reads no more."""
+    """One pull, on a thread of its own; it is stopped when it is closed."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._service, self._name = service, name
         self._loop = asyncio.get_running_loop()
-        self._news: asyncio.Queue[Json | LocalspecError | Exception | None] = asyncio.Queue()
+        self._news = asyncio.Queue[Any]()  # states; at the end None, or what went wrong
         self._stop = threading.Event()
         self._told: dict[str, tuple[float, str]] = {}
         self._digests: dict[str, str] = {}
         self.done = False  # it is installed already
 
-    async def states(self, left: asyncio.Future[None] | None = None) -> AsyncIterator[Json]:
+    def close(self) -> None:
+        self._stop.set()
+
+    async def collected(self) -> Json:
+        """The last state."""
+        return [state async for state in self.chunks(self._service.settings.ping_seconds)][-1]
+
+    async def chunks(self, silence: float) -> AsyncIterator[Json]:
         """What is done, as it is done; the last state again after some silence."""
         state: Json = {"status": "pulling manifest"}
         yield state
         if not self.done:
             task = asyncio.ensure_future(to_thread.run_sync(self._work, limiter=self._service.pulling))
-            try:
-                while True:
-                    item: Any = state
-                    with move_on_after(self._service.settings.ping_seconds):
-                        item = await self._news.get()
-                    if self._service.ending or (left is not None and left.done()):
-                        raise ending()
-                    if item is None:
-                        break
-                    if isinstance(item, Exception):
-                        raise from_localspec(item) if isinstance(item, LocalspecError) else item
-                    state = item
-                    yield state
-            finally:
-                self._stop.set()
-                task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(lambda done: self._news.put_nowait(None if done.cancelled() else done.exception()))
+            while True:
+                item: Any = state
+                with move_on_after(silence):
+                    item = await self._news.get()
+                if self._service.ending:
+                    raise ending()
+                if item is None:
+                    break
+                if isinstance(item, Exception):
+                    raise from_localspec(item) if isinstance(item, LocalspecError) else item
+                state = item
+                yield state
         yield {"status": "success"}
 
     def _work(self) -> None:
@@ -393,18 +388,13 @@ class _Pull:
         from localspec.models.hub.hub import Hub  # a quarter of a second that a start saves
         from localspec.models.hub.pull import check_disk, install, make_plan, wishes
 
-        try:
-            hub, store = Hub(), Store()
-            wanted = wishes(self._name, hub)
-            plan = make_plan(wanted, hub, store, None, places(), catalog=Catalog.load(), reach=out_of_reach)
-            check_disk(plan)
-            files = [transfer for part in plan.parts for transfer in part.transfers]
-            self._digests = {one.label: f"sha256:{one.file.sha256}" for one in files if one.file.sha256}
-            install(plan, hub, store, self._report, self._stop, find)
-        except Exception as error:  # noqa: BLE001 - the worker's edge: the reader must hear of it
-            self._tell(error)
-        else:
-            self._tell(None)
+        hub, store = Hub(), Store()
+        wanted = wishes(self._name, hub)
+        plan = make_plan(wanted, hub, store, None, places(), catalog=Catalog.load(), reach=out_of_reach)
+        check_disk(plan)
+        files = [transfer for part in plan.parts for transfer in part.transfers]
+        self._digests = {one.label: f"sha256:{one.file.sha256}" for one in files if one.file.sha256}
+        install(plan, hub, store, self._report, self._stop, find)
 
     def _report(self, file: str, done: int, size: int, what: str) -> None:
         """Any thread: progress of a file."""
@@ -416,7 +406,4 @@ class _Pull:
         state: Json = {"status": f"{verb} {file}", "total": size, "completed": done}
         if file in self._digests:
             state["digest"] = self._digests[file]
-        self._tell(state)
-
-    def _tell(self, item: Json | Exception | None) -> None:
-        self._loop.call_soon_threadsafe(self._news.put_nowait, item)
+        self._loop.call_soon_threadsafe(self._news.put_nowait, state)

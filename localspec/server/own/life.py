@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
-from localspec import checks
 from localspec.errors import told
 from localspec.runtime.engine import Engine
 from localspec.runtime.generation import Signs
@@ -131,4 +130,6 @@ class _Handler(logging.Handler):
 
 def facts_of(engine: Engine) -> ModelFacts:
     """What does not change."""
-    return replace(engine.facts, layers=checks.layers(engine))
+    from localspec.checks.doctor import examine_layers
+
+    return replace(engine.facts, layers=tuple(one.value for one in examine_layers(engine.loaded)))

@@ -33,7 +33,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from localspec import checks
 from localspec.chat.reply.harmony import apart
 from localspec.chat.reply.reply import AnswerParser
 from localspec.chat.reply.tool import WholeCalls
@@ -151,9 +150,12 @@ class OwnAnswers:
 
     async def doctor(self, request: Request) -> Response:
         """What is found of the models in use, with so many tokens of `context`; two lists of `Finding`s."""
-        use = await self._asked(partial(checks.use, int(request.query_params["context"])))
-        parts = await self._asked(checks.parts)
-        return JSONResponse({"use": [asdict(one) for one in use], "parts": [asdict(one) for one in parts]})
+        from localspec.checks.doctor import examine_engine, examine_use
+
+        length = int(request.query_params["context"])
+        use = await self._asked(lambda engine: [asdict(one) for one in examine_use(engine, length)])
+        parts = await self._asked(lambda engine: [asdict(one) for one in examine_engine(engine)])
+        return JSONResponse({"use": use, "parts": parts})
 
     def end(self) -> None:
         for running in self._running.values():
@@ -308,7 +310,6 @@ class _ModelServer(_OwnServer):
     def __init__(self, life: Life, secret: str, public: ServerSettings | None) -> None:
         self._life, self._public = life, public
         self._service: Service | None = None
-        self._made = asyncio.Event()
         self._stopped = False  # perhaps before the application is made
         routes: dict[tuple[str, str], Route] = {
             ("GET", "/localspec/life"): self._listen,
@@ -332,15 +333,9 @@ class _ModelServer(_OwnServer):
         await super().shutdown(sockets)
         faulthandler.cancel_dump_traceback_later()
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """uvicorn's kills the process with the signal once more when all is over."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self.handle_exit)
-        yield
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._life.ending = True
+        """uvicorn's has the signal kill the process once more when all is over. Ctrl-C is for the parent."""
+        self._life.ending = self._life.ending or sig != signal.SIGINT
 
     async def _end_life(self) -> None:
         await to_thread.run_sync(self._life.close)
@@ -368,7 +363,6 @@ class _ModelServer(_OwnServer):
         self._service = app.state.service
         if self._stopped:
             self._service.stop()
-        self._made.set()
         return app
 
     async def _listen(self, request: Request) -> Response:
@@ -394,7 +388,7 @@ class _ModelServer(_OwnServer):
 
     async def _running(self, request: Request) -> Response:
         """What is answered now: `UnderWay`."""
-        await self._made.wait()
+        await self._own.made()
         assert self._service is not None
         return JSONResponse(asdict(await self._service.under_way(self._life.pool.default)))
 

@@ -17,6 +17,7 @@ from localspec.server.chat.fields import (
     FunctionField,
     Harmless,
     Json,
+    JsonSchema,
     NamedFunction,
     SamplingFields,
     Speculative,
@@ -135,12 +136,9 @@ class NamedTool(NamedFunction):
     type: Literal["function"]
 
 
-class TextFormat(Body):
+class TextFormat(JsonSchema):
     type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    description: str | None = None
     schema_: Json | None = Field(default=None, alias="schema")
-    strict: bool | None = about("The schema is always kept to.")
 
 
 class TextOptions(Body):
@@ -192,25 +190,19 @@ class ResponsePrompt(Body):
     def fields(self, before: Sequence[Json], **more: Any) -> ChatFields:
         """The same as a body of the chat API, after the conversation `before`, with `more` of its fields."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        wanted: Any = self.text.format if self.text is not None else None
-        if wanted is not None:
-            if wanted.type == "json_schema" and wanted.schema_ is None:
-                what = "text.format is json_schema without a schema."
-                raise invalid(what, "text.format.schema", "missing_required_parameter")
-            schema = {"json_schema": {"schema": wanted.schema_}} if wanted.type == "json_schema" else {}
-            wanted = {"type": wanted.type, **schema}
-        chosen: Any = self.tool_choice
-        if isinstance(chosen, NamedTool):
-            chosen = {"type": "function", "function": {"name": chosen.name}}
+        wanted, chosen = self.text.format if self.text is not None else None, self.tool_choice
+        if wanted is not None and wanted.type == "json_schema" and wanted.schema_ is None:
+            what = "text.format is json_schema without a schema."
+            raise invalid(what, "text.format.schema", "missing_required_parameter")
         return ChatFields.model_validate({
             "model": self.model,
             "messages": [*system, *before, *self.added()],
-            "tools": [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
-            "tool_choice": chosen,
+            "tools": [{"type": "function", "function": tool} for tool in self.tools or ()],
+            "tool_choice": {"type": "function", "function": chosen} if isinstance(chosen, NamedTool) else chosen,
             "parallel_tool_calls": self.parallel_tool_calls,
             "continue_final_message": False,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
-            "response_format": wanted,
+            "response_format": None if wanted is None else {"type": wanted.type, "json_schema": wanted},
             **more,
         })  # fmt: skip
 

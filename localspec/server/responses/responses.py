@@ -31,7 +31,7 @@ from localspec.server.chat.chat import STREAMED, Exchange, News
 from localspec.server.chat.fields import Json
 from localspec.server.chat.prepare import prompt_length
 from localspec.server.http.output import NAMED, ApiError, respond, told
-from localspec.server.http.reading import ModelRoute
+from localspec.server.http.reading import ModelRoute, Served
 from localspec.server.responses.body import NamedTool, ResponsePrompt, ResponsesBody
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -196,22 +196,21 @@ ROUTER = APIRouter(tags=["responses"], route_class=ModelRoute)
 
 
 @ROUTER.post("/responses", summary="Answer (OpenAI's newer API)", response_model=ResponseObject, responses=STREAMED)
-async def create(request: Request, body: ResponsesBody) -> Response:
+async def create(request: Request, service: Served, body: ResponsesBody) -> Response:
     """The model's answer, as one object or as a stream of events."""
     memory: ResponseMemory = request.app.state.responses
     before = _before(body, memory)
-    exchange = await Exchange.chat(request.app.state.service, body.answered(before))
+    exchange = await Exchange.chat(service, body.answered(before))
     with exchange.answers.handing_over():
         reply = ResponseReply(body, before, exchange, memory)
     return await respond(request, exchange.answers, reply, body.stream, NAMED)
 
 
 @ROUTER.post("/responses/input_tokens", summary="Count the tokens of a prompt")
-async def input_tokens(request: Request, body: ResponsePrompt) -> InputTokens:
+async def input_tokens(request: Request, service: Served, body: ResponsePrompt) -> InputTokens:
     """How long the prompt would be; nothing is generated."""
     fields = body.fields(_before(body, request.app.state.responses))
-    length = await prompt_length(request.app.state.service, fields)
-    return {"object": "response.input_tokens", "input_tokens": length}
+    return {"object": "response.input_tokens", "input_tokens": await prompt_length(service, fields)}
 
 
 @ROUTER.get("/responses/{response_id}", summary="An earlier answer")

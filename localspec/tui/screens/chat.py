@@ -25,7 +25,7 @@ from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.dialogs import ChoiceDialog, copy, edited, errors_said, say
 from localspec.tui.widgets.meter import Live, Meter, ReadingSpeed
 from localspec.tui.widgets.pane import ChatPane, tab_label
-from localspec.tui.widgets.registry import CLOSE, COMMANDS, SCREENS, VIEWS, bind, commands, load
+from localspec.tui.widgets.registry import CLOSE, COMMANDS, OWN, SCREENS, VIEWS, bind, commands, load
 from localspec.tui.widgets.transcript import MARKDOWN, Bubble, Welcome
 
 _STATUS_SECONDS = 0.5  # between two renewals of the line at the bottom, so that what is waited for moves
@@ -70,11 +70,7 @@ class ChatScreen(Screen[None]):
         self._changing = False  # another model is being loaded, in place of one that answered
 
     def compose(self) -> ComposeResult:
-        yield self._private
-        yield self._tabs
-        yield self._unsaved
-        yield self._meter
-        yield Footer(show_command_palette=False)
+        yield from (self._private, self._tabs, self._unsaved, self._meter, Footer(show_command_palette=False))
 
     def open(self, name: str, *words: str) -> None:
         """Opens a screen of the registry; a second call while it is open does nothing."""
@@ -164,6 +160,8 @@ class ChatScreen(Screen[None]):
         self.show_status()
         return pane
 
+    action_new = open_chat
+
     def _leave(self, pane: ChatPane) -> None:
         pane.leave()
         self.run_worker(partial(self.session.end_tools, pane.key), thread=True)
@@ -201,8 +199,6 @@ class ChatScreen(Screen[None]):
     def show_titles(self) -> None:
         for pane in self.panes:
             self._tabs.get_tab(pane).label = tab_label(pane.chat)
-        if self.pane is not None:
-            self.sub_title = self.pane.chat.title
 
     def on_chat_pane_changed(self) -> None:
         self.show_titles()
@@ -222,8 +218,7 @@ class ChatScreen(Screen[None]):
         if self._changing and facts is not None:
             self._changing = False
             say(self, f"{facts.name} answers from now on.")
-        for welcome in self.query(Welcome):
-            welcome.show()
+        self.on_screen_resume()
         self._offer_own_model()
         self.show_status()
 
@@ -320,9 +315,8 @@ class ChatScreen(Screen[None]):
 
     def palette(self) -> Iterable[SystemCommand]:
         """The slash commands that need no words after them."""
-        screens = {row.name for row in SCREENS}
-        for row in commands():
-            if row.name not in screens and not row.usage.startswith(("TAG", "FILE", "N")):
+        for row in sorted(OWN):
+            if not row.usage.startswith(("TAG", "FILE", "N")):
                 call = partial(self.call_later, self.command, row.name, "")
                 yield SystemCommand(f"/{row.name}", row.doc[0].upper() + row.doc[1:], call)
 
@@ -338,6 +332,8 @@ class ChatScreen(Screen[None]):
         pane = self.front
         if pane.suggestions.display:
             pane.suggestions.close()
+        elif pane.waits:
+            pane.waits[-1].set()
         elif pane.answer is not None or pane.queue.prompts or pane.compactor.writing:
             pane.stop()
         elif pane.editing is not None:
@@ -359,9 +355,6 @@ class ChatScreen(Screen[None]):
 
     def action_end_thinking(self) -> None:
         self.front.end_thinking()
-
-    async def action_new(self) -> None:
-        await self.open_chat()
 
     async def action_close_tab(self) -> None:
         await self.close_chat(self.front)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import isawaitable
 from keyword import iskeyword
 
-from localspec.chat.plain_text import one_line
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.models.installed.catalog import Catalog, EndpointEntry
 from localspec.models.installed.installed import find, knows
@@ -18,10 +19,11 @@ from localspec.remote import search
 from localspec.remote.answerer import Question
 from localspec.remote.asking import ServedAnswerer
 from localspec.remote.server import key_for, port_here
+from localspec.tools.toolbox import Toolbox
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Posts, Window, fit, last_turn, question_of, room, summary_question, window
-from localspec.tui.widgets.composer import short
+from localspec.tui.widgets.composer import WrittenPrompt, short
 from localspec.tui.widgets.dialogs import ChoiceDialog, Line, errand, errors_said, say
 from localspec.tui.widgets.pane import ChatPane
 from localspec.tui.widgets.registry import OWN
@@ -130,6 +132,19 @@ class SlashCommands:
         chat_id = self._screen.front.chat_id
         self._archive.update_chat(chat_id, system=presets[name].system, params=presets[name].params)
         say(self._screen, f"Preset {name}.")
+
+    def prompt(self, words: str) -> None:
+        """Puts the text of a server's prompt into the input, for the user to send; the command, where that fails."""
+        pane = self._screen.front
+
+        async def fetch() -> None:
+            text = f"/prompt {words}"
+            with errors_said(pane):
+                text = plain_text(await pane.of_servers(partial(Toolbox.prompt, words=words)))
+                text = " " * text.startswith("/") + text  # it is no command
+            pane.composer.restore([WrittenPrompt(text)])
+
+        pane.run_worker(fetch(), group="prompt", exclusive=True)
 
     def theme(self, name: str) -> None:
         app = self._screen.app

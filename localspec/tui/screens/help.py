@@ -37,7 +37,6 @@ class HelpScreen(Page):
 
     CSS_PATH = "help.tcss"
     TITLE = "Help"
-    AUTO_FOCUS = "#help"
 
     def body(self) -> ComposeResult:
         for row in SCREENS:
@@ -95,10 +94,6 @@ class DoctorScreen(Page):
         yield Static("", id="verdict", markup=False)
         yield ItemList[Remark](id="findings")
 
-    def on_mount(self) -> None:
-        self.query_one("#findings").focus()
-        self.action_again()
-
     @work(exclusive=True, group="doctor")
     async def action_again(self) -> None:
         self.query_one("#verdict", Static).update("Examining ...")
@@ -107,14 +102,15 @@ class DoctorScreen(Page):
 
         def look() -> None:
             answers = self.session.archive.stats(chat)[-_LAST_ANSWERS:] if chat is not None else []
-            for finding in examine(answerer, answers, 0 if use is None else use[0]):
-                findings.append(finding)
+            findings.extend(examine(answerer, answers, 0 if use is None else use[0]))
 
         try:
             await asyncio.to_thread(look)
         except LocalspecError as error:
             findings.append(Remark("doctor", f"could not look further: {error.message}", error.hint))
         self._show(ordered(findings))
+
+    on_mount = action_again
 
     @property
     def findings(self) -> Sequence[Remark]:

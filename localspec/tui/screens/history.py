@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from typing import ClassVar
 
 from textual import work
@@ -15,6 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from localspec.chat.archive.message import Chat, Hit
+from localspec.chat.export import stamp
 from localspec.chat.plain_text import plain_text
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.talk import files
@@ -46,17 +46,13 @@ class HistoryScreen(Page):
     def __init__(self, chats: ChatScreen, words: str = "") -> None:
         super().__init__(chats)
         self._words, self._entries = words, ItemList[Chat | Hit](id="entries")
+        self._entries.can_focus = False
 
     def body(self) -> ComposeResult:
         yield Input(self._words, placeholder="Search all chats; #tag lists a tag", id="words")
         with Horizontal():
             yield self._entries
             yield Static("", id="preview", markup=False)
-
-    def on_mount(self) -> None:
-        self._entries.can_focus = False
-        self.query_one("#words").focus()
-        self.look()
 
     @work(exclusive=True, group="look")
     async def look(self) -> None:
@@ -75,7 +71,7 @@ class HistoryScreen(Page):
     def on_option_list_option_highlighted(self) -> None:
         if (chat := self.marked_chat) is None:
             return
-        facts = f"{chat.messages} messages · {short(chat.model) or 'no model'} · {_day(chat.used)}"
+        facts = f"{chat.messages} messages · {short(chat.model) or 'no model'} · {stamp(chat.used)}"
         tags = "  ".join(f"#{plain_text(tag)}" for tag in chat.tags)
         last = self.session.archive.path(chat.id)[-6:]
         said = "\n\n".join(f"{'You' if m.role == 'user' else 'Answer'}: {plain_text(m.content)[:400]}" for m in last)
@@ -91,7 +87,7 @@ class HistoryScreen(Page):
 
     on_option_list_option_selected = on_input_submitted
 
-    on_input_changed = look
+    on_mount = on_input_changed = look
 
     @property
     def marked_chat(self) -> Chat | None:
@@ -154,8 +150,4 @@ def _line(entry: Chat | Hit) -> Content:
             snippet = snippet.stylize("reverse", start, end)
         return Content.assemble((plain_text(entry.title) or "New chat", "bold"), "\n  ", snippet)
     pin = "^ " if entry.pinned else ""
-    return Content.assemble(f"{pin}{plain_text(entry.title) or 'New chat'}", (f"  {_day(entry.used)}", "$text-muted"))
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    return Content.assemble(f"{pin}{plain_text(entry.title) or 'New chat'}", (f"  {stamp(entry.used)}", "$text-muted"))

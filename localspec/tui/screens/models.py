@@ -6,7 +6,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -25,7 +24,7 @@ from localspec.machine import Place
 from localspec.methods import FROM_FILES
 from localspec.models.hub.hub import Hub
 from localspec.models.hub.pull import Suggestion, candidates, suggest
-from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, ModelEntry, PairEntry
+from localspec.models.installed.catalog import DEFAULT_PAIR, Catalog, PairEntry
 from localspec.models.installed.installed import can_draft, title_of, twin_sentence, twins
 from localspec.models.installed.store import Entry, Store
 from localspec.models.memory import fit
@@ -34,7 +33,7 @@ from localspec.runtime.memory import places
 from localspec.runtime.offered import Pace, estimate, needed_bytes, offer_of, pace, recommended
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.screens.pull import FindModelScreen, ImportScreen, PullScreen
-from localspec.tui.screens.stats import AnswerFigures, decode_seconds
+from localspec.tui.screens.stats import AnswerFigures
 from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
 from localspec.tui.widgets.meter import amount
 from localspec.tui.widgets.registry import bind
@@ -96,23 +95,17 @@ def _estimated(item: ModelItem, catalog: Catalog) -> ModelItem:
         read = estimate(item.name, "a") or sum(part.stat().st_size for part in item.files[:1] if part.exists())
         return replace(item, read_bytes=read)
     offer = offer_of(catalog, item.name)
-    if offer is None:
-        return item
-    return replace(item, bytes=item.bytes or offer.bytes, read_bytes=offer.read_bytes)
+    return item if offer is None else replace(item, bytes=item.bytes or offer.bytes, read_bytes=offer.read_bytes)
 
 
 def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> ModelItem:
     models = [catalog.models[pair.target], catalog.models[pair.draft]]
     mine = tuple(entries[model.name] for model in models if model.name in entries)
     fault = next((entry.fault for entry in mine if entry.fault), "")
-    here = all(model.bundled or model.name in entries for model in models)
-
-    def size(model: ModelEntry) -> int:
-        if model.bundled:
-            return model.path.stat().st_size if model.path.exists() else 0
-        return entries[model.name].bytes if model.name in entries else model.bytes
-
-    sizes = [size(model) for model in models]
+    own = {entry.name: (entry.path, entry.bytes) for entry in mine}
+    own |= {one.name: (one.path, one.path.stat().st_size) for one in models if one.bundled and one.path.exists()}
+    here = all(model.name in own for model in models)
+    sizes = [own[model.name][1] if model.name in own else model.bytes for model in models]
     return ModelItem(
         pair.name,
         pair.draft,
@@ -120,7 +113,7 @@ def _pair(pair: PairEntry, catalog: Catalog, entries: Mapping[str, Entry]) -> Mo
         sum(sizes) if all(sizes) else 0,
         fault or pair.why,
         models[0].licence,
-        tuple(model.path if model.bundled else entries[model.name].path for model in models) if here else (),
+        tuple(own[model.name][0] for model in models) if here else (),
         removable=tuple(entry.name for entry in mine),
     )
 
@@ -229,10 +222,6 @@ class ModelsScreen(Page):
         yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
         yield Static("", id="detail", markup=False)
 
-    def on_mount(self) -> None:
-        self.query_one(DataTable).focus()
-        self.action_again()
-
     def on_resize(self) -> None:
         self._show(self.items)
 
@@ -254,6 +243,8 @@ class ModelsScreen(Page):
             items = await asyncio.to_thread(listed)
             self._show(items)
             self._show(await asyncio.to_thread(planned))
+
+    on_mount = action_again
 
     def _show(self, items: list[ModelItem]) -> None:
         if not (self.query(DataTable) and self.query("#detail")):
@@ -373,8 +364,8 @@ class ModelsScreen(Page):
         if await self.app.push_screen_wait(ChoiceDialog(question, rows)) != "yes":
             return
         try:
-            removals = await asyncio.to_thread(lambda: [self._store.remove(name) for name in item.removable])
-            removed = list(chain.from_iterable(removals))
+            store, names = self._store, item.removable
+            removed = await asyncio.to_thread(lambda: [one for name in names for one in store.remove(name)])
             kept = next((one.kept for one in removed if one.kept), "")
             text = f"Removed; {amount(sum(one.bytes for one in removed))} given back." + f" Kept: {kept}." * bool(kept)
         except LocalspecError as error:
@@ -390,7 +381,7 @@ def speeds_of(archive: Archive) -> dict[str, AnswerFigures]:
     speeds = defaultdict[str, AnswerFigures](AnswerFigures)
     for chat in archive.chats(limit=_CHATS):
         for message in archive.tree(chat.id):
-            if message.role == "assistant" and message.model and decode_seconds(message.stats) > 0:
+            if message.role == "assistant" and message.model and AnswerFigures.of([message.stats]).decode_seconds > 0:
                 speeds[message.model].add(message.stats)
     return speeds
 

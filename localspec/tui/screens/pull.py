@@ -8,8 +8,10 @@ import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from time import monotonic
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 from urllib.parse import unquote
 
 from textual import events, work
@@ -24,8 +26,8 @@ from localspec.chat.plain_text import one_line, pictured
 from localspec.errors import Cancelled, LocalspecError, reason
 from localspec.models.hub.hub import FoundRepository, Hub
 from localspec.models.hub.pull import PullPlan
-from localspec.models.installed.adopt import Kept, adopt, find_kept
 from localspec.models.installed.catalog import Catalog, ModelEntry, PairEntry
+from localspec.models.installed.installed import Kept, adopt, find_kept
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import typed
 from localspec.runtime.memory import places
@@ -84,7 +86,6 @@ class FindModelScreen(ModelDialog):
     def on_mount(self) -> None:
         self.say(HELP)
         self._found.display = False
-        self.query_one("#words").focus()
 
     def key_down(self) -> None:
         """From the words to what was found, which need not be complete yet."""
@@ -162,8 +163,7 @@ def plan_page(plan: PullPlan, hub: Hub) -> Content:
 
 
 def _line(label: str, text: str, style: str = "") -> Content:
-    parts: list[Any] = [(f"{label:7} ", "dim"), (one_line(text), style) if style else one_line(text)]
-    return Content.assemble(*parts)
+    return Content.assemble((f"{label:7} ", "dim"), (one_line(text), style))
 
 
 _SPEED_WINDOW_SECONDS = 5.0  # seconds over which the speed is a mean
@@ -176,8 +176,7 @@ class Transfers:
     def __init__(self, missing_bytes: int = 0) -> None:
         self.missing_bytes = missing_bytes
         self._files: dict[str, tuple[int, int, str]] = {}  # bytes that are there, bytes in all, what is done
-        self._start: dict[str, int] = {}
-        self._most: dict[str, int] = {}
+        self._come: dict[str, tuple[int, int]] = {}  # bytes that were there at first, and the most since
         self._samples: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
@@ -188,14 +187,14 @@ class Transfers:
                 done, size, _ = self._files.get(file, (0, 0, ""))
             self._files[file] = done, size, what
             if what == "loading":
-                self._start.setdefault(file, done)
-                self._most[file] = max(done, self._most.get(file, 0))
+                first, most = self._come.get(file, (done, done))
+                self._come[file] = first, max(done, most)
 
     def lines(self, width: int, now: float | None = None) -> Content:
         """A bar for each file and one for all, with speed and time left."""
         with self._lock:
             files = dict(self._files)
-            come = sum(most - self._start[file] for file, most in self._most.items())
+            come = sum(most - first for first, most in self._come.values())
         now = monotonic() if now is None else now
         self._samples.append((now, come))
         while now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
@@ -282,31 +281,23 @@ class PullScreen(ModelDialog):
             wanted = wishes(name, hub, draft="" if alone else draft)[: 1 if alone else 2]
             catalog = None if alone else Catalog.load()
             plan = make_plan(wanted, hub, self._store, None, places(), catalog=catalog, reach=out_of_reach)
-            page = plan_page(plan, hub)
-            try:
+            refused = list[str]()
+            with errors_said(self, refused.append):
                 check_disk(plan)
-            except LocalspecError as error:
-                return hub, plan, page, str(error)
-            return hub, plan, page, ""
+            return hub, plan, plan_page(plan, hub), "".join(refused)
 
         self._plan, self._doing = None, "plan"
         self.refresh_bindings()
         self.query_one("#plan", Static).update("")
         self.say("Asking the hub: which files, do they fit each other and memory ...")
         self.set_focus(None)
-        try:
+        with errors_said(self, self._failed):
             self._hub, plan, page, refusal = await errand(planned, "The plan")
-        except LocalspecError as error:
-            self._failed(error)
-            return
-        self._plan, self._doing = None if refusal else plan, ""
-        self.query_one("#plan", Static).update(page)
-        if refusal:
-            self.say(refusal, bad=True)
-        else:
+            self._plan, self._doing = None if refusal else plan, ""
+            self.query_one("#plan", Static).update(page)
             doubt = "" if plan.memory.fits else " It does not fit memory now; it can be loaded all the same."
-            self.say(f"y loads it, Esc leaves everything as it is.{doubt}")
-        self.refresh_bindings()
+            self.say(refusal or f"y loads it, Esc leaves everything as it is.{doubt}", bad=bool(refusal))
+            self.refresh_bindings()
 
     @work(group="load")
     async def action_load(self) -> None:
@@ -326,28 +317,27 @@ class PullScreen(ModelDialog):
             self.query_one("#plan", Static).update(transfers.lines(width))
 
         self._doing = "load"
+        self._stop.clear()
         self.refresh_bindings()
         self.say("Loading. Esc stops; what has come is kept, and the next pull goes on there.")
         timer = self.set_interval(1 / _FRAMES_A_SECOND, draw)
         try:
             entries = await errand(load, "The pull")
+            asked = self.query_one("#name", Input).value.strip()
+            self.dismiss(asked if "://" not in asked else entries[0].name)
+        except Cancelled:
+            self._doing = ""
+            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
+            self.refresh_bindings()
         except LocalspecError as error:
-            self._failed(error)
-            return
+            self._failed(str(error))
         finally:
             timer.stop()
-        asked = self.query_one("#name", Input).value.strip()
-        self.dismiss(asked if "://" not in asked else entries[0].name)
 
-    def _failed(self, error: LocalspecError) -> None:
-        self._doing = ""
-        self._stop.clear()
-        if isinstance(error, Cancelled):
-            self.say("Stopped. What has come is kept: y goes on there, and so does the next pull.")
-        else:
-            self._plan = None
-            self.say(str(error), bad=True)
-            self.query_one("#name").focus()
+    def _failed(self, text: str) -> None:
+        self._plan, self._doing = None, ""
+        self.say(text, bad=True)
+        self.query_one("#name").focus()
         self.refresh_bindings()
 
     def action_close(self) -> None:
@@ -365,11 +355,10 @@ def dropped(text: str) -> str:
         return unquote("/" + text.removeprefix("file://").partition("/")[2])
     if os.path.exists(typed(text)):
         return text
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return text
-    return words[0] if len(words) == 1 else text
+    with suppress(ValueError):  # an open quote, or several words
+        (word,) = shlex.split(text)
+        return word
+    return text
 
 
 def completed(text: str, ending: str) -> str | None:
@@ -393,12 +382,8 @@ def completed(text: str, ending: str) -> str | None:
 
 
 class _Paths(Suggester):
-    def __init__(self, ending: str) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
-        self._ending = ending
-
     async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(completed, value, self._ending)
+        return await asyncio.to_thread(completed, value, ".gguf")
 
 
 class PathInput(Input):
@@ -408,9 +393,6 @@ class PathInput(Input):
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("path.complete", "tab", "complete", "Complete", "Take the path that is suggested")
     ]
-
-    def __init__(self, placeholder: str, ending: str, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(placeholder=placeholder, suggester=_Paths(ending), id=id)
 
     def action_complete(self) -> None:
         if self._suggestion and self._suggestion != self.value:
@@ -443,21 +425,20 @@ class ImportScreen(ModelDialog):
         self._found = ItemList[Kept](id="found")  # models that other programs keep
 
     def fields(self) -> ComposeResult:
-        yield PathInput("file.gguf, typed or dropped here; Tab completes, Enter imports", ".gguf", "file")
+        words = "file.gguf, typed or dropped here; Tab completes, Enter imports"
+        yield PathInput(placeholder=words, suggester=_Paths(use_cache=False, case_sensitive=True), id="file")
         yield self._found
         yield Input(placeholder="name (else the file's)", id="name")
         yield Tick("It is a draft model", id="draft")
         yield Tick("Copy it, so that the original may go (else: a link)", id="copy")
-
-    def on_mount(self) -> None:
-        self.query_one("#file").focus()
-        self._find()
 
     @work(exclusive=True, group="find")
     async def _find(self) -> None:
         kept = [one for one in await asyncio.to_thread(find_kept, self._store) if not one.installed]
         self._found.show(kept, lambda one: Content(pictured(f"{one.name}  {amount(one.bytes)}  {one.program}")))
         self._found.display = bool(kept)
+
+    on_mount = _find
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -488,11 +469,9 @@ class ImportScreen(ModelDialog):
             text = f"{file}\n{bar(done / size if size else 0.0, 30)} {amount(done)} of {amount(size)} checked"
             self.app.call_from_thread(self.say, text)
 
-        def work() -> Entry:
-            return adopt(typed(path), self._store, name=name, role=role, copy=copy, progress=progress)
-
         self.say("Reading the file ...")
         try:
+            work = partial(adopt, typed(path), self._store, name=name, role=role, copy=copy, progress=progress)
             self.dismiss((await asyncio.to_thread(work)).name)
         except LocalspecError as error:
             self.say(str(error), bad=True)

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from statistics import median
 from time import monotonic
 from typing import ClassVar
@@ -41,13 +42,11 @@ class Lane:
     exact: bool = True  # no pass of it could have changed the text
     over: bool = False
     _ends: list[float] = field(default_factory=lambda: [0.0])  # when each pass ended, the start before them
-    _counts: list[int] = field(default_factory=lambda: [0])  # tokens at its end
 
     def add(self, passes: Iterable[AnswerPass], tokens: Sequence[int]) -> None:
         for one in passes:
             self.passes.append(one)
             self._ends.append(self.seconds + one.seconds)
-            self._counts.append(self.count + len(one.emitted))
         self.tokens += tokens
 
     @property
@@ -56,13 +55,13 @@ class Lane:
 
     @property
     def count(self) -> int:
-        return self._counts[-1]
+        return self.count_at(inf)
 
     def at(self, seconds: float) -> int:
         return bisect_right(self._ends, seconds) - 1
 
     def count_at(self, seconds: float) -> int:
-        return self._counts[self.at(seconds)]
+        return sum(len(one.emitted) for one in self.passes[: self.at(seconds)])
 
 
 def likeness(one: Lane, other: Lane) -> str:
@@ -92,12 +91,11 @@ _NARROW = 32  # columns of a lane; with fewer, its figures do not fit into one l
 class LaneView(Vertical):
     """Shows a lane as it is, or as it was at some second."""
 
-    def __init__(self, lane: Lane, doc: str, id: str) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
+    def __init__(self, lane: Lane, doc: str) -> None:
+        super().__init__(id=lane.name)
         self.lane = lane
         self._doc = doc
-        self._shown = 0
-        self._drawn: tuple[float | None, int] = None, 0  # what was shown last
+        self._drawn = inf, 0  # what was shown last
 
     def compose(self) -> ComposeResult:
         yield Static("", classes="clock", markup=False)
@@ -109,17 +107,15 @@ class LaneView(Vertical):
         self.show(*self._drawn)
 
     def restart(self, lane: Lane) -> None:
-        self.lane, self._shown = lane, 0
+        self.lane = lane
         self.query_one(OriginView).show([])
         self.show()
 
-    def show(self, seconds: float | None = None, of_tokens: int = 0) -> None:
-        """Draws the lane as at `seconds` on its clock, None = now; `of_tokens`: of the whole answer, 0 = not known."""
+    def show(self, seconds: float = inf, of_tokens: int = 0) -> None:
+        """Draws the lane as at `seconds` on its clock; `of_tokens`: of the whole answer, 0 = not known."""
         self._drawn = seconds, of_tokens
         lane = self.lane
-        done = len(lane.passes) if seconds is None else lane.at(seconds)
-        clock = lane.seconds if seconds is None else min(seconds, lane.seconds)
-        tokens = lane.count if seconds is None else lane.count_at(seconds)
+        done, clock, tokens = lane.at(seconds), min(seconds, lane.seconds), lane.count_at(seconds)
         rate = f"{tokens / clock:.0f} tok/s" if clock and tokens else ""
         flag = " ⚑" if lane.over and done == len(lane.passes) and tokens else ""
         if self.size.width < _NARROW:
@@ -131,12 +127,8 @@ class LaneView(Vertical):
         share = bar(tokens / of_tokens, max(4, self.size.width)) if of_tokens else ""
         self.query_one(".progress", Static).update(Content.styled(share, "$primary"))
         view = self.query_one(OriginView)
-        if done > self._shown:
-            view.add(self.lane.passes[self._shown : done])
-        elif done < self._shown:
-            view.show(self.lane.passes[:done])
-        if done != self._shown:
-            self._shown = done
+        if done != len(view.passes):
+            view.reach(lane.passes, done)
             self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
@@ -157,7 +149,6 @@ KNEW = "Both heats knew the prompt alone: no past answers, no cache."  # said be
 class RaceScreen(Page):
     CSS_PATH = "race.tcss"
     TITLE = "Race"
-    AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("race.again", "a", "again", "Other order", "Race again, with the other lane first", show=True),
         bind("race.replay", "r", "replay", "Replay", "Show both lanes side by side again", show=True),
@@ -172,9 +163,8 @@ class RaceScreen(Page):
         self.lanes = {name: Lane(name) for name in (PLAIN, SPECULATIVE)}
         self._question: Question | None = None
         self._order = (PLAIN, SPECULATIVE)
-        self._waiting: list[str] = []  # lanes that have not run; their first is under way
+        self._waiting: list[str] = []  # lanes that have not run; their first is under way, "" = warming up
         self._answer: Answer | None = None
-        self._warming = False
         self._reader: PassReader | None = None
         self._started = 0.0
         self._pace = len(SPEEDS) - 1
@@ -186,11 +176,12 @@ class RaceScreen(Page):
         yield Input(prompt, placeholder="A prompt for both; Enter starts", id="prompt")
         yield Static(HELP, id="note", markup=False)
         with Horizontal(id="lanes"):
-            yield LaneView(self.lanes[PLAIN], "one token a pass", id=PLAIN)
-            yield LaneView(self.lanes[SPECULATIVE], "one or more a pass", id=SPECULATIVE)
+            yield LaneView(self.lanes[PLAIN], "one token a pass")
+            yield LaneView(self.lanes[SPECULATIVE], "one or more a pass")
         yield Static("", id="result", markup=False)
 
     def on_mount(self) -> None:
+        self._note = self.query_one("#note", Static).update
         self._replay = self.set_interval(1 / _FRAMES_A_SECOND, self._frame, pause=True)
 
     def on_unmount(self) -> None:
@@ -245,14 +236,18 @@ class RaceScreen(Page):
             self.lanes[name] = Lane(name)
             self.query_one(f"#{name}", LaneView).restart(self.lanes[name])
         self.query_one("#result", Static).update("")
-        self._waiting, self._warming = list(self._order), True
-        self._note("Warming up ...")
-        self._ask(drafter="none", max_tokens=1)
+        self._waiting = ["", *self._order]
+        self._ask()
 
-    def _ask(self, drafter: str | None, max_tokens: int) -> None:
-        assert self._question is not None
+    def _ask(self) -> None:
+        """Begins the first heat that waits."""
+        asked, name = self._question, self._waiting[0]
+        assert asked is not None
+        number = 1 + len(self._order) - len(self._waiting)
+        self._note(f"Heat {number} of 2: {name} decoding, alone on the engine" if name else "Warming up ...")
         self._reader = PassReader(self.session.piece)
-        asked = replace(self._question, drafter=drafter, max_tokens=max_tokens)
+        drafter, tokens = asked.drafter if name == SPECULATIVE else "none", asked.max_tokens or MOST_TOKENS
+        asked = replace(asked, drafter=drafter, max_tokens=tokens if name else 1)
         self._answer = self.session.answerer.answer(asked, Inbox(self))
 
     def on_posted(self, event: Posted) -> None:
@@ -260,7 +255,7 @@ class RaceScreen(Page):
         told = event.told
         if isinstance(told, AnswerEnded) and told.answer is self._answer:
             self._ended(told)
-        elif isinstance(told, AnswerPart) and told.answer is self._answer and not self._warming and self._reader:
+        elif isinstance(told, AnswerPart) and told.answer is self._answer and self._waiting[0] and self._reader:
             lane = self.lanes[self._waiting[0]]
             lane.add(self._reader.read_all(told.records, len(told.tokens)), told.tokens)
             self.query_one(f"#{lane.name}", LaneView).show()
@@ -271,16 +266,12 @@ class RaceScreen(Page):
         if message.error is not None:
             self._note(str(message.error))
             return
-        if self._warming:
-            self._warming = False
-        else:
-            lane = self.lanes[self._waiting.pop(0)]
+        if name := self._waiting.pop(0):
+            lane = self.lanes[name]
             lane.over, lane.exact = True, message.stats.exact
-            self.query_one(f"#{lane.name}", LaneView).show()
-        if self._waiting and self._question is not None:
-            name, number = self._waiting[0], len(self._order) - len(self._waiting) + 1
-            self._note(f"Heat {number} of 2: {name} decoding, alone on the engine")
-            self._ask("none" if name == PLAIN else self._question.drafter, self._question.max_tokens or MOST_TOKENS)
+            self.query_one(f"#{name}", LaneView).show()
+        if self._waiting:
+            self._ask()
             return
         plain, other = self.lanes[PLAIN], self.lanes[SPECULATIVE]
         self.speedups.append(plain.seconds / other.seconds if other.seconds else 0.0)
@@ -304,9 +295,6 @@ class RaceScreen(Page):
     def _compare(self) -> None:
         same = likeness(self.lanes[PLAIN], self.lanes[SPECULATIVE])
         self.query_one("#result", Static).update("\n".join(part for part in (same, summary(self.speedups)) if part))
-
-    def _note(self, text: str) -> None:
-        self.query_one("#note", Static).update(text)
 
     def _make_question(self, prompt: str) -> Question:
         """The chat's settings, a system message if it has one, and this prompt alone."""

@@ -204,11 +204,9 @@ class ParametersScreen(Page):
         return None
 
 
-_TEXT = "system"  # the preference that gets a text area of its own
-
-
 def looks() -> list[Setting]:
-    return [setting for setting in settings_of(Preferences) if setting.name != _TEXT]
+    """All preferences but the system message, which gets a text area of its own."""
+    return [setting for setting in settings_of(Preferences) if setting.name != "system"]
 
 
 class SettingsScreen(Page):

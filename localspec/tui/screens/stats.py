@@ -48,17 +48,12 @@ class StatsScreen(Page):
         with VerticalScroll(id="scroll"):
             yield Static("Counting ...", id="page", markup=False)
 
-    def on_mount(self) -> None:
-        self.query_one("#scroll").focus()
-        self._all = self.chats.pane is None
-        self._count()
-
     def on_resize(self, event: events.Resize) -> None:
         if self._figures.answers:
             self._show()
 
     def action_scope(self) -> None:
-        self._all = not self._all or self.chats.pane is None
+        self._all = not self._all
         self._count()
 
     def action_copy(self) -> None:
@@ -68,9 +63,12 @@ class StatsScreen(Page):
     async def _count(self) -> None:
         pane = self.chats.pane
         chat = None if self._all or pane is None else pane.chat_id
+        self._all = chat is None
         with errors_said(self, self.query_one("#page", Static).update):
             self._figures, self._positions = await asyncio.to_thread(count, self.session.archive, chat)
             self._show()
+
+    on_mount = _count
 
     def _show(self) -> None:
         self.query_one("#scope", Static).update("All chats" if self._all else "This chat")
@@ -135,11 +133,6 @@ class AnswerFigures(RequestStats):
     def saved_seconds(self) -> float:
         """Against plain decoding, as estimated; below 0 where speculation lost."""
         return self.plain_seconds - self.compared_seconds
-
-
-def decode_seconds(stats: Mapping[str, Any]) -> float:
-    """Of a kept answer, as `RequestStats.decode_seconds`."""
-    return sum(number(stats, f"{part}_seconds") for part in ("draft", "verify", "host"))
 
 
 def positions(passes: Iterable[AnswerPass]) -> list[tuple[int, int, int]]:
@@ -262,13 +255,10 @@ class StepsScreen(Page):
         bind("steps.last", "end,G", "jump(-1)", "Last", "The last pass"),
     ]
 
-    def __init__(self, chats: ChatScreen) -> None:
-        super().__init__(chats)
-        self.passes: list[AnswerPass] = []
-        self.index = 0
-        self._shown = 0  # passes the text view holds
-        self._speed = 0  # its place in `SPEEDS`
-        self._timer: Timer | None = None
+    passes: Sequence[AnswerPass] = ()
+    index = 0
+    _speed = 0  # its place in `SPEEDS`
+    _timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
@@ -282,54 +272,51 @@ class StepsScreen(Page):
     @work(group="steps")
     async def on_mount(self) -> None:
         message = None if self.chats.pane is None else self.chats.pane.selected
+        tell = self.query_one("#headline", Static).update
         if message is None or message.role != "assistant":
-            self._say("There is no answer to replay: select one in the chat, or ask something first.")
+            tell("There is no answer to replay: select one in the chat, or ask something first.")
             return
 
         def read() -> list[AnswerPass]:
             replay = self.session.archive.replay(message.id)
             return read_passes(replay.passes, lambda token: replay.pieces.get(token, b""), message.content)
 
-        with errors_said(self, self._say):
+        with errors_said(self, tell):
             self.passes = await asyncio.to_thread(read)
             if self.passes:
                 self._speed = watchable(median(one.seconds for one in self.passes), _READABLE)
                 self._show()
             else:
-                self._say("No passes are stored with this answer (it came from an endpoint, or was imported).")
-
-    def on_resize(self, event: events.Resize) -> None:
-        if self.passes:
-            self._show()
-
-    def _say(self, text: str) -> None:
-        self.query_one("#headline", Static).update(Content(text))
+                tell("No passes are stored with this answer (it came from an endpoint, or was imported).")
 
     def action_go(self, step: int) -> None:
-        self._to(self.index + step)
+        self.action_jump(max(0, self.index + step))
 
     def action_jump(self, index: int) -> None:
-        self._to(index if index >= 0 else len(self.passes) - 1)
+        """Goes to a pass, -1 = the last one, as far as there is one."""
+        if self.passes:
+            self._stop()
+            last = len(self.passes) - 1
+            self.index = last if index < 0 else min(index, last)
+            self._show()
 
     def action_next_draft(self) -> None:
         later = (index for index in range(self.index + 1, len(self.passes)) if self.passes[index].guesses)
-        self._to(next(later, self.index))
+        self.action_jump(next(later, self.index))
 
     def action_speed(self, step: int) -> None:
         self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
-        if self.passes:
-            self._show()
+        self._show()
 
     def action_play(self) -> None:
         """Starts or stops going on by itself; at the end it begins again."""
         if self._timer is not None:
             self._stop()
-            self._show()
         elif self.passes:
             if self.index == len(self.passes) - 1:
-                self._to(0)
+                self.index = 0
             self._tick_later()
-            self._show()
+        self._show()
 
     def _tick_later(self) -> None:
         def tick() -> None:
@@ -347,29 +334,19 @@ class StepsScreen(Page):
             self._timer.stop()
             self._timer = None
 
-    def _to(self, index: int) -> None:
-        if self.passes:
-            self._stop()
-            self.index = max(0, min(len(self.passes) - 1, index))
-            self._show()
-
     def _show(self) -> None:
+        if not self.passes:
+            return
         passes, index, width = self.passes, self.index, max(20, self.size.width - 2)
-        view = self.query_one("#origin", OriginView)
-        if self._shown <= index:
-            view.add(passes[self._shown : index + 1])
-        else:
-            view.show(passes[: index + 1])
-        self._shown = index + 1
+        self.query_one("#origin", OriginView).reach(passes, index + 1)
         playing = f"  {'▶ ' * (self._timer is not None)}replay at {SPEEDS[self._speed]:g}x"
         self.query_one("#headline", Static).update(headline(passes, index))
         self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
         self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
         self.query_one("#timeline", Static).update(timeline(passes, index, width))
-        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+        self.query_one("#text", VerticalScroll).anchor()  # a long answer is laid out later
 
-    def on_origin_view_complete(self, event: OriginView.Complete) -> None:
-        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+    on_resize = _show
 
 
 _FATES = {
@@ -421,13 +398,10 @@ def timing(passes: Sequence[AnswerPass], index: int, width: int) -> Content:
     slowest = max(known.seconds for known in passes) or 1.0
     cells = max(8, min(30, width - 46))
     each = duration(one.seconds / max(1, len(one.emitted)))
-    return Content.assemble(
-        ("this pass  ", "dim"),
-        (bar(one.seconds / slowest, cells), "$primary"),
-        f" {duration(one.seconds)}, {each} a token\n",
-        ("usual pass ", "dim"),
-        (bar(usual / slowest, cells), "$primary"),
-        f" {duration(usual)}",
+    rows = (("this pass  ", one.seconds, f", {each} a token"), ("usual pass ", usual, ""))
+    return Content("\n").join(
+        Content.assemble((label, "dim"), (bar(seconds / slowest, cells), "$primary"), f" {duration(seconds)}{more}")
+        for label, seconds, more in rows
     )
 
 

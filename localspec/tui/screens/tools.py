@@ -16,7 +16,7 @@ from localspec.chat.turn import Message
 from localspec.remote.answerer import Question
 from localspec.tools.connections import Offered
 from localspec.tools.servers import Server
-from localspec.tools.toolbox import FolderFile
+from localspec.tools.toolbox import FolderFile, Toolbox
 from localspec.tui.screens.chat import ChatScreen, Page
 from localspec.tui.widgets.dialogs import ItemList, errand, errors_said, say
 from localspec.tui.widgets.registry import bind
@@ -40,7 +40,7 @@ class ToolsScreen(Page):
         self._plain: int | None = None  # tokens of a prompt without tools
 
     def body(self) -> ComposeResult:
-        yield Static("The servers are being started ...", id="scope", markup=False)
+        yield Static(id="scope", markup=False)
         yield self._rows
 
     def on_mount(self) -> None:
@@ -50,14 +50,10 @@ class ToolsScreen(Page):
     @work(exclusive=True, group="tools")
     async def _look(self) -> None:
         """Starts what is on, lists all, and says what the tools take of the context."""
-        head = self.query_one("#scope", Static)
-        if (toolbox := self._toolbox) is None:
-            head.update("There are no servers. In a shell: localspec mcp add NAME -- COMMAND")
-            return
+        toolbox, head = self._toolbox, self.query_one("#scope", Static)
         with errors_said(self, head.update):
-            tools = await errand(toolbox.tools)
-            for text in toolbox.notices():
-                say(self, text, problem=True)
+            tools = await self.chats.front.of_servers(Toolbox.tools)
+            assert toolbox is not None
             self._folder = FolderFile.find([])
             rows = list[_Row]()
             for server in self.session.servers:

@@ -99,8 +99,6 @@ class ChatApp(App[int]):
     TITLE = "localspec"
     # Whole paths: an app that inherits finds them. With the default screen's, which Textual does not load itself.
     CSS_PATH: ClassVar = [_HERE / "app.tcss", _HERE.parent / "screens" / "chat.tcss"]
-    ENABLE_COMMAND_PALETTE = True
-    COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("app.quit", "ctrl+q", "quit", "Quit", "Leave; unsent text is kept", show=True, priority=True),
         bind("app.interrupt", "ctrl+c", "interrupt", "Stop", "Copy marked text; else stop the answer; twice leaves"),
@@ -156,7 +154,7 @@ class ChatApp(App[int]):
         now = monotonic()
         self._error_times.append(now)
         dense = len(self._error_times) == _MOST and now - self._error_times[0] < _SPAN_SECONDS
-        over = dense or not self.screen_stack or self.pane is None
+        over = dense or not self.screen_stack or self.chat_screen.pane is None
         last = traceback.extract_tb(found.__traceback__)[-1:]
         kind = (type(found), *((frame.filename, frame.lineno) for frame in last))
         if not over and now - self._said_errors.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
@@ -173,7 +171,8 @@ class ChatApp(App[int]):
                 pane.leave()
 
     def get_default_screen(self) -> Screen[Any]:
-        return ChatScreen(self.session)
+        self.chat_screen = ChatScreen(self.session)
+        return self.chat_screen
 
     def get_driver_class(self) -> type[Driver]:
         found = super().get_driver_class()
@@ -236,24 +235,14 @@ class ChatApp(App[int]):
         if again:
             await self.action_quit()
             return
-        if self.pane is not None and self.pane.answer is not None:
-            self.pane.stop()
+        if (pane := self.chat_screen.pane) is not None and pane.answer is not None:
+            pane.stop()
         say(self, "Ctrl+C again leaves.")
 
     def _leave(self) -> None:
         for pane in self.chat_screen.panes:
             pane.leave()
         self.exit(0)
-
-    @property
-    def chat_screen(self) -> ChatScreen:
-        screen = self.screen_stack[0]
-        assert isinstance(screen, ChatScreen)
-        return screen
-
-    @property
-    def pane(self) -> ChatPane | None:
-        return self.chat_screen.pane
 
     def on_posted(self, event: Posted) -> None:
         told, session = event.told, self.session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +15,10 @@ from pathspec import GitIgnoreSpec
 from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment, Chat
-from localspec.chat.text_file import read_text
+from localspec.chat.text_file import LARGEST, read_text
 from localspec.errors import LocalspecError, UsageError
 from localspec.paths import typed
 
-LARGEST = 512 * 1024  # bytes of a file that can be attached: more would fill any context here many times over
 _MOST_FILES, _DEEPEST = 4_000, 6
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 
@@ -27,8 +26,7 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
     """The files a message mentions as `@path` or `@"path with spaces"`; other words after an @ are only words."""
     found: dict[str, Attachment] = {}
-    for mention in _MENTION.findall(text):
-        name = mention.strip('"')
+    for name in _mentions(text):
         for candidate in (name, name.rstrip(".,;:!?)")):
             path = (folder or Path.cwd()) / typed(candidate)
             if not os.path.isfile(path):
@@ -43,14 +41,23 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
     return tuple(found.values())
 
 
+def resources(text: str, servers: Collection[str]) -> list[str]:
+    """What a message mentions as `@server:uri`, of these servers."""
+    words = [word.rstrip(".,;:!?" + ")" * ("(" not in word)) for word in _mentions(text)]
+    return [one for one in dict.fromkeys(words) if one.split(":")[0] in servers and one.count(":") > 1]
+
+
+def _mentions(text: str) -> list[str]:
+    return [mention.strip('"') for mention in _MENTION.findall(text)]
+
+
 def folders(text: str) -> list[str]:
-    names = (mention.strip('"') for mention in _MENTION.findall(text))
-    return list(dict.fromkeys(name for name in names if os.path.isdir(Path.cwd() / typed(name))))
+    return list(dict.fromkeys(name for name in _mentions(text) if os.path.isdir(Path.cwd() / typed(name))))
 
 
 def mentioned(text: str, name: str) -> bool:
     """Whether an attachment came of a word of this message: a file or a folder after an @."""
-    words = [mention.strip('"').rstrip(".,;:!?)") for mention in _MENTION.findall(text)]
+    words = [one for word in _mentions(text) for one in (word, word.rstrip(".,;:!?)"))]
     return name in words or any(word and name.startswith(word.rstrip("/") + "/") for word in words)
 
 

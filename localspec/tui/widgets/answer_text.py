@@ -304,9 +304,6 @@ class AnswerText(Widget):
                 lines[start + row] = "".join(part.text for part in line).rstrip()
         return selection.extract("\n".join(lines)), "\n"
 
-    def selection_updated(self, selection: Selection | None) -> None:
-        self.refresh()
-
     def _marked(self, strip: Strip, span: tuple[int, int] | None) -> Strip:
         """A line with what is selected of it in other colours; spans count characters, lines cells."""
         if span is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -24,9 +25,9 @@ from localspec.chat.archive.message import Attachment
 from localspec.chat.plain_text import counted_lines, one_line, plain_text
 from localspec.engine.slot import FinishReason
 from localspec.errors import LocalspecError
-from localspec.models.installed import installed
 from localspec.models.installed.installed import find, knows
 from localspec.remote.answerer import Answer, AnswerEnded, Answerer, AnswerPart, Facts, Prefilled, Question
+from localspec.tools.toolbox import Toolbox
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted
 from localspec.tui.widgets.dialogs import ItemList
@@ -205,36 +206,39 @@ class Composer(TextArea):
 
 
 _MOST_SUGGESTIONS = 8
-_MODEL = "/model "  # what the name of a model follows
+Choices = list[tuple[str, str]]  # what may stand in place of the word before the cursor, and what it is
+Named = Mapping[str, Callable[[], Awaitable[Choices]]]
 
 
 class Suggestions(ItemList[tuple[str, str]], can_focus=False):
-    """The list above an input: slash commands at its start, models after `/model`, files after an @. Shown while it has
-    anything to say; keys come through the input, which keeps the focus."""
+    """The list above an input: slash commands at its start, what may follow such as `/model`, files after an @. Shown
+    while it has anything to say; keys come through the input, which keeps the focus."""
 
-    def __init__(self, composer: Composer) -> None:
+    def __init__(self, composer: Composer, toolbox: Callable[[], Toolbox | None], named: Named) -> None:
+        """`named`: by a command with its slash, what gives the names that may follow it, anew each time."""
         super().__init__(compact=True)
         self.display = False
-        self._composer = composer
+        self._composer, self._toolbox, self._named = composer, toolbox, named
         self._files: list[str] | None = None
-        self._models: list[str] | None = None
+        self._names: tuple[str, Choices] = ("", [])  # the command that was typed last, and what may follow
         self._closed_for = ""
         composer.steer = self._steer
 
     def follow(self) -> None:
         composer, word = self._composer, self._composer.word_before_cursor()
+        command, _, rest = composer.text.partition(" ")
         if word == self._closed_for and word:
             return
         self._closed_for = ""
         if word.startswith("/") and composer.text.startswith(word) and "\n" not in composer.text:
             self._offer([(f"/{row.name}", row.doc) for row in commands() if row.name.startswith(word[1:])])
-        elif composer.text == f"{_MODEL}{word}":
-            if word and self._models is not None:
-                self._offer_models(self._models, word)
+        elif command in self._named and rest == word:
+            if word and self._names[0] == command:
+                self._offer_names(word)
                 return
             self._offer([])
-            load = self._load_models  # not a coroutine, which might never be awaited
-            composer.run_worker(load, exclusive=True, group="models", exit_on_error=False)  # type: ignore[arg-type]
+            load = partial(self._load_names, command)  # not a coroutine, which might never be awaited
+            composer.run_worker(load, exclusive=True, group="names", exit_on_error=False)  # type: ignore[arg-type]
         elif word.startswith("@"):
             offer = partial(self._offer_files, word)  # not a coroutine, which might never be awaited
             composer.run_worker(offer, exclusive=True, group="files")  # type: ignore[arg-type]
@@ -246,8 +250,8 @@ class Suggestions(ItemList[tuple[str, str]], can_focus=False):
         self._closed_for = self._composer.word_before_cursor()
         self._offer([])
 
-    def _offer(self, found: list[tuple[str, str]]) -> None:
-        """Shows (what may stand in place of the word before the cursor, what it is), the first marked; none = hides."""
+    def _offer(self, found: Choices) -> None:
+        """Shows what may stand in place of the word before the cursor, the first marked; none = hides."""
         offered = found[:_MOST_SUGGESTIONS]
         width = max((len(text) for text, _ in offered), default=0) + 2
         self.show(offered, lambda one: Content.assemble(one[0].ljust(width), (one[1], "$text-muted")))
@@ -274,22 +278,25 @@ class Suggestions(ItemList[tuple[str, str]], can_focus=False):
     async def _offer_files(self, word: str) -> None:
         if self._files is None:
             self._files = await asyncio.to_thread(files.files, Path.cwd())
-        paths = await asyncio.to_thread(files.matching, self._files, word[1:].strip('"'), _MOST_SUGGESTIONS)
+        begun = word[1:].strip('"')
+        listed = [] if (toolbox := self._toolbox()) is None else toolbox.resources()
+        more = [one for one in listed if begun.lower() in " ".join(one).lower()][: _MOST_SUGGESTIONS // 2]
+        paths = await asyncio.to_thread(files.matching, self._files, begun, _MOST_SUGGESTIONS - len(more))
         if self._composer.word_before_cursor() == word:
-            self._offer([(f'@"{path}"' if " " in path else f"@{path}", "") for path in paths])
+            found = [*((path, "") for path in paths), *more]
+            self._offer([(f'@"{name}"' if " " in name else f"@{name}", about) for name, about in found])
 
-    async def _load_models(self) -> None:
-        """Anew each time the command is typed: models come and go."""
-        try:
-            self._models = await asyncio.to_thread(installed.names)
-        except LocalspecError:
-            self._models = []
+    async def _load_names(self, command: str) -> None:
+        self._names = "", []
+        with suppress(LocalspecError):
+            self._names = command, await self._named[command]()
         word = self._composer.word_before_cursor()
-        if self._composer.text == f"{_MODEL}{word}":
-            self._offer_models(self._models, word)
+        if self._composer.text == f"{command} {word}":
+            self._offer_names(word)
 
-    def _offer_models(self, names: list[str], word: str) -> None:
-        self._offer([(name, "") for name in names if name.startswith(word)])
+    def _offer_names(self, word: str) -> None:
+        begins = [one for one in self._names[1] if one[0].startswith(word)]
+        self._offer(begins or [one for one in self._names[1] if word in one[0]])
 
 
 def own_model(model: str, facts: Facts | None) -> str:

@@ -9,7 +9,6 @@ from itertools import pairwise
 from time import monotonic
 from typing import NamedTuple
 
-from textual import events
 from textual.content import Content
 from textual.widgets import Static
 
@@ -241,38 +240,31 @@ class Meter(Static):
     def __init__(self) -> None:
         super().__init__(markup=False, id="status")
         self.tooltip = TOOLTIP
-        self._live = Live()
-        self._model = ""
-        self._use: tuple[int, int] | None = None
+        self._told: tuple[str, tuple[int, int] | None, str, Live] = "", None, "", Live()
+        """The model, how full the context is, what is shown in place of figures, and the chat in front."""
         self._drawn = 0.0
-        self._note = ""  # shown in place of figures
 
     def tell(
         self, facts: Facts | None, loading: Loading | None, use: tuple[int, int] | None, live: Live, note: str = ""
     ) -> None:
         """What is loaded, how full the context is, the chat in front, and what the screen says in place of figures."""
-        before = (self._model, self._use, self._note, self._live)
-        self._use, self._note, self._live = use, note, live
+        model = self._told[0]
         if facts is not None:
-            self._model = plain_text(facts.name if facts.draft is None else f"{facts.name} + {facts.draft}")
+            model = plain_text(facts.name if facts.draft is None else f"{facts.name} + {facts.draft}")
         elif not note:
             share = f" {loading.share:.0%}" if loading else ""
-            self._note = f"{loading.what if loading else 'Loading'}{share} · you can write meanwhile"
-        if (self._model, self._use, self._note, self._live) != before:
+            note = f"{loading.what if loading else 'Loading'}{share} · you can write meanwhile"
+        if (told := (model, use, note, live)) != self._told:
+            self._told = told
             self.draw()
 
     def draw(self, *, now: bool = True) -> None:
         """Shows the figures; `now`: even if they were just shown."""
         if not now and monotonic() - self._drawn < _REST_SECONDS:
             return
-        self._drawn = monotonic()
-        width = self.size.width
-        if self._note:
-            line = Content(plain_text(self._note))
-            self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)
-        else:
-            live = self._live
-            self.update(meter_line(live.stats, live.usual, width, self._use, self._model), layout=False)
+        self._drawn, width, (model, use, note, live) = monotonic(), self.size.width, self._told
+        line = Content(plain_text(note)) if note else meter_line(live.stats, live.usual, width, use, model)
+        self.update(line.truncate(width, ellipsis=True) if width else line, layout=False)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         self.draw()

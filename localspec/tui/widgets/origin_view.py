@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from time import monotonic
 from typing import ClassVar, Literal
@@ -17,7 +17,6 @@ from textual.color import Color
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
-from textual.message import Message
 from textual.strip import Strip
 from textual.style import Style as ContentStyle
 from textual.widget import Widget
@@ -58,9 +57,6 @@ class OriginView(Widget):
     (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of signs under each line
     of text). `ghosts` also shows rejected guesses, struck through, before what came instead."""
 
-    class Complete(Message):
-        """A long answer, laid out in slices, is all there."""
-
     DEFAULT_CSS: ClassVar[str] = "OriginView { height: auto; width: 1fr; }"
 
     def __init__(self, mode: Mode = "colour", ghosts: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's
@@ -82,6 +78,13 @@ class OriginView(Widget):
         self.passes = list(passes)
         self._layout_of = None
         self.refresh(layout=True)
+
+    def reach(self, passes: Sequence[AnswerPass], end: int) -> None:
+        """Shows the first ones of an answer, up to `end`; only further ones than before are laid out."""
+        if end < len(self.passes):
+            self.show(passes[:end])
+        else:
+            self.add(passes[len(self.passes) : end])
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return self._height * len(self._lines_for(width))
@@ -123,8 +126,6 @@ class OriginView(Widget):
             self._waiting = False
             self._lay_out()
             self.refresh(layout=True)
-            if self._laid_out == len(self.passes):
-                self.post_message(self.Complete())
 
         if self._laid_out < len(self.passes) and not self._waiting:
             self._waiting = True
@@ -191,8 +192,6 @@ def legend(shares: Shares, *, mode: Mode = "colour", no_color: bool = False, gho
 
 
 NOTHING = "No passes are stored with this message, so it is unknown where its tokens came from."
-
-
 _SETTLED = 1.2  # seconds after which everything that was heard before a view was opened is on disk
 
 

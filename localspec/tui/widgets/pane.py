@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from time import monotonic
 from typing import Literal
 
@@ -16,19 +18,20 @@ from textual.widgets import TabPane
 from localspec.chat.archive.archive import AnswerWriter
 from localspec.chat.archive.message import Attachment, Chat, StoredMessage
 from localspec.chat.export import signature
-from localspec.chat.plain_text import plain_text
+from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.turn import Message
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
-from localspec.errors import ContextOverflowError, LocalspecError, RunnerError
+from localspec.errors import ContextOverflowError, LocalspecError, RunnerError, UsageError
+from localspec.models.installed import installed
 from localspec.paths import typed
 from localspec.remote.answerer import Answer, AnswerEnded, AnswerPart, Prefilled, Question, Taken
 from localspec.tools.answers import CallDue, CallMade, Noticed, OfTools, answer_with
-from localspec.tools.toolbox import Consent
+from localspec.tools.toolbox import Consent, Toolbox
 from localspec.tui.talk import files
 from localspec.tui.talk.session import Fit, Inbox, Posted, Session, fit, last_turn, question_of, room
 from localspec.tui.widgets.composer import Compactor, Composer, OwnModel, Queue, Suggestions, WrittenPrompt, joined
-from localspec.tui.widgets.dialogs import ChoiceDialog, errors_said, say
+from localspec.tui.widgets.dialogs import ChoiceDialog, T, errand, errors_said, say
 from localspec.tui.widgets.meter import Live
 from localspec.tui.widgets.transcript import Bubble, Transcript
 
@@ -84,16 +87,37 @@ class ChatPane(TabPane):
         self._unsaved: float | None = None
         self._put_aside = ""
         self._sending: WrittenPrompt | None = None  # on its way into the archive
+        self.waits = list[Event]()  # of what is asked of servers for the user: set, it ends
 
     def compose(self) -> ComposeResult:
-        liked = self.session.preferences
+        liked, archive = self.session.preferences, self.session.archive
         self.transcript = Transcript(self.session)
-        earlier = partial(self.session.archive.prompts, limit=500)
-        self.composer = Composer(earlier, liked.enter_sends, liked.fold_paste_lines)
-        self.suggestions = Suggestions(self.composer)
+        self.composer = Composer(partial(archive.prompts, limit=500), liked.enter_sends, liked.fold_paste_lines)
+        self.suggestions = Suggestions(self.composer, partial(self.session.toolbox, self.key), {
+            "/model": lambda: errand(lambda: [(name, "") for name in installed.names()]),
+            "/preset": lambda: errand(lambda: [(one.name, one_line(one.system)) for one in archive.presets()]),
+            "/prompt": lambda: self.of_servers(Toolbox.prompts),
+        })  # fmt: skip
         self.compactor, self.own_model, self.queue = Compactor(), OwnModel(), Queue()
         self.composer.take_queued = self.queue.take_last
         yield from (self.transcript, self.compactor, self.own_model, self.queue, self.suggestions, self.composer)
+
+    async def of_servers(self, ask: Callable[[Toolbox, Callable[[], bool]], T]) -> T:
+        """What `ask` gets of the servers of this chat, and is to give up as its second argument says: Esc was pressed.
+        Raises LocalspecError: it fails; Cancelled."""
+        toolbox, ended = self.session.toolbox(self.key), Event()
+        if toolbox is None:
+            raise UsageError("There are no servers.", "In a shell: localspec mcp add NAME -- COMMAND")
+        if not toolbox.listed:
+            say(self, "The servers are being started; Esc ends the wait.")
+        self.waits.append(ended)
+        try:
+            return await errand(lambda: ask(toolbox, ended.is_set))
+        finally:
+            ended.set()
+            self.waits.remove(ended)
+            for text in toolbox.notices():
+                say(self, text, problem=True)
 
     async def on_mount(self) -> None:
         self.composer.put(self.chat.unsent)
@@ -234,18 +258,20 @@ class ChatPane(TabPane):
             below = await self._folders(prompt.text)
             if below is None:
                 return
-            attachments = (*attachments, *named, *below)
+            words = files.resources(prompt.text, [one.name for one in self.session.servers])
+            read = [Attachment(word, await self.of_servers(partial(Toolbox.read, name=word))) for word in words]
+            attachments = (*attachments, *named, *below, *read)
         self._end()
         if self._sending is not None:
             archive.append_user(self.chat_id, prompt.text, attachments=attachments)
             self._sending = None
         elif edited is not None and edited.id == self.editing:
             names = {one.name for one in attachments}
-            read = tuple(name.rstrip("/") + "/" for name in files.folders(prompt.text))
+            again = tuple(name.rstrip("/") + "/" for name in files.folders(prompt.text))
             kept = [  # those that the new version mentions and that are not here to be read any more
                 one
                 for one in edited.attachments
-                if one.name not in names and not one.name.startswith(read) and files.mentioned(prompt.text, one.name)
+                if one.name not in names and not one.name.startswith(again) and files.mentioned(prompt.text, one.name)
             ]
             archive.edit(edited.id, prompt.text, attachments=(*kept, *attachments))
             self.end_edit()

@@ -156,6 +156,7 @@ OWN = (
     CommandRow("find", "[WORDS]", "search all chats"),
     CommandRow("private", "", "chats of which nothing is kept; once more leads back"),
     CommandRow("preset", "NAME", "use a preset's system message and parameters"),
+    CommandRow("prompt", "NAME [KEY=VALUE ...]", "put a prompt of a server into the input"),
     CommandRow("model", "[NAME]", "let another model answer from now on: here, of models.toml, or of the endpoint"),
     CommandRow("own", "", "let the model answer that answered in this chat before", "own_model"),
     CommandRow("servers", "", "look for model servers on this machine, and let one answer"),

@@ -9,8 +9,16 @@ import pytest
 
 from localspec import Engine
 from localspec.errors import ModelError, UsageError
-from localspec.models.installed.adopt import LOCK, adopt, check_name, forget, keep, work_folder
-from localspec.models.installed.installed import NO_DRAFT, find
+from localspec.models.installed.installed import (
+    LOCK,
+    NO_DRAFT,
+    adopt,
+    check_name,
+    find,
+    forget_training,
+    keep,
+    work_folder,
+)
 from localspec.models.installed.store import Store
 from localspec.processes import Claim
 
@@ -61,9 +69,9 @@ def test_what_is_being_trained_is_not_removed(tmp_path: Path, monkeypatch: pytes
     work_folder("mine").mkdir(parents=True)
     claim = Claim(work_folder("mine") / LOCK)
     with pytest.raises(ModelError, match="'mine' is being trained by another process"):
-        forget("mine")
+        forget_training("mine")
     claim.release()
-    assert forget("mine") == 0
+    assert forget_training("mine") == 0
     assert not work_folder("mine").exists()
 
 
@@ -72,7 +80,7 @@ def test_its_folder_goes_and_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
     work_folder("mine").mkdir(parents=True)
     (work_folder("mine") / "checkpoint.pt").write_bytes(b"12345")
     (tmp_path / "models.sqlite").write_bytes(b"1")
-    assert forget("..") == forget(".") == forget("other") == 0
+    assert forget_training("..") == forget_training(".") == forget_training("other") == 0
     assert (tmp_path / "models.sqlite").exists()
-    assert forget("mine") == 5
+    assert forget_training("mine") == 5
     assert not work_folder("mine").exists()

@@ -1,23 +1,226 @@
-"""`localspec use`, `list`, `rm` and `import`: the models of this machine."""
+"""`localspec pull`, `search` and `suggest`: models of the hub and of the catalogue, and what drafts for a target;
+`use`, `list`, `rm` and `import`: the models of this machine."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from localspec.chat.text_file import check_text
 from localspec.cli.output import aligned, not_used, print_plain, report, transfer_progress
-from localspec.errors import LocalspecError, ModelError, UsageError
-from localspec.gguf import read_header
+from localspec.cli.parser import add_engine_settings, whole
+from localspec.cli.shared import places
+from localspec.errors import Cancelled, LocalspecError, ModelError, UsageError
+from localspec.gguf import read_header, read_parts
+from localspec.models.hub.names import RepositoryName, parse
 from localspec.models.installed.catalog import Catalog
 from localspec.models.installed.store import Entry, Store
 from localspec.paths import sha256_of, typed
 from localspec.processes import users_of
+
+if TYPE_CHECKING:
+    from localspec.models.hub.hub import Hub
+    from localspec.models.hub.pull import PullPlan, Suggestion
+
+_SUGGESTIONS = 3
+
+
+def add_options_pull(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="pair or model of the catalogue, user/repo[:quant], or an address")
+    parser.add_argument("--draft", default="", metavar="NAME", help="draft model to pull with it, checked against it")
+    parser.add_argument("--no-draft", action="store_true", help="the model alone: no drafter is looked for")
+    parser.add_argument("--cross-tokenizer", action="store_true", help="the draft may have another tokenizer")
+    parser.add_argument("--role", choices=["target", "draft"], default="target", help="what NAME is; default: target")
+    parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit; default: main")
+    add_engine_settings(parser, "context", text="tokens to plan memory for; default: as for run")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and fetch nothing")
+    parser.add_argument("--offline", action="store_true", help="use only what is in the Hugging Face cache")
+    parser.add_argument("--json", action="store_true", help="plan and result as one JSON object")
+
+
+def run_pull(options: argparse.Namespace) -> int:
+    from localspec.drafters.heads.loading import find, out_of_reach
+    from localspec.models.hub.hub import Hub
+    from localspec.models.hub.pull import check_disk, install, make_plan, wishes
+
+    if options.no_draft and options.draft:
+        raise UsageError(f"--no-draft and --draft {options.draft} exclude each other.", "Give one of them.")
+    hub, store = Hub(offline=options.offline), Store()
+    wanted = wishes(options.name, hub, draft=options.draft, role=options.role, revision=options.revision)
+    if options.no_draft:
+        del wanted[1:]
+    catalog = None if options.no_draft else Catalog.load()
+    cross = options.cross_tokenizer
+    plan = make_plan(wanted, hub, store, options.context, places(), cross, catalog, out_of_reach)
+    if plan.match is not None and (unused := not_used(plan.match.method)):
+        plan = replace(plan, notes=(*plan.notes, unused))
+    suggestions = [] if options.no_draft else drafts_for(plan)
+    before = {
+        "parts": [part.as_dict(hub) for part in plan.parts],
+        "pair": plan.match.as_dict() if plan.match else None,
+        "memory": plan.memory.as_dict(),
+        "missing_bytes": plan.missing_bytes,
+        "free_bytes": plan.free_bytes,
+        "folder": str(plan.folder),
+        "notes": list(plan.notes),
+        "drafters": [asdict(one) for one in plan.drafters],
+        "suggestions": [asdict(one) for one in suggestions],
+    }
+    if not options.json:
+        print_plain(*plan_lines(plan, hub, suggestions))
+    if options.dry_run:
+        if options.json:
+            print(json.dumps({"plan": before, "installed": []}))
+        return 0
+    check_disk(plan)
+    if plan.missing_bytes and not options.yes:
+        _ask(plan)
+    try:
+        with transfer_progress(plan.missing_bytes) as tell:
+            entries = install(plan, hub, store, tell, load_head=find)
+    except KeyboardInterrupt:
+        raise Cancelled("Stopped.", "What came so far is kept; the same command goes on there.") from None
+    data = {"plan": before, "installed": [entry.as_dict() for entry in entries]}
+    report(options.json, data, *result_lines(entries, options.name))
+    return 0
+
+
+def _ask(plan: PullPlan) -> None:
+    """Asks whether to go on: no is `Cancelled`, and where there is no terminal to ask on, it is a UsageError."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("There is no terminal to ask on.", "-y loads without asking; --dry-run only plans.")
+    fits = plan.memory.fits
+    print(f"Load {decimal(plan.missing_bytes)}? [{'Y/n' if fits else 'y/N'}] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip().lower()
+    if not (answer in ("y", "yes") or (not answer and fits)):
+        raise Cancelled("Nothing was loaded.")
+
+
+def drafts_for(plan: PullPlan) -> list[Suggestion]:
+    """What could draft for a target that is pulled alone."""
+    from localspec.models.hub.pull import candidates, suggest
+
+    part = plan.parts[0]
+    if part.role != "target" or plan.is_pair or any(one.taken for one in plan.drafters):
+        return []
+    names = {part.name, part.choice.files[0].name.rsplit("/", 1)[-1]}
+    found = suggest(part.headers, names, Catalog.load(), candidates())
+    named = {one.name for one in plan.drafters}
+    return [one for one in found if not not_used(one.method) and one.draft not in named]
+
+
+def plan_lines(plan: PullPlan, hub: Hub, suggestions: Sequence[Suggestion]) -> list[str]:
+    lines = list[str]()
+    for part in plan.parts:
+        commit = f", commit {part.listing.commit[:12]}" if part.listing else ""
+        licence = f", licence {part.licence}" if part.licence else ""
+        have = part.choice.size - part.missing(hub)
+        here = f" ({decimal(have)} of it here already)" if have else ""
+        facts = f"{part.header.architecture}, {part.choice.quant or part.header.quantisation}{commit}{licence}"
+        lines += [f"{part.role:7} {part.name}  {decimal(part.choice.size)}{here}", f"        {facts}"]
+        lines += [f"        {file.name}" for file in part.choice.files]
+    if plan.match is not None:
+        lines.append(f"pair    {plan.match.verdict}")
+        lines += [f"        note: {warning}" for warning in plan.match.warnings]
+    lines.append(f"memory  {plan.memory.sentence()}")
+    if plan.memory.doubt:
+        lines.append(f"        {plan.memory.doubt}")
+    lines += [f"        {note}" for note in plan.notes]
+    lines += [f"drafter {one.line()}" for one in plan.drafters]
+    for one in suggestions[:_SUGGESTIONS]:
+        how = f"localspec run {quote(plan.parts[0].name)} --draft {quote(one.draft)}" if one.installed else one.command
+        lines.append(f"draft   suggested: {one.draft}, {one.why} ({how})")
+    todo = f"{decimal(plan.missing_bytes)} to load" if plan.missing_bytes else "nothing to load"
+    lines.append(f"disk    {todo}, {decimal(plan.free_bytes)} free in {plan.folder}")
+    return lines
+
+
+def result_lines(entries: list[Entry], asked: str) -> list[str]:
+    lines, first = [f"installed {entry.name}: {entry.path}" for entry in entries], entries[0]
+    if first.role == "target":
+        lines.append(f'Try: localspec run {quote(asked if "://" not in asked else first.name)} "Hello"')
+    elif first.role == "draft":
+        lines.append(f'Try: localspec run TARGET --draft {quote(first.name)} "Hello"')
+    else:
+        lines.append(f'Try: localspec run TARGET --head {quote(first.name)} "Hello"')
+    return lines
+
+
+def add_options_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="+", metavar="WORD", help="all must be in the name")
+    parser.add_argument("--limit", type=whole(1), default=20, metavar="N", help="at most N repositories; default: 20")
+    parser.add_argument("--json", action="store_true", help="what was found as JSON")
+
+
+def run_search(options: argparse.Namespace) -> int:
+    from localspec.models.hub.hub import Hub
+
+    for word in options.words:
+        check_text(word, "A word")
+    words = [word.lower() for word in options.words]
+    catalog = Catalog.load()
+    pairs = [pair for pair in catalog.pairs.values() if all(word in pair.name.lower() for word in words)]
+    models = [entry for entry in catalog.alone() if all(word in entry.name.lower() for word in words)]
+    if not options.json:
+        for pair in pairs:
+            print(f"pair  {pair.name}: {pair.target} with {pair.draft}", flush=True)
+        for entry in models:
+            print(f"model {entry.name}: {entry.reference}", flush=True)
+    found = Hub().search(options.words, options.limit)
+    known = [{"name": pair.name, "target": pair.target, "draft": pair.draft, "why": pair.why} for pair in pairs]
+    alone = [{"name": entry.name, "repository": entry.repository} for entry in models]
+    rows = [(one.repository, f"{one.downloads:>10,} downloads{'  gated' if one.gated else ''}") for one in found]
+    lines = aligned(rows) if pairs or models or found else ["Nothing was found."]
+    if options.json or lines:
+        report(options.json, {"pairs": known, "models": alone, "repositories": [*map(asdict, found)]}, *lines)
+    return 0 if pairs or models or found else 1
+
+
+def add_options_suggest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="model or GGUF file; the files beside it are looked at too")
+    parser.add_argument("--json", action="store_true", help="the suggestions as JSON")
+
+
+def run_suggest(options: argparse.Namespace) -> int:
+    from localspec.models.hub.pull import candidates, suggest
+    from localspec.models.installed.installed import find_one
+
+    catalog = Catalog.load()
+    pair = catalog.pairs.get(options.target)
+    name = options.target if pair is None else pair.target
+    parts, names, path = None, {name}, None
+    try:
+        path = find_one(name, catalog=catalog)
+    except ModelError:
+        if name not in catalog.models and not isinstance(parse(name), RepositoryName):
+            raise
+    else:
+        parts = read_parts(path)
+        names.add(path.name)
+    found = suggest(parts, names, catalog, candidates(path), name if parts else "")
+    lines = list[str]()
+    for one in found:
+        here = "here" if one.installed else "on the hub"
+        length = f", {decimal(one.bytes)}" if one.bytes else ""
+        doubt = f"in doubt: {one.doubt}" if one.doubt else ""
+        notes = (f"  note: {note}" for note in (not_used(one.method), *one.warnings, doubt) if note)
+        lines += [f"{one.draft} ({one.method}, {here}{length}): {one.why}", *notes]
+        lines += [f"  {one.command}"] if not one.installed or not not_used(one.method) else []
+    none = (
+        f"Nothing is known that drafts for {name}. Drafters without a file draft for it unasked; "
+        f"localspec train {quote(name)} makes a draft model."
+    )
+    data = [asdict(one) | {"unused": not_used(one.method)} for one in found]
+    report(options.json, data, *(lines or [none]))
+    return 0 if found else 1
 
 
 def add_options_use(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +231,6 @@ def add_options_use(parser: argparse.ArgumentParser) -> None:
 
 def run_use(options: argparse.Namespace) -> int:
     from localspec.models.installed import installed
-    from localspec.models.installed.installed import find_one
 
     if options.forget:
         if options.name or options.draft:
@@ -36,7 +238,7 @@ def run_use(options: argparse.Namespace) -> int:
         installed.forget()
     elif options.name:
         if options.draft:
-            find_one(options.draft)
+            installed.find_one(options.draft)
         installed.choose(options.name, options.draft)
     elif options.draft:
         raise UsageError("--draft goes with a model.", "Try: localspec use NAME --draft NAME")
@@ -137,19 +339,18 @@ def _print_catalog(as_json: bool) -> int:
 def _print_installed(entries: list[Entry], faults: dict[str, str]) -> None:
     from localspec.chat.prompt.prompt import NO_TEMPLATE
     from localspec.models.installed import installed
-    from localspec.models.installed.installed import called, can_draft, same_files
 
     rows: list[tuple[str, ...]] = [("NAME", "ROLE", "SIZE", "QUANT", "STATE")]
     rows += [(model["name"], model["role"], "", "", "shipped with localspec") for model in _bundled()]
-    default = called(found := installed.default())
-    unused = {entry.name for entry in entries if not faults[entry.name] and not can_draft(entry)}
+    default = installed.called(found := installed.default())
+    unused = {entry.name for entry in entries if not faults[entry.name] and not installed.can_draft(entry)}
     for entry in entries:
         drafted = f"good, drafted by {entry.draft}" if entry.draft else "good"
         if entry.draft in unused or entry.name in unused:
             drafted = "good; such heads are kept and not used yet"
         if _completes(entry, faults[entry.name]):
             drafted = f"{drafted}; {NO_TEMPLATE}"
-        if same := same_files(entry, entries):
+        if same := installed.same_files(entry, entries):
             drafted += f"; the same file as {', '.join(same)}"
         state = faults[entry.name] or drafted
         first = "default; " if entry.name == default else ""
@@ -176,7 +377,7 @@ def add_options_rm(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rm(options: argparse.Namespace) -> int:
-    from localspec.models.installed.adopt import forget, is_begun, work_folder
+    from localspec.models.installed.installed import forget_training, is_begun, work_folder
 
     if options.partial:
         return _partial(options)
@@ -201,7 +402,7 @@ def run_rm(options: argparse.Namespace) -> int:
             if not options.json:
                 print_plain(f"{name}: {removal.path}: {freed}.")
     for name in dict.fromkeys([*begun, *doomed]):
-        if size := forget(name):
+        if size := forget_training(name):
             removed.append({"name": name, "path": str(work_folder(name)), "bytes": size, "kept": ""})
             if not options.json:
                 print_plain(f"{name}: what it was trained with: {size / 1e6:.1f} MB given back.")
@@ -263,9 +464,7 @@ def add_options_import(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(options: argparse.Namespace) -> int:
-    from localspec.cli.commands.hub import result_lines
-    from localspec.models.installed.adopt import adopt
-    from localspec.models.installed.installed import twin_sentence
+    from localspec.models.installed.installed import adopt, twin_sentence
 
     if options.find:
         if options.file is not None:
@@ -290,7 +489,7 @@ def run_import(options: argparse.Namespace) -> int:
 
 def _find_kept(as_json: bool) -> int:
     """Lists what other programs keep; exit code 1 if that is nothing."""
-    from localspec.models.installed.adopt import find_kept
+    from localspec.models.installed.installed import find_kept
 
     found = find_kept(Store())
     rows = [("NAME", "SIZE", "QUANT", "KEPT BY", "FILE")]
@@ -301,7 +500,7 @@ def _find_kept(as_json: bool) -> int:
     lines = aligned(rows) if found else [none]
     if (new := next((one for one in found if not one.installed), None)) is not None:
         role = " --role draft" if new.is_head else ""
-        words = f"localspec import {shlex.quote(str(new.path))} --name {shlex.quote(new.name)}{role}"
+        words = f"localspec import {quote(str(new.path))} --name {quote(new.name)}{role}"
         lines.append(f"Take one in: {words}")
     report(as_json, [asdict(one) | {"path": str(one.path)} for one in found], *lines)
     return 0 if found else 1

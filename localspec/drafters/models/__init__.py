@@ -1,1 +1,0 @@
-"""Drafters that are models: they guess token by token."""
