@@ -264,7 +264,7 @@ class _Fields:
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             found = "missing" if value is None else f"{str(value)[:40]!r}"
             raise UsageError(f"{self.place}: {name} is {found}; it must be {_KINDS[kind]}.")
-        if isinstance(value, int) and kind is int and not 0 <= value < 2**64:
+        if isinstance(value, int) and not 0 <= value < 2**64:
             raise UsageError(f"{self.place}: {name} is {str(value)[:40]}; it must be between 0 and 2^64 - 1.")
         return value
 

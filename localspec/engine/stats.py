@@ -176,10 +176,12 @@ class RequestStats:
         self.plain_seconds, self.compared, self.compared_seconds = plain, tokens, seconds
 
     def before(self, later: RequestStats) -> RequestStats:
-        """Of an answer of two rounds, of which these are the first one's; the prompt is the last one's."""
+        """Of an answer of two rounds, of which these are the first one's. The time to the first token is the first
+        round's; all else is of both. `prompt_tokens` and `reused_tokens` are sums, too, so that their difference, the
+        tokens that were read, took `prefill_seconds`."""
         both = replace(later)
         for one in fields(self):
-            if one.name not in ("prompt_tokens", "reused_tokens", "row_cost"):
+            if one.name != "row_cost":
                 mine, theirs = getattr(self, one.name), getattr(later, one.name)
                 if isinstance(mine, Counter):  # whose sum would leave zeros out
                     theirs = {key: mine[key] + theirs[key] for key in {**mine, **theirs}}

@@ -249,6 +249,7 @@ class AnswerEnded(Told):
     finish: FinishReason
     stats: RequestStats
     error: LocalspecError | None = None  # set when `finish` is ERROR
+    notice: str = ""  # what else the user should know, in a sentence
 
     @property
     def state(self) -> tuple[Literal["done", "stopped", "error"], str]:

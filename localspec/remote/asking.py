@@ -33,10 +33,12 @@ from localspec.remote.answerer import (
     Question,
     Sink,
 )
-from localspec.remote.server import END, ODD, CallPiece, Piece, Server
+from localspec.remote.server import END, ODD, CallPiece, Piece, Refused, Server
 
 _LIST_SECONDS = 30.0
 _CUT = "The request was cut."
+_TOOLLESS = set[tuple[str, str]]()
+"""Servers, by their address, and models of theirs that answered once they were asked without tools."""
 _ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -167,7 +169,11 @@ class Reply:
         self.seed = question.seed  # what the server was told to draw with; None = nothing
         self.stats = RequestStats()  # what is known of it: tokens of prompt and answer, times
         self.finish = FinishReason.STOP  # why it ended, as the server says
+        self.notice = ""  # what the user should know of it
         self._requests, self._body, self._call = requests, question.body(model), Call()
+        self._asked = requests.server.base, model
+        if self._asked in _TOOLLESS:
+            self._body.pop("tools", None)
         self._parser = ReplyParser(thought=None if question.prefix else MARKS, thinking=bool(question.reasoning))
         self._began, self._first = perf_counter(), 0.0
         self._calling: CallPiece | None = None  # the call that is coming
@@ -183,7 +189,7 @@ class Reply:
         after an error, too. A call that the server cut is left out."""
         stats = self.stats
         try:
-            with closing(self._requests.pieces("chat/completions", self._body, self._call)) as pieces:
+            with closing(self._pieces()) as pieces:
                 for piece in pieces:
                     text, thinking = apart(self._parser.push(piece.text))
                     thinking += piece.thinking
@@ -208,6 +214,18 @@ class Reply:
         last = self._calling
         if last is not None and last.name and (last.is_whole or self.finish is not FinishReason.LENGTH):
             called((last.call,))
+
+    def _pieces(self) -> Generator[Piece]:
+        """What comes; asks once more without tools where these may be why the server refuses."""
+        try:
+            yield from self._requests.pieces("chat/completions", self._body, self._call)
+        except Refused as refusal:
+            named = refusal.status in (404, 422) and "tool" in refusal.message.lower()
+            if self._body.pop("tools", None) is None or not (named or refusal.status == 400):
+                raise
+            yield from self._requests.pieces("chat/completions", self._body, self._call)
+            _TOOLLESS.add(self._asked)
+            self.notice = f"The server {self._requests.server.name} takes no tools; the answer was asked without them."
 
     def _whole(self, piece: Piece) -> tuple[ToolCall, ...]:
         """Calls that are whole, as others have begun."""
@@ -260,7 +278,7 @@ class ServedAnswerer:
                 finish = FinishReason.CANCELLED
             except LocalspecError as failure:
                 finish, error = FinishReason.ERROR, failure
-            sink.post_message(AnswerEnded(reply, finish or reply.finish, reply.stats, error))
+            sink.post_message(AnswerEnded(reply, finish or reply.finish, reply.stats, error, reply.notice))
 
         threading.Thread(target=read, name="localspec-read", daemon=True).start()
         return reply

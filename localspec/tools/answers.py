@@ -6,11 +6,10 @@ them come its calls.
 
 from __future__ import annotations
 
-import json
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from localspec.chat.reply.tool import ToolCall
 from localspec.chat.turn import PARAGRAPH, MadeCall, rounds
@@ -25,6 +24,8 @@ MOST_ROUNDS = 20
 """Rounds of an answer, unless a setting says otherwise: a model that calls the same tool again and again has an end."""
 _AGAIN = "Do not call the tool again. The result is above: answer the user with it, in words."
 """To a model that repeats a call of the same answer. Small ones do so forever otherwise (Qwen2.5-Coder-1.5B)."""
+_CANCELLED = "Cancelled by the user."
+"""To a model that is asked later: what became of a call that was under way, or waited for the user's word."""
 _SHARE = 0.5  # of the context that is left, for one result: what is longer is cut in the middle
 _CHARACTERS = 2  # of a token, in a result: English has 4, code 3; of Chinese more are cut than need be
 _WAIT_SECONDS = 0.1  # between two looks whether the answer is cancelled, while the user is asked
@@ -72,12 +73,16 @@ class CallingAnswer:
         self._now: Answer | None = None  # the round under way
         self._text, self._thoughts = question.prefix, question.reasoning  # of all rounds
         self._calls = list[MadeCall]()
-        self._stats = RequestStats()  # of the rounds that have ended
+        self._lock = threading.Lock()  # of the next
+        self._due: MadeCall | None = None
+        self._last: tuple[Offered, dict[str, Any]] | None = None  # tool and arguments of the last that did not fail
+        self._stats, self._prompt = RequestStats(), 0  # of the rounds that have ended, tokens of the last one's prompt
 
     def cancel(self) -> None:
         self._cancelled.set()
         if (now := self._now) is not None:
             now.cancel()
+        self._tell()
 
     def consent(self, consent: Consent) -> None:
         """The user's word to the call that asks for it."""
@@ -120,6 +125,9 @@ class CallingAnswer:
                 asked = replace(asked, max_tokens=left, seed=self.seed)
             end, calls = self._round(asked)
             self._stats = self._stats.before(end.stats) if number else end.stats
+            self._prompt = end.stats.prompt_tokens
+            if end.notice:
+                self._sink.post_message(Noticed(self, end.notice))
             if end.finish is not FinishReason.STOP or not calls or stuck:
                 return AnswerEnded(self, end.finish, self._stats, end.error)
             for call in calls:
@@ -150,20 +158,29 @@ class CallingAnswer:
         """Makes a call if it can and may be made, and tells what became of it."""
         if self._cancelled.is_set():
             raise Cancelled("Cancelled before a call.")
-        made = MadeCall(call, "", number, len(self._text), len(self._thoughts), failed=True)
-        last = next((one.call for one in reversed(self._calls) if not one.failed), None)
-        again = last is not None and (last.name, _plain(last)) == (call.name, _plain(call))
-        one = self._toolbox.found(call)
-        fault = _AGAIN if again else self._toolbox.fault(call, one)
-        if fault or one is None:
-            made = replace(made, result=fault)
-        elif not self._may(call, one):
-            made = replace(made, result=REFUSED)
-        else:
-            called = self._toolbox.call(call, one, self._cancelled.is_set, self._most_characters(number))
-            made = replace(made, result=called.text, failed=called.failed, seconds=called.seconds)
-        self._calls.append(made)
-        self._sink.post_message(CallMade(self, made))
+        self._due = MadeCall(call, _CANCELLED, number, len(self._text), len(self._thoughts), failed=True)
+        try:
+            found = self._toolbox.checked(call)
+            if isinstance(found, str):
+                self._tell(result=found)
+            elif found == self._last:
+                self._tell(result=_AGAIN)
+            elif not self._may(call, found[0]):
+                self._tell(result=REFUSED)
+            else:
+                called = self._toolbox.call(*found, self._cancelled.is_set, self._most_characters(number))
+                self._tell(result=called.text, failed=called.failed, seconds=called.seconds)
+                self._last = self._last if called.failed else found
+        finally:
+            self._tell()
+
+    def _tell(self, **became: Any) -> None:
+        """What became of the call that is due: the first word counts, so that who cancels is told at once."""
+        with self._lock:
+            made, self._due = self._due, None
+        if made is not None:
+            self._calls.append(replace(made, **became))
+            self._sink.post_message(CallMade(self, self._calls[-1]))
 
     def _may(self, call: ToolCall, one: Offered) -> bool:
         asks = not self._toolbox.allows(one)
@@ -186,15 +203,8 @@ class CallingAnswer:
         if facts is None or facts.context is None:
             return None
         new = [one.result for one in self._calls if one.round == number]  # the prompt had those before
-        used = self._stats.prompt_tokens + sum(map(len, new)) // _CHARACTERS
+        used = self._prompt + sum(map(len, new)) // _CHARACTERS
         return max(500, int((facts.context - used) * _SHARE) * _CHARACTERS)
-
-
-def _plain(call: ToolCall) -> str:
-    """Its arguments, equal where they mean the same."""
-    with suppress(ValueError, RecursionError):
-        return json.dumps(json.loads(call.arguments), sort_keys=True)
-    return call.arguments
 
 
 def answer_with(

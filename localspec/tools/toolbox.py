@@ -54,10 +54,6 @@ class Toolbox:
     def _is_on(self, one: Offered) -> bool:
         return self.off.isdisjoint((one.server, (one.server, one.name)))
 
-    def found(self, call: ToolCall) -> Offered | None:
-        one = self.listed.get(call.name)
-        return one if one is not None and self._is_on(one) else None
-
     def allows(self, one: Offered) -> bool:
         """Whether a call of a tool needs no question."""
         return self._unasked or (self.read_only and one.read_only) or self.is_free(one.key)
@@ -116,9 +112,10 @@ class Toolbox:
         said, self.connections.notices = self.connections.notices, []
         return said
 
-    def fault(self, call: ToolCall, one: Offered | None) -> str:
-        """Why a call of a tool cannot be made, for the model; "" = it can."""
-        if one is None:
+    def checked(self, call: ToolCall) -> tuple[Offered, dict[str, Any]] | str:
+        """The tool of a call and its arguments; or why it cannot be made, for the model."""
+        one = self.listed.get(call.name)
+        if one is None or not self._is_on(one):
             return f"There is no tool {call.name!r}; there are: {', '.join(sorted(tool.name for tool in self.told))}."
         from jsonschema import Draft202012Validator, ValidationError
         from referencing import Registry
@@ -131,21 +128,21 @@ class Toolbox:
             return "The arguments are no JSON object."
         schema = json.dumps(one.tool.schema)
         if _ENDLESS.search(schema) or schema.count('"$ref"') > _MOST_REFERENCES:
-            return ""  # its server checks them
+            return one, arguments  # its server checks them
         try:  # the registry is empty: a schema fetches nothing
             Draft202012Validator(one.tool.schema, registry=Registry()).validate(arguments)
         except ValidationError as error:
             return f"The arguments do not fit the tool's schema, at {error.json_path}: {error.message}."
         except Exception:  # noqa: BLE001 - such as a schema that refers to nowhere
-            return ""  # the server knows its tool better than its schema does
-        return ""
+            return one, arguments  # the server knows its tool better than its schema does
+        return one, arguments
 
-    def call(self, call: ToolCall, one: Offered, cancelled: Callable[[], bool], most: int | None = None) -> Called:
-        """What comes of it, at most `most` characters, cut in the middle. Raises Cancelled."""
+    def call(self, one: Offered, arguments: dict[str, Any], cancelled: Callable[[], bool], most: int | None) -> Called:
+        """What comes of a call, at most `most` characters, cut in the middle. Raises Cancelled."""
         try:
             if not self._is_on(one):  # while the user was asked
-                raise UsageError(f"The tool {call.name} is switched off.")
-            called = self.connections.call(one.server, one.name, json.loads(call.arguments), cancelled, one.key)
+                raise UsageError(f"The tool {one.tool.name} is switched off.")
+            called = self.connections.call(one.server, one.name, arguments, cancelled, one.key)
         except Cancelled:
             raise
         except LocalspecError as error:

@@ -211,7 +211,7 @@ def test_calls_are_kept_in_order_and_go_wherever_their_answer_goes(archive: Arch
     writer.finish("stopped")
     writer.add_call(made("late", ""))
     more = archive.resume_answer(writer.message_id)
-    more.extend("\n\nI add.")
+    more.extend("I add.")
     more.add_call(made("add", "5"))
     answer = more.finish()
     assert answer.calls == (*calls, made("add", "5", 1, 15, 2))
@@ -220,6 +220,51 @@ def test_calls_are_kept_in_order_and_go_wherever_their_answer_goes(archive: Arch
     assert [call.said for call in archive.edit(answer.id, "I lo").calls] == [4, 4, 4]
     archive.undo(archive.delete_message(answer.id).id)
     assert archive.message(answer.id).calls == answer.calls
+
+
+@pytest.mark.parametrize(
+    ("new", "places"),
+    [
+        ("I look.\n\nI add.\n\nIt is 7.", (7, 15)),  # after the calls
+        ("I have a look.\n\nI add.\n\nIt is 5.", (14, 22)),  # before them
+        ("I look.\n\nI reckon.\n\nIt is 5.", (7, 18)),  # between them
+        ("I look. Wait.\n\nI add.\n\nIt is 5.", (7, 21)),  # right at one
+        ("I look", (6, 6)),  # cut
+        ("Five!", (0, 0)),
+        ("", (0, 0)),
+    ],
+)
+def test_calls_of_an_edited_answer_stay_between_what_stood_around_them(
+    archive: Archive, new: str, places: tuple[int, int]
+) -> None:
+    writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "2 and 3?").id)
+    for turn, text in enumerate(("I look.", "\n\nI add.")):
+        writer.extend(text, reasoning="hm")
+        writer.add_call(made("add", "5", turn))
+    writer.extend("\n\nIt is 5.")
+    calls = archive.edit(writer.finish().id, new).calls
+    assert tuple(call.said for call in calls) == places
+    assert {call.thought for call in calls} == {0}
+
+
+def test_an_answer_that_ended_in_a_call_goes_on_with_a_paragraph(archive: Archive) -> None:
+    writer = archive.begin_answer(archive.append_user(archive.new_chat().id, "2 and 3?").id)
+    writer.extend("I add.")
+    writer.add_call(made("add", "5"))
+    stopped = writer.finish("stopped")
+    for _ in range(2):  # once it says nothing
+        writer = archive.resume_answer(stopped.id)
+        assert archive.message(stopped.id).content == "I add.\n\n"
+        writer.finish("stopped")
+    writer = archive.resume_answer(stopped.id)
+    writer.extend("It is")
+    writer.finish("stopped")
+    writer = archive.resume_answer(stopped.id)
+    writer.extend(" 5.")
+    assert writer.finish().content == "I add.\n\nIt is 5."
+    silent = archive.begin_answer(stopped.id)
+    silent.add_call(made("add", "5"))
+    assert archive.resume_answer(silent.finish("stopped").id).finish().content == ""
 
 
 def test_a_damaged_call_does_not_make_a_chat_unreadable(archive: Archive, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis import settings
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from localspec.chat.archive.archive import Archive
-from localspec.chat.turn import MadeCall
+from localspec.chat.archive.message import moved
+from localspec.chat.turn import PARAGRAPH, MadeCall
 from tests.chat.conftest import made
 
 
@@ -116,6 +117,8 @@ class ArchiveMachine(RuleBasedStateMachine):
         writer.extend(word)
         writer.finish()
         turn = node.calls[-1].round + 1 if node.calls else 0
+        if node.calls and 0 < node.calls[-1].said == len(node.word):
+            node.word += PARAGRAPH
         node.calls += (made("more", word, turn, len(node.word) + 1),)
         node.word += f" {word}"
 
@@ -124,7 +127,7 @@ class ArchiveMachine(RuleBasedStateMachine):
     def edit(self, data: st.DataObject) -> None:
         old, word = data.draw(st.sampled_from(self.live())), self.word()
         node = self.nodes[old]
-        calls = tuple(replace(call, said=min(call.said, len(word))) for call in node.calls)
+        calls = moved(node.calls, node.word, word)
         self.added(self.archive.edit(old, word).id, node.parent, word, node.role, calls)
 
     @precondition(lambda self: self.live())

@@ -143,6 +143,24 @@ def test_a_server_that_does_not_start_costs_a_sentence(command: Command, caller:
     assert "localspec: The server gone cannot be started: /nowhere/x: No such file or directory." in found.err
 
 
+def test_an_endpoint_that_takes_no_tools_costs_a_sentence(command: Command, caller: Caller, tools: str) -> None:
+    class Refusing(Caller):
+        @property
+        def body(self) -> str:
+            return "no tools" if "tools" in self.requests[-1] else ""
+
+        @body.setter
+        def body(self, _: str) -> None:
+            pass
+
+    with served(Refusing()) as endpoint:
+        endpoint.status = 400
+        found = command("run", "Hi", "--endpoint", endpoint.url, "--tools", tools)
+        name = endpoint.url.removeprefix("http://")
+        said = f"localspec: The server {name} takes no tools; the answer was asked without them.\n"
+        assert (found.code, found.out, found.err) == (0, "It is .\n", said)
+
+
 def test_without_the_package_the_answer_goes_on(
     command: Command, caller: Caller, tools: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

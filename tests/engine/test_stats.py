@@ -167,3 +167,13 @@ def test_a_drafted_pass_of_unknown_width_is_not_called_exact() -> None:
     script = parrot([], 0.0, np.random.default_rng(1), 16)
     assert not answered(script).stats.exact
     assert answered(script, target=FakeTarget(MODEL, 16, 256, range(1, 9))).stats.exact
+
+
+def test_figures_of_two_rounds_fit_together() -> None:
+    first = RequestStats(prompt_tokens=100, prefill_seconds=9.0, ttft_seconds=10.0, generated=20, verify_seconds=2.0)
+    second = RequestStats(prompt_tokens=150, reused_tokens=110, prefill_seconds=3.0, ttft_seconds=3.5, generated=5)
+    second.draft_seconds = 0.5
+    both = first.before(second)
+    assert (both.prompt_tokens, both.reused_tokens, both.prefill_seconds) == (250, 110, 12.0)
+    assert both.prompt_tokens - both.reused_tokens == 100 + 40, "what was read"
+    assert (both.ttft_seconds, both.tokens_per_second) == (10.0, 10.0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,6 +140,56 @@ def test_calls_and_their_results_are_sent_in_openais_form(endpoint: Endpoint) ->
         {"role": "tool", "content": "1", "tool_call_id": "x"},
     ]
     assert asked["tools"] == [tool.as_function() for tool in tools]
+
+
+class Toolless(Endpoint):
+    """Refuses what has tools, and all if `strict`."""
+
+    strict = False
+
+    @property
+    def body(self) -> str:
+        refused = self.strict or "tools" in self.requests[-1]
+        return json.dumps({"error": {"message": "this model takes no Tools"}}) if refused else ""
+
+    @body.setter
+    def body(self, _: str) -> None:
+        pass
+
+
+def asked(endpoint: Endpoint, model: str = "m") -> tuple[str, str]:
+    """The text, with tools offered, and what the user should know."""
+    reply = Reply(Requests(Server(endpoint.url)), replace(PROMPT, tools=(Tool("f"),)), model)
+    texts = list[str]()
+    reply.read(lambda text, _: texts.append(text))
+    return "".join(texts), reply.notice
+
+
+def with_tools(endpoint: Endpoint) -> list[bool]:
+    return ["tools" in one for one in endpoint.requests]
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_a_server_that_takes_no_tools_is_asked_without_them(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.remote.asking._TOOLLESS", set())
+    with served(Toolless()) as endpoint:
+        endpoint.status = status
+        notice = f"The server {endpoint.url[7:]} takes no tools; the answer was asked without them."
+        assert asked(endpoint) == ("Hello there.", notice)
+        assert asked(endpoint) == ("Hello there.", "")
+        assert with_tools(endpoint) == [True, False, False], "it is remembered"
+        assert asked(endpoint, "another") == ("Hello there.", notice)
+
+
+@pytest.mark.parametrize(("status", "strict", "times"), [(500, False, 1), (401, False, 1), (400, True, 2)])
+def test_a_server_that_refuses_for_another_reason_is_offered_tools_again(status: int, strict: bool, times: int) -> None:
+    with served(Toolless()) as endpoint:
+        assert isinstance(endpoint, Toolless)
+        endpoint.status, endpoint.strict = status, strict
+        for _ in range(2):
+            with pytest.raises(LocalspecError, match="takes no Tools"):
+                asked(endpoint)
+        assert with_tools(endpoint) == [True, False][:times] * 2
 
 
 def test_what_was_held_back_comes_after_an_error_too(endpoint: Endpoint) -> None:

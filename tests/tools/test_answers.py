@@ -58,7 +58,7 @@ def test_a_call_is_made_and_the_answer_goes_on_with_its_result(connect: Connect)
     assert [tool.name for tool in model.asked[0].tools] == [tool.name for tool in model.asked[1].tools]
     end = news[-1]
     assert isinstance(end, AnswerEnded)
-    assert (end.finish, end.stats.generated, end.stats.passes, end.stats.prompt_tokens) == (FinishReason.STOP, 6, 4, 10)
+    assert (end.finish, end.stats.generated, end.stats.passes, end.stats.prompt_tokens) == (FinishReason.STOP, 6, 4, 20)
 
 
 def test_calls_of_one_round_are_made_in_their_order(connect: Connect) -> None:
@@ -236,9 +236,13 @@ def test_it_is_cancelled_in_each_state(connect: Connect, state: str) -> None:
         if isinstance(news, AnswerPart if state == "answering" else CallDue):
             answer.cancel()
 
-    end = heard.until_end(each)[-1]
+    news = heard.until_end(each)
+    end = news[-1]
     assert isinstance(end, AnswerEnded)
     assert (end.finish, end.error) == (FinishReason.CANCELLED, None)
+    assert [(one.made.call.name, one.made.result, one.made.failed) for one in made(news)] == [
+        (name, "Cancelled by the user.", True)
+    ] * (state != "answering")
 
 
 def test_an_error_of_a_later_round_ends_the_answer(connect: Connect) -> None:

@@ -162,7 +162,7 @@ async def test_files_are_completed_and_attached(make_app: MakeApp, folders: Path
 async def test_the_input_is_seen_beneath_the_list_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test(size=(40, 12)) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         await pilot.press("/")
         pane = front(app)
         await until(pilot, lambda: pane.suggestions.display and pane.query_one(Suggestions).region.height)

@@ -141,6 +141,18 @@ def test_nothing_is_queued_after_a_stop_but_the_end() -> None:
     assert len(screen.drawn) == before + 1, "it comes at once"
 
 
+def test_what_became_of_calls_is_told_after_a_stop_too() -> None:
+    screen = Screen(0.5)
+    inbox, answer = inbox_of(screen), cast("CallingAnswer", ANSWER)
+    waits, late = (CallMade(answer, MadeCall(ToolCall(name, "f", "{}"), "")) for name in "ab")
+    for told in (part(0), waits):
+        inbox.post_message(told)
+    inbox.stop()
+    assert inbox.post_message(late)
+    screen.run_until(10.0)
+    assert [told for _, told in screen.drawn] == [waits, late]
+
+
 class Flood(ReplayAnswerer):
     """Says more and more until it is stopped, and counts what it said."""
 

@@ -61,7 +61,7 @@ async def test_answers_of_a_deleted_chat_that_stay_in_the_corpus_are_said(make_a
 async def test_notes_stand_above_the_input_and_the_meter(make_app: MakeApp, size: tuple[int, int]) -> None:
     app = make_app("a")
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         note(app, "Ctrl+C again leaves.")
         rack = app.screen.get_child_by_type(ToastRack)
         await until(pilot, lambda: rack.query_one(Toast).region.height)
@@ -77,7 +77,7 @@ async def test_notes_stand_above_the_input_and_the_meter(make_app: MakeApp, size
 async def test_a_long_note_is_seen_as_a_whole_in_40_columns_and_12_lines(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test(size=(40, 12), notifications=True) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         note(app, "There is no command /nosuch; F1 lists them. A space in front sends it as text. " * 2)
         rack = app.screen.get_child_by_type(ToastRack)
         await until(pilot, lambda: rack.query_one(Toast).region.height > 1)
@@ -89,7 +89,7 @@ async def test_a_long_note_is_seen_as_a_whole_in_40_columns_and_12_lines(make_ap
 async def test_a_note_that_is_said_again_stands_there_once(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test(notifications=True) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         for text in ("There is nothing to bring back.", "Tags: a.", "There is nothing to bring back."):
             note(app, text)
             await until(pilot, partial(lambda text: [*app._notifications][-1].message == text, text))
@@ -101,7 +101,7 @@ async def test_a_note_that_is_said_again_stands_there_once(make_app: MakeApp) ->
 async def test_notes_do_not_lie_over_what_is_asked(make_app: MakeApp) -> None:
     app = make_app("a")
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         note(app, "Name the file to take in. " * 3)
         front(app).composer.put("/rename")
         await pilot.press("escape", "enter")

@@ -62,7 +62,7 @@ async def test_picture(
     pictures = snapshot.use_extension(SVGImageExtension)
     app = make_app(answerer=ReplayAnswerer(recording(scene)), preferences=Preferences(theme=DARK))
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         await SCENES[scene](app, pilot, folders)
         for size, themes in ((SMALL, (DARK, LIGHT)), (LARGE, (LIGHT, DARK))):
             await pilot.resize_terminal(*size)
@@ -84,7 +84,7 @@ async def test_narrow_picture(
     pictures = snapshot.use_extension(SVGImageExtension)
     app = make_app(answerer=ReplayAnswerer(recording(scene)), preferences=Preferences(theme=DARK))
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         await SCENES[scene](app, pilot, folders)
         for width in NARROW[scene]:
             await pilot.resize_terminal(width, 48)

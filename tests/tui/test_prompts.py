@@ -24,7 +24,7 @@ POEM = READ["demo://poem"][0]["text"]
 async def ready(pilot: Pilot[Any]) -> ChatApp:
     app = pilot.app
     assert isinstance(app, ChatApp)
-    await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+    await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
     return app
 
 

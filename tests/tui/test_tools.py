@@ -35,6 +35,7 @@ pytestmark = pytest.mark.asyncio
 
 ADD, SAY, HANG = call("add", a=2, b=3), call("say", text="Good day."), call("hang")
 DONE = Said("It is done.")
+CANCELLED = "Cancelled by the user."
 Tooled = Callable[..., ChatApp]
 
 
@@ -71,7 +72,7 @@ async def begun(pilot: Pilot[Any], text: str = "Go") -> None:
     """Sends a message, and waits until its answer is under way."""
     app = pilot.app
     assert isinstance(app, ChatApp)
-    await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+    await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
     front(app).composer.put(text)
     await pilot.press("enter")
 
@@ -248,10 +249,13 @@ async def test_a_call_under_way_is_shown_and_esc_ends_it(tooled: Tooled) -> None
         await until(pilot, lambda: "▷ hang() ..." in drawn(app))
         await pilot.press("escape")
         await until(pilot, lambda: front(app).answer is None and front(app).path[-1].state == "stopped")
-        await until(pilot, lambda: "hang()" not in drawn(app))
-        assert front(app).path[-1].content == "I wait."
+        await until(pilot, lambda: "hang() ..." not in drawn(app) and "hang(), 0.0 s, failed" in drawn(app))
+        assert (front(app).path[-1].content, results(app)) == ("I wait.", [CANCELLED])
         await say(pilot, "And now?")
         assert front(app).path[-1].content == "It is done."
+        answerer = app.session.answerer
+        assert isinstance(answerer, Scripted)
+        assert [one.content for one in answerer.asked[-1].messages if one.role == "tool"] == [CANCELLED]
 
 
 async def test_esc_ends_an_answer_after_a_call(tooled: Tooled) -> None:
@@ -273,7 +277,8 @@ async def test_a_question_goes_when_its_answer_ends(tooled: Tooled) -> None:
         await asked(pilot)
         front(app).stop()
         await until(pilot, lambda: app.screen is app.chat_screen)
-        assert front(app).path[-1].state == "stopped"
+        await until(pilot, lambda: front(app).path[-1].state == "stopped")
+        assert results(app) == [CANCELLED]
         await say(pilot, "And now?")
         assert front(app).path[-1].content == "It is done."
 
@@ -301,7 +306,7 @@ async def test_leaving_ends_everything(tooled: Tooled, folders: Path, wanted: st
 async def test_a_question_waits_until_its_chat_is_in_front(tooled: Tooled) -> None:
     app = tooled(Said(calls=[ADD]), DONE)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
         front(app).send(WrittenPrompt("Go"))
@@ -340,7 +345,7 @@ async def test_nobody_is_asked_while_they_write(tooled: Tooled, monkeypatch: pyt
 async def test_two_chats_use_tools_at_once(tooled: Tooled) -> None:
     app = tooled(Said(calls=[ADD]), Said(calls=[SAY]), DONE)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         first = front(app)
         second = await app.chat_screen.open_chat()
         first.send(WrittenPrompt("Go"))
@@ -432,7 +437,7 @@ async def test_tools_stand_under_their_server_and_a_folder_is_asked_for_again(
 
     monkeypatch.setattr(Scripted, "count", count)
     async with app.run_test(size=(120, 60)) as pilot:
-        await until(pilot, lambda: app.pane is not None and app.session.facts is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None and app.session.facts is not None)
         app.chat_screen.open("tools")
         await until(pilot, lambda: "they take" in drawn(app))
         names = re.findall(r"[●○] (\w+)", drawn(app))
@@ -451,7 +456,7 @@ async def test_tools_stand_under_their_server_and_a_folder_is_asked_for_again(
 async def test_without_servers_the_screen_says_what_to_do(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.pane is not None)
+        await until(pilot, lambda: app.chat_screen.pane is not None)
         front(app).composer.put("/tools")
         await pilot.press("enter")
         await until(pilot, lambda: "In a shell: localspec mcp add NAME -- COMMAND" in drawn(app))
@@ -465,7 +470,7 @@ async def test_private_chats_end_their_servers(tooled: Tooled, folders: Path) ->
         assert processes(folders) or not Path("/proc").exists()
         front(app).composer.put("/private")
         await pilot.press("enter")
-        await until(pilot, lambda: not app.session.private and app.pane is not None)
+        await until(pilot, lambda: not app.session.private and app.chat_screen.pane is not None)
         await until(pilot, lambda: not processes(folders))
 
 

@@ -23,7 +23,7 @@ from localspec.chat.archive.file import clean, reads, reads_apart, storable, wri
 from localspec.chat.archive.message import Hit, ImportReport, StoredMessage, WholeChat
 from localspec.chat.archive.passes import Recorder, encode
 from localspec.chat.export import KINDS
-from localspec.chat.turn import MadeCall
+from localspec.chat.turn import PARAGRAPH, MadeCall
 from localspec.engine.slot import PassRecord
 from localspec.errors import LocalspecError, UsageError
 from localspec.processes import Claim, is_held
@@ -336,7 +336,8 @@ class Archive(ArchivedChats):
         return self.even_deleted(self._add(self._chat_of(parent_id), parent_id, "assistant", "", **columns))
 
     def resume_answer(self, message_id: int, *, piece: Callable[[int], bytes] | None = None) -> AnswerWriter:
-        """Goes on with an answer that was stopped. Raises UsageError: it is no answer, or is being written."""
+        """Goes on with an answer that was stopped, after a call with a new paragraph. Raises UsageError: it is no
+        answer, or is being written."""
         self._hold()
         return self._flusher.begin(self._resume(message_id), piece)
 
@@ -345,9 +346,11 @@ class Archive(ArchivedChats):
         message = self.message(message_id)
         if message.role != "assistant" or message.state == "streaming":
             raise UsageError(f"Message {message_id} is no answer that could go on.")
-        statement = "UPDATE message SET state = 'streaming', writer = ?, note = '' WHERE id = ?"
-        self._sql(statement, (self._writer, message_id))
-        return message
+        ends_in_call = message.calls and 0 < message.calls[-1].said == len(message.content)
+        content = message.content + PARAGRAPH * bool(ends_in_call)
+        statement = "UPDATE message SET state = 'streaming', writer = ?, note = '', content = ? WHERE id = ?"
+        self._sql(statement, (self._writer, content, message_id))
+        return replace(message, content=content)
 
     @property
     @reads

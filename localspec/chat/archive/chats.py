@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from localspec.chat.archive.file import ArchiveFile, clean, reads, reads_apart, storable, writes
-from localspec.chat.archive.message import Attachment, Chat, Deletion, Preset, StoredMessage, WholeChat, placed
+from localspec.chat.archive.message import Attachment, Chat, Deletion, Preset, StoredMessage, WholeChat, moved, placed
 from localspec.chat.archive.passes import Replay, decode
 from localspec.chat.plain_text import plain_text
 from localspec.chat.reply.tool import ToolCall
@@ -301,11 +301,11 @@ class ArchivedChats(ArchiveFile):
     @writes
     def edit(self, message_id: int, content: str, *, attachments: Sequence[Attachment] | None = None) -> StoredMessage:
         """A new sibling with another text; the old message stays. `attachments`: None = those of the old message. An
-        answer keeps its calls, within its new text."""
+        answer keeps its calls."""
         old = self.message(message_id)
         kept = old.attachments if attachments is None else attachments
         added = self._add(old.chat_id, old.parent_id, old.role, content, kept)
-        self._add_calls(added, placed(old.calls, content, ""))
+        self._add_calls(added, moved(old.calls, old.content, content))
         if old.role == "user":
             self.add_prompt(content)
         return self.even_deleted(added)

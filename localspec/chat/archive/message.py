@@ -106,6 +106,21 @@ def placed(calls: Sequence[MadeCall], content: str, reasoning: str) -> tuple[Mad
     return tuple(found)
 
 
+def moved(calls: Sequence[MadeCall], old: str, new: str) -> tuple[MadeCall, ...]:
+    """Calls of a text that was edited: one stays where the text before it, or else all after it, is as it was; others
+    go before what was changed. Their thoughts are gone."""
+    start, longer = _alike(old, new), len(new) - len(old)
+    same = len(old) - _alike(old[start:][::-1], new[start:][::-1])  # from here on
+    places = (at + longer if at >= same and at > start else min(at, start) for at in (one.said for one in calls))
+    return tuple(replace(one, said=at, thought=0) for one, at in zip(calls, places, strict=True))
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
+
+
 @dataclass(frozen=True, slots=True)
 class WholeChat:
     """A chat with its tree of messages. Read from a file, ids are the file's own, and siblings are left out."""

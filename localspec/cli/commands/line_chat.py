@@ -233,7 +233,7 @@ class Conversation:
                         if isinstance(news, AnswerPart):
                             parts.append(news.text)
                             write(retelling.push(news.text))
-                        elif not stopped:
+                        elif isinstance(news, CallMade) or not stopped:
                             self._take_call(news)
                     self._last = news.stats, answer.seed
                     return news
