@@ -36,6 +36,7 @@ class ToolsScreen(Page):
         super().__init__(chats)
         self._rows = ItemList[_Row](id="scroll")
         self._folder: FolderFile | None = None
+        self._toolbox = None if chats.pane is None else self.session.toolbox(chats.pane.key)
         self._plain: int | None = None  # tokens of a prompt without tools
 
     def body(self) -> ComposeResult:
@@ -45,10 +46,6 @@ class ToolsScreen(Page):
     def on_mount(self) -> None:
         self._rows.focus()
         self._look()
-
-    @property
-    def _toolbox(self) -> Toolbox | None:
-        return None if self.chats.pane is None else self.session.toolbox(self.chats.pane.key)
 
     @work(exclusive=True, group="tools")
     async def _look(self) -> None:

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -135,15 +135,14 @@ _BEFORE = 5  # tokens before a guess that are searched with it, and at least 2, 
 
 def of_results(
     passes: Sequence[AnswerPass], prompt: Iterable[Message], calls: Sequence[MadeCall]
-) -> Sequence[AnswerPass]:
+) -> Iterator[AnswerPass]:
     """Passes with `RESULT` and the tool as the drafter of what was copied out of a result: of guesses that stand there
     last, with the tokens before them, in what the model had read by then. Drafters keep no places. `calls`: of the
     answer itself."""
     due = deque(_results(calls, "".join(one.text for one in passes)))
     read = [(one.content, one.name if one.role == "tool" else "") for one in prompt] + [("", "")]
-    if not due and not any(tool for _, tool in read):
-        return passes
-    last, said, found = deque[str](maxlen=_BEFORE), 0, list[AnswerPass]()
+    known = due or any(tool for _, tool in read)
+    last, said = deque[str](maxlen=_BEFORE), 0
 
     def tool_of(guess: str) -> str:
         ends = ("".join([*last][-count:]) + guess for count in range(len(last), 1, -1))
@@ -152,28 +151,27 @@ def of_results(
     for one in passes:
         while due and due[0][0] <= said:
             read += [due.popleft()[1:], ("", "")]
-        copied = any(cell.drafter in COPYING for cell in one.emitted)
+        copied = known and any(cell.drafter in COPYING for cell in one.emitted)
         tool = tool_of("".join(cell.text for cell in one.emitted if cell.depth)) if copied else ""
         name = {drafter: RESULT + one_line(tool) for drafter in COPYING if tool}
-        cells = (cell._replace(drafter=name.get(cell.drafter, cell.drafter)) for cell in one.emitted)
-        found.append(replace(one, emitted=tuple(cells)))
+        yield replace(
+            one, emitted=tuple(cell._replace(drafter=name.get(cell.drafter, cell.drafter)) for cell in one.emitted)
+        )
         last.extend(cell.text for cell in one.emitted)
         read[-1] = (read[-1][0] + one.text, "")
         said += len(one.text)
-    return found
 
 
-def _results(calls: Sequence[MadeCall], text: str) -> Iterator[tuple[int, str, str]]:
+def _results(calls: Sequence[MadeCall], text: str) -> list[tuple[int, str, str]]:
     """Results and their tools, each with the end of its round of calls in what was generated: after their names and
     what is found of their arguments."""
-    at = 0
-    for _, group in groupby(calls, key=lambda made: made.round):
-        round_ = list(group)
-        for made in round_:
-            for word in (made.call.name, *(members(made.call.arguments) or {}).values()):
-                if (place := text.find(word.strip('"'), at)) >= 0:
-                    at = place + len(word.strip('"'))
-        yield from ((at, made.result, made.call.name) for made in round_)
+    at, ends = 0, dict[int, int]()
+    for made in calls:
+        for word in (made.call.name, *(members(made.call.arguments) or {}).values()):
+            place = text.find(word.strip('"'), at)
+            at = at if place < 0 else place + len(word.strip('"'))
+        ends[made.round] = at
+    return [(ends[made.round], made.result, made.call.name) for made in calls]
 
 
 # Where tokens come from, as colours and as signs: what the origin view, its legend, the bars and the race share.

@@ -234,15 +234,12 @@ class OriginText(Vertical):
     async def settle(self, message: StoredMessage) -> None:
         """The answer is over, or was changed: shows what is stored."""
         self.message, self._reader = message, None
-        if message.state != "streaming":
-            self._live = []
         self._read(message)
 
     @work(exclusive=True, group="origins")
     async def _read(self, message: StoredMessage) -> None:
         """Reads old passes on a thread: thousands take longer than a frame."""
-        stored, shares, trouble = Replay([], {}), Shares(), ""
-        passes: Sequence[AnswerPass] = ()
+        stored, passes, shares, trouble = Replay([], {}), list[AnswerPass](), Shares(), ""
 
         def read() -> None:
             nonlocal stored, passes
@@ -252,7 +249,7 @@ class OriginText(Vertical):
                 passes = read_passes(stored.passes, lambda token: stored.pieces.get(token, b""), message.content)
                 path = takewhile(lambda one: one.id != message.id, archive.path(message.chat_id))
                 prompt = prompt_messages(archive.chat(message.chat_id), [*path])
-                passes = of_results(passes, prompt, message.calls)
+                passes = list(of_results(passes, prompt, message.calls))
                 shares.add(passes)
 
         try:

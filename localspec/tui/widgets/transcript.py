@@ -142,12 +142,6 @@ class Bubble(Vertical, can_focus=True):
         self.message = replace(self.message, calls=(*self.message.calls, made))
         await self._show_parts()
 
-    @staticmethod
-    def _make_call(made: MadeCall) -> Collapsible:
-        """A folded line, which opens to arguments and result."""
-        text = Static(Content(plain_text(f"{signature(made.call)}\n\n{made.result}")), classes="result")
-        return Collapsible(text, title=call_line(made).replace("[", "\\["), classes="thinking call")
-
     async def settle(self, message: StoredMessage) -> None:
         self.message = message
         self._thinking_text = plain_text(message.reasoning)
@@ -251,8 +245,10 @@ class Bubble(Vertical, can_focus=True):
 
     def _make_parts(self, pieces: Sequence[Any]) -> Iterator[Widget]:
         for piece in pieces:
-            if isinstance(piece, MadeCall):
-                self._parts.append(self._make_call(piece))
+            if isinstance(piece, MadeCall):  # a folded line, which opens to arguments and result
+                text = Static(Content(plain_text(f"{signature(piece.call)}\n\n{piece.result}")), classes="result")
+                title = call_line(piece).replace("[", "\\[")
+                self._parts.append(Collapsible(text, title=title, classes="thinking call"))
             elif isinstance(piece, str):
                 self._parts.append(AnswerText(piece, self.texts[-1:]))
             else:
