@@ -22,7 +22,6 @@ from localspec.server.chat.fields import (
     MOST_TOOLS,
     Body,
     ChatFields,
-    FunctionField,
     Json,
     SamplingFields,
     Speculative,
@@ -98,12 +97,13 @@ class InputMessage(Body):
     content: str | Annotated[list[ContentBlock], Field(max_length=MOST_ITEMS)]
 
 
-class ToolDefinition(FunctionField):
+class ToolDefinition(Body):
     """A tool of the client's own."""
 
     type: Literal["custom"] | None = None
+    name: str
     description: str = ""
-    parameters: Json = Field(alias="input_schema")
+    input_schema: Json
     strict: bool = False
     cache_control: Cached = None
     eager_input_streaming: bool | None = about("Accepted: a call always comes whole.")
@@ -162,10 +162,14 @@ class MessagesPrompt(Body):
             named = {"type": "function", "function": {"name": self.tool_choice.name or ""}}
             more["tool_choice"] = {"tool": named, "any": "required"}.get(self.tool_choice.type, self.tool_choice.type)
             more["parallel_tool_calls"] = not self.tool_choice.disable_parallel_tool_use
+        functions = [
+            tool.model_dump(include={"name", "description", "strict"}) | {"parameters": tool.input_schema}
+            for tool in self.tools or ()
+        ]
         return ChatFields.model_validate({
             "model": self.model or None,
             "messages": [*system, *(turn for message in self.messages for turn in _turns(message))],
-            "tools": [{"type": "function", "function": tool} for tool in self.tools or ()],
+            "tools": [{"type": "function", "function": function} for function in functions],
             **more,
         })  # fmt: skip
 

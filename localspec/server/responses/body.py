@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from localspec.server.chat.fields import (
     MOST_ITEMS,
@@ -17,7 +17,6 @@ from localspec.server.chat.fields import (
     FunctionField,
     Harmless,
     Json,
-    JsonSchema,
     NamedFunction,
     SamplingFields,
     Speculative,
@@ -64,14 +63,9 @@ class CallItem(Body):
 class OutputItem(Body):
     type: Literal["function_call_output"]
     call_id: str
-    output: Texts
+    output: Annotated[Texts, BeforeValidator(lambda output: only_text(output, "input_text"))]
     id: str | None = None
     status: Earlier = None
-
-    @field_validator("output", mode="before")
-    @classmethod
-    def _only_text(cls, output: Any) -> Any:
-        return only_text(output, "input_text")
 
 
 class ReasoningText(Body):
@@ -136,9 +130,12 @@ class NamedTool(NamedFunction):
     type: Literal["function"]
 
 
-class TextFormat(JsonSchema):
+class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
     schema_: Json | None = Field(default=None, alias="schema")
+    strict: bool | None = about("The schema is always kept to.")
 
 
 class TextOptions(Body):
@@ -190,10 +187,11 @@ class ResponsePrompt(Body):
     def fields(self, before: Sequence[Json], **more: Any) -> ChatFields:
         """The same as a body of the chat API, after the conversation `before`, with `more` of its fields."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        wanted, chosen = self.text.format if self.text is not None else None, self.tool_choice
-        if wanted is not None and wanted.type == "json_schema" and wanted.schema_ is None:
+        form, chosen = self.text.format if self.text is not None else None, self.tool_choice
+        if form is not None and form.type == "json_schema" and form.schema_ is None:
             what = "text.format is json_schema without a schema."
             raise invalid(what, "text.format.schema", "missing_required_parameter")
+        wanted = None if form is None else {"type": form.type, "json_schema": {"schema": form.schema_}}
         return ChatFields.model_validate({
             "model": self.model,
             "messages": [*system, *before, *self.added()],
@@ -202,7 +200,7 @@ class ResponsePrompt(Body):
             "parallel_tool_calls": self.parallel_tool_calls,
             "continue_final_message": False,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
-            "response_format": None if wanted is None else {"type": wanted.type, "json_schema": wanted},
+            "response_format": wanted,
             **more,
         })  # fmt: skip
 
