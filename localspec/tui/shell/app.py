@@ -154,7 +154,7 @@ class ChatApp(App[int]):
         now = monotonic()
         self._error_times.append(now)
         dense = len(self._error_times) == _MOST and now - self._error_times[0] < _SPAN_SECONDS
-        over = dense or not self.screen_stack or self.chat_screen.pane is None
+        over = dense or not self.screen_stack or self.pane is None
         last = traceback.extract_tb(found.__traceback__)[-1:]
         kind = (type(found), *((frame.filename, frame.lineno) for frame in last))
         if not over and now - self._said_errors.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
@@ -235,14 +235,18 @@ class ChatApp(App[int]):
         if again:
             await self.action_quit()
             return
-        if (pane := self.chat_screen.pane) is not None and pane.answer is not None:
-            pane.stop()
+        if self.pane is not None and self.pane.answer is not None:
+            self.pane.stop()
         say(self, "Ctrl+C again leaves.")
 
     def _leave(self) -> None:
         for pane in self.chat_screen.panes:
             pane.leave()
         self.exit(0)
+
+    @property
+    def pane(self) -> ChatPane | None:
+        return self.chat_screen.pane
 
     def on_posted(self, event: Posted) -> None:
         told, session = event.told, self.session
