@@ -23,7 +23,6 @@ several slots, where what speculation may spend shrinks as they fill up."""
 FIXED_DRAFT = 4  # draft length for the rules whose plan is fixed, unless a length is given
 RULES: dict[str, Rule] = {"coupled": Rule.COUPLED, "rejection": Rule.REJECTION, "block": Rule.BLOCK}
 
-
 PLANNED = ("context", "slots", "rollback", "branches", "max_draft_tokens", "override_tensor", "cpu_moe")
 """Settings of an engine that are those of a memory plan (`models.fit.FitSettings`), too."""
 

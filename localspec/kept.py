@@ -30,7 +30,6 @@ _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, 
 _DAY_SECONDS = 86_400
 _SEASON, _YEAR = 90, 365  # days without use after which is deleted what is measured aside, and what takes minutes
 
-
 KINDS: Final[dict[str, tuple[str, int | None]]] = {
     "limits": ("what this CPU can do at most", _SEASON),
     "kernels": ("whether our kernels passed their check", _SEASON),

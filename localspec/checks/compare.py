@@ -406,8 +406,6 @@ def gain(
 # from round to round, and the prompts are what they are: the interval speaks of these prompts on this machine. One
 # round: z varies between prompts, whose content differs; the interval is wider and speaks of prompts like these.
 
-Pairs = Sequence[Sequence[tuple[float, float]]]  # per prompt, its rounds: (seconds of one side, seconds of the other)
-
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -427,8 +425,9 @@ class Ratio:
         return (self.high - self.low) / 2.0 / self.value if self.over else math.inf
 
 
-def ratio(pairs: Pairs) -> Ratio | None:
-    """Sum of the first times over sum of the second ones; None without any pair."""
+def ratio(pairs: Sequence[Sequence[tuple[float, float]]]) -> Ratio | None:
+    """Sum of the first times over sum of the second ones; None without any pair. `pairs`: seconds of both sides, by
+    prompt and round."""
     pairs = [one for one in pairs if one]
     if not pairs:
         return None

@@ -117,7 +117,7 @@ def examine_layers(loaded: Loaded) -> Iterator[Remark]:
         words += f"; draft model: {_where(loaded.draft_model)}"
     free = replace(loaded.settings, gpu_layers="auto", draft_gpu_layers="auto", device=None, draft_device=None)
     if (found := placement.measured(free)) is not None:
-        words += f"; while answering {found.words}"
+        words += f"; while answering {found[1]}"
     if loaded.gpu_fault:
         yield Remark("layers", f"{words}; the GPU failed: {loaded.gpu_fault}", "Try the GPU again.", "--gpu-layers -1")
     else:

@@ -49,12 +49,13 @@ def place(settings: EngineSettings) -> Placement:
     there = alone(_devices(settings.device, listed, bool(asked)), settings.split_mode, settings.main_gpu)
     free = not asked and settings.gpu_layers == "auto" and settings.device is None and settings.draft_device is None
     if free and (found := measured(settings)) is not None:
-        key, serves = _key(settings, [ram(), *integrated_gpus(listed)]), bool(found.gpus)
+        faster, words = found
+        key, serves = _key(settings, [ram(), *integrated_gpus(listed)]), bool(faster)
         before = kept.facts().read("serves", key, lambda data: bool(data["gpu"]))
         if serves != (bool(there) if before is None else before):
-            _LOG.warning("While answering %s: the %s serves from now on.", found.words, "GPU" if serves else "CPU")
+            _LOG.warning("While answering %s: the %s serves from now on.", words, "GPU" if serves else "CPU")
             kept.facts().write("serves", key, {"gpu": serves})
-        there = alone(found.gpus, settings.split_mode, settings.main_gpu)
+        there = alone(faster, settings.split_mode, settings.main_gpu)
     if not there:
         if asked and settings.device is None and settings.draft_device is None:
             hint = "Leave --gpu-layers out; `localspec doctor` says how to build llama.cpp for a GPU."
@@ -65,7 +66,7 @@ def place(settings: EngineSettings) -> Placement:
     places = [ram(), *there]
     key = _key(settings, places)
     known = _remembered(key) if free else None
-    (target, draft), fault = known or (_layers(settings, places), "")
+    (target, draft), fault = known or (fit.layers(*_headers(settings), fit_settings(settings), places), "")
     if free and known is None:
         kept.facts().write("layers", key, {"layers": [target, draft], "fault": ""})
     placed = _numbered(settings, listed, target, draft)
@@ -97,16 +98,9 @@ def remember(found: Placement) -> None:
             kept.facts().remove("layers", found.key)
 
 
-@dataclass(frozen=True, slots=True)
-class FasterDevice:
-    """Where a target's passes take less time: on an integrated GPU or on the CPU."""
-
-    gpus: list[Place]  # that serve; none = the CPU does
-    words: str  # what the passes took, without a full stop
-
-
-def measured(settings: EngineSettings) -> FasterDevice | None:
-    """What earlier answers say of `auto`; None where plain passes were not timed on both, or there is a card.
+def measured(settings: EngineSettings) -> tuple[list[Place], str] | None:
+    """What earlier answers say of `auto`: the integrated GPUs that serve, none where passes took less time on the CPU,
+    and what they took, without a full stop; None where plain passes were not timed on both, or there is a card.
 
     Both are timed only where the user had one of them serve: by `--gpu-layers -1`, or `--gpu-layers 0`. Under `strict`
     a plain pass has as many rows on a GPU as any other (`ConstantWidth`), and counts as such.
@@ -115,13 +109,14 @@ def measured(settings: EngineSettings) -> FasterDevice | None:
     cpu = costs.read_passes(settings, 0, None, spread(settings)) if rivals else None
     if cpu is None:
         return None
-    names, layers = _text(rivals, parts=True), _layers(settings, [ram(), *rivals])[0]
+    names = _text(rivals, parts=True)
+    layers, _ = fit.layers(*_headers(settings), fit_settings(settings), [ram(), *rivals])
     gpu = costs.read_passes(settings, layers, names, spread(settings)) if layers else None
     if gpu is None:
         return None
     seconds = gpu.plain * (gpu.padded or 1.0) if settings.exact == "strict" else gpu.plain
     words = f"a plain pass took {1e3 * seconds:.1f} ms on {names} and {1e3 * cpu.plain:.1f} ms on the CPU"
-    return FasterDevice(rivals if seconds < cpu.plain else [], words)
+    return rivals if seconds < cpu.plain else [], words
 
 
 def named(device: str) -> list[Place]:
@@ -211,10 +206,6 @@ def _text(there: Sequence[Place], parts: bool) -> str:
     return ",".join(f"{one.name}={size // unit}" for one, size in zip(there, sizes, strict=True))
 
 
-def _layers(settings: EngineSettings, places: Sequence[Place]) -> tuple[int, int]:
-    return fit.layers(*_headers(settings), fit_settings(settings), places)
-
-
 def _remembered(key: dict[str, Any]) -> tuple[tuple[int, int], str] | None:
     """Layers and fault of an earlier start; None = nothing is known."""
 
@@ -248,7 +239,8 @@ def serving(
         return on_cpu, list(there), f"it failed at an earlier start: {known[1]}"
     if (found := measured(asked)) is None:
         return wanted, list(there), ""
-    return (wanted, [there[0], *found.gpus], "") if found.gpus else (on_cpu, list(there), found.words)
+    faster, words = found
+    return (wanted, [there[0], *faster], "") if faster else (on_cpu, list(there), words)
 
 
 def gpu_lines(plan: MemoryPlan, unused: str = "") -> list[str]:

@@ -171,7 +171,6 @@ def unknown_widths(costs: PassCosts, widest: int, exact: frozenset[int] | None) 
 
 _LOG = logging.getLogger("localspec")
 
-
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 _LOSS_SHARE = 4  # tokens that may be lost for each that is cached: not every prompt comes again

@@ -333,7 +333,7 @@ def test_under_strict_a_gpu_s_passes_count_with_all_their_rows(
     assert placement.place(replace(pair, exact="strict")).settings.gpu_layers == 0
     found = placement.measured(replace(pair, exact="strict"))
     assert found is not None
-    assert found.words == "a plain pass took 30.0 ms on MTL0 and 20.0 ms on the CPU"
+    assert found[1] == "a plain pass took 30.0 ms on MTL0 and 20.0 ms on the CPU"
 
 
 def test_other_machines_that_are_named_are_used_whatever_an_integrated_gpu_took(

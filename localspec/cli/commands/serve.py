@@ -229,13 +229,6 @@ _REDIRECTING = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class AgentServer:
-    url: str  # `http://host:port`, without /v1
-    model: str
-    context: int | None = None  # tokens; None = the server does not say
-
-
-@dataclass(frozen=True, slots=True)
 class ClientSetup:
     program: str
     arguments: tuple[str, ...] = ()
@@ -253,12 +246,12 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
 CLIENTS = ("claude", "codex", "opencode", "aider", "goose", "qwen")
 
 
-def setup_of(client: str, server: AgentServer) -> ClientSetup:
-    """How one of `CLIENTS` is set up for a server."""
-    api, model, context = f"{server.url}/v1", server.model, server.context
+def setup_of(client: str, url: str, model: str, context: int | None) -> ClientSetup:
+    """How one of `CLIENTS` is set up for a server; see `_ask`."""
+    api = f"{url}/v1"
     if client == "claude":
         models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("HAIKU", "SONNET", "OPUS")))
-        environment = {"ANTHROPIC_BASE_URL": server.url, **dict.fromkeys(models, model)}
+        environment = {"ANTHROPIC_BASE_URL": url, **dict.fromkeys(models, model)}
         # Else the system message begins with a line that differs by session, and no prompt is found cached.
         environment["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
         environment["API_TIMEOUT_MS"] = environment["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_MILLISECONDS)
@@ -289,7 +282,7 @@ def setup_of(client: str, server: AgentServer) -> ClientSetup:
         tokens = 697 + 1024  # its map of a repository has 1,024 at most
         return ClientSetup("aider", tuple(words), {"OPENAI_API_BASE": api}, "OPENAI_API_KEY", tokens)
     if client == "goose":
-        environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": model, "OPENAI_HOST": server.url}
+        environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": model, "OPENAI_HOST": url}
         environment |= {} if context is None else {"GOOSE_CONTEXT_LIMIT": str(context)}
         return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
     if client == "qwen":
@@ -317,18 +310,18 @@ def add_options_connect(parser: argparse.ArgumentParser) -> None:
 
 def run_connect(options: argparse.Namespace) -> int:
     key = next(iter(api_keys(options.api_key_file)), "")
-    server = _ask(options.url, options.model, key)
-    if server.context is None:
+    url, model, context = _ask(options.url, options.model, key)
+    if context is None:
         print("localspec: warning: the server does not say how long its context is.", file=sys.stderr)
-    elif server.context < ENOUGH_CONTEXT:
+    elif context < ENOUGH_CONTEXT:
         print(
-            f"localspec: warning: the server's context holds {server.context:,} tokens, and coding agents need "
+            f"localspec: warning: the server's context holds {context:,} tokens, and coding agents need "
             f"{ENOUGH_CONTEXT:,} or more. Start it with --context {ENOUGH_CONTEXT}.",
             file=sys.stderr,
         )
-    setup = setup_of(options.client, server)
+    setup = setup_of(options.client, url, model, context)
     if options.run:
-        slow = setup.first_prompt and warning(server.url, server.model, key, options.client, setup.first_prompt)
+        slow = setup.first_prompt and warning(url, model, key, options.client, setup.first_prompt)
         if slow:
             print(slow, file=sys.stderr)
         path = shutil.which(setup.program)
@@ -349,8 +342,9 @@ def run_connect(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(text: str, wanted: str | None, key: str) -> AgentServer:
-    """The server at an address, with one of its models."""
+def _ask(text: str, wanted: str | None, key: str) -> tuple[str, str, int | None]:
+    """The server at an address, as `http://host:port` without /v1, one of its models, and the tokens of its context,
+    None = the server does not say."""
     import httpx2 as httpx
 
     from localspec.remote.server import base_of, way_to
@@ -377,7 +371,7 @@ def _ask(text: str, wanted: str | None, key: str) -> AgentServer:
                 settings = props.get("default_generation_settings")
                 context = settings.get("n_ctx") if isinstance(settings, dict) else None
         known = context if isinstance(context, int) and context > 0 else None
-        return AgentServer(url, wanted or card["id"], known)
+        return url, wanted or card["id"], known
 
 
 def _get(client: httpx2.Client, path: str, **options: Any) -> dict[str, Any]:
