@@ -12,9 +12,9 @@ guesses that were drawn, not sent, and right. So
     time of an answer <= (1 + LOSS_SHARE + LOOK_SHARE) * plain time + LOSS_PASSES + 1 + credit(tokens) plain passes,
 
 where credit(tokens) = floor(log2(1 + tokens / CONVINCING_STREAK)), since each credit takes twice as many right guesses
-as the one before, and readings of prompts that did not pay back (see `CostlyDrafter`). Of a pass that took longer than was
-feared one plain pass counts over the feared. Each answer has its own budget: neither savings nor losses of one answer
-count in the next.
+as the one before, and readings of prompts that did not pay back (see `CostlyDrafter`). Of a pass that took longer than
+was feared one plain pass counts over the feared. Each answer has its own budget: neither savings nor losses of one
+answer count in the next.
 """
 
 from __future__ import annotations

@@ -32,6 +32,21 @@ from localspec.models.facts.pairing import MOST_SIZE_DIFFERENCE
 from localspec.native.library import Int8Matrix
 from localspec.types import Feed, LogitRows, Tokens
 
+ONE_MTP_LAYER = frozenset(
+    {
+        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen3next",
+    }
+)  # fmt: skip
+"""Architectures whose MTP layer llama.cpp runs if there is exactly one; with more it ends the process."""
+SEVERAL_MTP_LAYERS = frozenset({"hy_v3", "mimo2", "step35"})
+"""Architectures of which llama.cpp runs several MTP layers."""
+
+
+def runs(architecture: str, heads: int) -> bool:
+    """Whether llama.cpp runs so many MTP layers of a model; asked to run others, it ends the process."""
+    return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
+
 
 @dataclass(eq=False)
 class Head:

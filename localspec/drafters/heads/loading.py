@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.config import EngineSettings
-from localspec.drafters.heads.head import Head
-from localspec.drafters.heads.mtp import runs
+from localspec.drafters.heads.head import Head, runs
 from localspec.drafters.setup import code_of
 from localspec.engine.interfaces import Drafter, DraftRequest, History, Request
 from localspec.errors import DecodeError, LocalspecError, ModelError, UsageError
