@@ -392,9 +392,8 @@ def out_of_reach(target: Sequence[Header], head: Sequence[Header]) -> str:
 
 def may_have(method: str, settings: EngineSettings) -> bool:
     """Whether one of the files that settings name could hold a head of this method."""
-    if method in [_method(path) for path in settings.heads]:
-        return True
-    return method == OF_ITS_OWN and nextn_layers(read_header(settings.target)) > 0
+    named = [_method(path) for path in settings.heads]
+    return method in named or (method == OF_ITS_OWN and nextn_layers(read_header(settings.target)) > 0)
 
 
 def missing(method: str) -> UsageError:
@@ -427,8 +426,6 @@ def displace(drafters: Sequence[Drafter], target: Context, slots: Sequence[int])
     """Has drafters guess after three tokens of no meaning in slots, so that no cache of theirs holds another text;
     returns {name of one that failed: why}."""
     failed: dict[str, str] = {}
-    if not drafters:
-        return failed
     history = History(range(3))
     asked = Request(history.tokens, sampling=SamplingParams(temperature=0.0))
     read = any(drafter.name in HEADS for drafter in drafters)  # they read what the target thought of the text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -84,7 +84,6 @@ SHOWS_NEXTN = frozenset(
 )  # fmt: skip
 """Architectures whose passes set the state that an MTP layer starts from; of another, nothing would ever come."""
 Final = Literal["no", "decoded", "all"]
-_FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ NO_TAP = Tap()
 
 def union(taps: Iterable[Tap]) -> Tap:
     every = [NO_TAP, *taps]
-    final = max((one.final for one in every), key=_FINAL_ORDER.index)
+    final = max((one.final for one in every), key=get_args(Final).index)
     layers = {layer for one in every for layer in one.layers}
     return Tap(tuple(sorted(layers)), final, any(one.nextn for one in every))
 
