@@ -24,7 +24,7 @@ from localspec.chat.turn import Message
 from localspec.checks.compare import AskedTurn, TimedAnswer, TrialCorpus, ask
 from localspec.checks.prompts import BenchPrompt, prompt_tokens, text_for_completion
 from localspec.drafters import plugin
-from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads import head as heads
 from localspec.errors import ContextOverflowError, LocalspecError, UsageError
 from localspec.llama.exact.wide import cpu_name
 from localspec.llama.model import file_sha256

@@ -272,7 +272,7 @@ def fitted(settings: dict[str, Any]) -> dict[str, Any]:
     Where an F16 cache fits, its type stays what exactness makes of it (F16 is the largest of those); a Q8_0 cache is
     taken before a shorter context is, unless the settings name a type or kernels that know F16 only.
     """
-    from localspec.drafters.heads.loading import apart, may_predict, shapes
+    from localspec.drafters.heads.head import apart, may_predict, shapes
     from localspec.llama.exact.wide import CACHE_NAMES, DEFAULT_CACHE
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory.fit import FitSettings, choose

@@ -43,9 +43,7 @@ class Trials:
         if len(grammar.source) <= LARGE:
             return grammar.read()
         key = hashlib.sha256(f"{grammar.kind}:{grammar.source}".encode("utf-8", "replace")).hexdigest()
-        with self._lock:
-            passed = self._passed.get(key)
-        found = passed or self._try(grammar, cancel)
+        found = self._passed.get(key) or self._try(grammar, cancel)
         with self._lock:
             self._passed[key] = found
             self._passed.move_to_end(key)

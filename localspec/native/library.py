@@ -132,9 +132,11 @@ def find_library() -> Path | None:
 
 
 def declare(library: ctypes.CDLL, signatures: Mapping[str, tuple[Any, list[Any]]]) -> None:
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    """`signatures`: {functions: (their result, their arguments)}."""
+    for names, (result, arguments) in signatures.items():
+        for name in names.split():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
 
 
 class PackedSampling:

@@ -22,7 +22,7 @@ from localspec.chat.reply.reply import AnswerParser, ReplyParser
 from localspec.chat.reply.tool import Tool
 from localspec.chat.turn import Message
 from localspec.config import EngineSettings
-from localspec.drafters.heads.loading import apart
+from localspec.drafters.heads.head import apart
 from localspec.engine.interfaces import Constraint, Request, fresh_seed
 from localspec.engine.slot import TokenLogProb
 from localspec.errors import Cancelled, ContextOverflowError, LocalspecError, UsageError

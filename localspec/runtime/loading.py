@@ -13,7 +13,7 @@ from localspec import kept
 from localspec.config import FIXED_DRAFT, EngineSettings
 from localspec.drafters import plugin
 from localspec.drafters.draft_model import DraftContext, DraftModel, TranslatedContext, Translator
-from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads import head as heads
 from localspec.drafters.heads.head import Head
 from localspec.drafters.search import PromptLookup
 from localspec.drafters.setup import Setup, check_branches, code_of

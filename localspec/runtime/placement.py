@@ -16,7 +16,7 @@ from typing import Any
 
 from localspec import kept
 from localspec.config import PLANNED, EngineSettings, GpuLayers
-from localspec.drafters.heads.loading import may_predict, shapes
+from localspec.drafters.heads.head import may_predict, shapes
 from localspec.errors import UsageError
 from localspec.gguf import Header, read_parts
 from localspec.gguf.spread import Spread, spread_of

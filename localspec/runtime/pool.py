@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from localspec import paths
 from localspec.config import PLANNED, EngineSettings
-from localspec.drafters.heads.loading import apart, may_predict, shapes
+from localspec.drafters.heads.head import apart, may_predict, shapes
 from localspec.errors import Cancelled, NoRoomError, UsageError
 from localspec.gguf import ROLLS_BACK, read_parts
 from localspec.llama.exact.choice import Progress

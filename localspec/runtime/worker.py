@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from localspec.drafters.heads.loading import displace
+from localspec.drafters.heads.head import displace
 from localspec.drafters.plugin import Custom
 from localspec.engine.interfaces import Request
 from localspec.engine.loop import Loop

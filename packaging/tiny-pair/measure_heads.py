@@ -16,7 +16,7 @@ from typing import Any
 
 from localspec import paths
 from localspec.checks.prompts import load_workloads
-from localspec.drafters.heads.loading import find
+from localspec.drafters.heads.head import find
 from localspec.engine.stats import RequestStats
 from localspec.gguf import read_header
 from localspec.models.facts.heads import nextn_layers

@@ -11,7 +11,7 @@ import pytest
 from localspec.chat.turn import Message
 from localspec.checks.prompts import BenchPrompt
 from localspec.checks.verify import DraftSetting, verify
-from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads import head as heads
 from localspec.drafters.heads.head import Head
 from localspec.engine.interfaces import Draft, Drafter, DraftRequest, History
 from localspec.gguf import read_header

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from localspec.chat.turn import Message
-from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads import head as heads
 from localspec.drafters.heads.final_state import MedusaContext, load_medusa, read_medusa
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads import head as heads
 from localspec.drafters.heads.final_state import MlpContext, SpeculatorShape, load_mlp, read_mlp
 from localspec.engine.interfaces import History
 from localspec.errors import ModelFileError, PairError

@@ -15,7 +15,7 @@ from localspec.errors import ModelError, UsageError
 from localspec.llama.cache.context import Context
 from localspec.llama.cache.states import States
 from localspec.llama.library.batch import Cells
-from localspec.llama.library.settings import FINAL, NEXTN, ContextSettings, Final, Tap
+from localspec.llama.library.settings import FINAL, NEXTN, ContextSettings, Final, Tap, union
 from localspec.llama.model import Model
 from localspec.runtime.engine import HiddenReader
 from localspec.types import Feed, Float32Array, Tokens
@@ -203,4 +203,4 @@ def test_nothing_tapped_nothing_kept(model: Model, tiny_target: Path) -> None:
         Context(model, SETTINGS, tap=Tap((6,)))
     with pytest.raises(UsageError, match="no state for MTP layers of the architecture llama"):
         Context(model, SETTINGS, tap=Tap(nextn=True))
-    assert Tap((1,), "decoded") | Tap((2, 1), "all", True) == Tap((1, 2), "all", True)
+    assert union([Tap((1,), "decoded"), Tap((2, 1), "all", True)]) == Tap((1, 2), "all", True)

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.config import EngineSettings
 from localspec.drafters.draft_model import DraftModel
-from localspec.drafters.heads import loading as heads
+from localspec.drafters.heads import head as heads
 from localspec.errors import DecodeError, KernelError, LocalspecError, ModelError, ModelFileError, PairError, UsageError
 from localspec.gguf import read_header
 from localspec.llama.cache.context import Context

@@ -127,7 +127,7 @@ def add_options_tune(parser: argparse.ArgumentParser) -> None:
 
 def run_tune(options: argparse.Namespace) -> int:
     """Exit code 130 when interrupted; nothing is stored then."""
-    from localspec.drafters.heads.loading import apart
+    from localspec.drafters.heads.head import apart
     from localspec.models.installed.installed import find, find_one
     from localspec.runtime.kept import tuning
 

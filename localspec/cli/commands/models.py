@@ -47,7 +47,7 @@ def add_options_pull(parser: argparse.ArgumentParser) -> None:
 
 
 def run_pull(options: argparse.Namespace) -> int:
-    from localspec.drafters.heads.loading import find, out_of_reach
+    from localspec.drafters.heads.head import find, out_of_reach
     from localspec.models.hub.hub import Hub
     from localspec.models.hub.pull import check_disk, install, make_plan, wishes
 

@@ -457,7 +457,7 @@ def add_options_check(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from localspec.drafters.heads import loading
+    from localspec.drafters.heads import head
     from localspec.models.facts import heads, pairing
     from localspec.models.installed.installed import find, find_one
     from localspec.models.memory import fit
@@ -478,8 +478,8 @@ def run_check(options: argparse.Namespace) -> int:
         match = pairing.match(parts[0], drafts[0], cross_tokenizer=options.cross_tokenizer)
         shared = match.shared if match.fits else pairing.match(parts[0], drafts[0], cross_tokenizer=True).shared
         settings, there, why = _serving(options, target, draft)
-    if drafts is None or loading.is_head(draft):
-        settings, drafts = replace(settings, heads=loading.shapes(parts[0], [draft])), None
+    if drafts is None or head.is_head(draft):
+        settings, drafts = replace(settings, heads=head.shapes(parts[0], [draft])), None
     plan = (fit.choose if options.fit else fit.plan)(parts, drafts, settings, there)
     unused, count = not_used(match.method) if match.fits else "", ""
     if shared is not None and not options.cross_tokenizer:  # else the verdict or its first warning has it
@@ -492,12 +492,12 @@ def run_check(options: argparse.Namespace) -> int:
 
 def _of_published(target: Header, path: Path) -> Match:
     """Whether the own reader of the method of a head that is no GGUF file takes it for this target."""
-    from localspec.drafters.heads import loading
+    from localspec.drafters.heads import head
     from localspec.models.facts.pairing import Match
 
-    kind = loading.kind_of(path)
+    kind = head.kind_of(path)
     try:
-        name = loading.find(path, target).name
+        name = head.find(path, target).name
     except PairError as error:
         return Match(False, kind.method, str(error))
     return Match(True, name, f"{path.name} can draft for {target.path.name}, as {kind.sentence}.")
@@ -519,7 +519,7 @@ def _memory_lines(plan: MemoryPlan, unused: str) -> list[str]:
 def _check_alone(options: argparse.Namespace, path: Path) -> int:
     """What a model is, whether it loads and fits, what drafts for it, and whether exactly; a head is a UsageError."""
     from localspec.chat.prompt.template import ChatTemplate
-    from localspec.drafters.heads.loading import kind_of
+    from localspec.drafters.heads.head import kind_of
     from localspec.llama.model import Model, check_text_model
     from localspec.models.hub.pull import candidates, suggest
     from localspec.models.memory import fit

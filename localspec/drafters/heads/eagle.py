@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from localspec.drafters.heads import head_cache
 from localspec.drafters.heads.head import (
     Head,
     beside,
@@ -201,7 +200,7 @@ class EagleContext(HeadCache):
         room = (self._n_slots, self.n_ctx, layer.shape.kv_heads, layer.shape.head_size)
         self._keys, self._values = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
         """For each slot, keys and values of the trunk by position."""
-        self._guessed: list[dict[head_cache.Path, tuple[Float32Array, Float32Array]]] = [{} for _ in self._trunks]
+        self._guessed: list[dict[tuple[int, ...], tuple[Float32Array, Float32Array]]] = [{} for _ in self._trunks]
         """Key and value of every guess, by slot and path."""
 
     def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:

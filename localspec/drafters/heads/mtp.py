@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from localspec import paths
-from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, key_sizes, read_head
+from localspec.drafters.heads.head import Head, beside, check_equal, check_held, check_keys, key_sizes, read_head, runs
 from localspec.drafters.heads.head_cache import MOST_PASS_ROWS, HeadCache, HeadPasses, HeadRow
 from localspec.errors import DecodeError, ModelFileError, PairError
 from localspec.gguf import Header, read_parts
@@ -40,22 +41,8 @@ from localspec.models.facts import pairing
 from localspec.models.facts.heads import check_forgets, nextn_layers
 from localspec.types import Float32Array, Tokens
 
-ONE_MTP_LAYER = frozenset(
-    {
-        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "nemotron_h_moe", "qwen35",
-        "qwen35moe", "qwen3next",
-    }
-)  # fmt: skip
-"""Architectures whose MTP layer llama.cpp runs if there is exactly one; with more it ends the process."""
-SEVERAL_MTP_LAYERS = frozenset({"hy_v3", "mimo2", "step35"})
-"""Architectures of which llama.cpp runs several MTP layers."""
 _STATES_OF_OUTPUTS = frozenset({"mimo2", "qwen3next", "step35"})
 """Architectures that return states only for rows with logits; asked for all states, llama.cpp ends the process."""
-
-
-def runs(architecture: str, heads: int) -> bool:
-    """Whether llama.cpp runs so many MTP layers of a model; asked to run others, it ends the process."""
-    return (heads == 1 and architecture in ONE_MTP_LAYER) or (heads >= 1 and architecture in SEVERAL_MTP_LAYERS)
 
 
 class MtpContext(HeadCache):
@@ -121,13 +108,7 @@ class MtpContext(HeadCache):
             passes.remove(slot, start + 1)
         output = np.zeros(len(rows), dtype=np.bool_)
         output[list(wanted)] = True
-        batch = passes.batch(
-            [row.position + 1 for row in rows],
-            [(row.slot, 1) for row in rows],
-            output,
-            tokens=[row.token for row in rows],
-            states=np.stack([row.state for row in rows]),
-        )
+        batch = _batch(passes, rows, [row.position + 1 for row in rows], output)
         if self.heads > 1:
             self._extension.llama_set_nextn_layer_offset(pointer, head)
         passes.decode(batch)
@@ -141,6 +122,14 @@ class MtpContext(HeadCache):
 
     def _remove(self, slot: int, start: int) -> None:
         self._passes.remove(slot, start + 1 if start else 0)
+
+
+def _batch(
+    passes: HeadPasses, rows: Sequence[HeadRow], positions: Sequence[int], output: bool | npt.NDArray[np.bool_]
+) -> Any:
+    """The llama_batch of rows whose slots have one sequence each."""
+    tokens, states = [row.token for row in rows], np.stack([row.state for row in rows])
+    return passes.batch(positions, [(row.slot, 1) for row in rows], output, tokens=tokens, states=states)
 
 
 def _row(pointer: Any, count: int) -> Float32Array:
@@ -288,14 +277,7 @@ class AssistantContext(HeadCache):
 
     def _compute(self, rows: Sequence[HeadRow], wanted: Sequence[int]) -> Iterable[tuple[Float32Array, Float32Array]]:
         passes, count = self._passes, len(rows)
-        batch = passes.batch(
-            [row.position + 1 - len(row.path or ()) for row in rows],
-            [(row.slot, 1) for row in rows],
-            True,
-            tokens=[row.token for row in rows],
-            states=np.stack([row.state for row in rows]),
-        )
-        passes.decode(batch)
+        passes.decode(_batch(passes, rows, [row.position + 1 - len(row.path or ()) for row in rows], True))
         return zip(passes.states(count), passes.logits(count), strict=True)
 
 

@@ -143,7 +143,8 @@ class Context:
             if self._prefills_first(self._cells[slot], keep, len(tokens), prompt_length):
                 self.prefill(slot, tokens, prompt_length)
                 keep = len(tokens) - 1
-            parts.append(PassPart(feed, keep, tree, 1 + len(feed.draft_tokens)))
+            outputs = 1 + len(feed.draft_tokens)
+            parts.append(PassPart(feed, keep, tree, outputs, outputs))
         in_order = sorted(parts, key=lambda part: part.feed.slot) if len(parts) > 1 else parts
         count = outputs = 0
         if (wanted := sum(part.outputs for part in parts)) > self.settings.max_rows:

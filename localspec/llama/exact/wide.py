@@ -95,14 +95,11 @@ DEVICE_NAME = "wide"  # name of our library's device in `lib.devices`
 _I32, _I64, _F64, _PTR, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lsw_abi_version": (_I32, []),
-    "lsw_isa_name": (_TEXT, []),
-    "lsw_refusal": (_TEXT, []),
+    "lsw_isa_name lsw_refusal": (_TEXT, []),
     "lsw_switch": (_I32, [_I32]),
-    "lsw_steps": (_I64, []),
-    "lsw_newest_context": (_I64, []),
+    "lsw_steps lsw_newest_context": (_I64, []),
     "lsw_give_back": (_I64, [_I64, _I32, _I64, _I32]),
-    "lsw_pack": (_I32, [_I32, _I64, _I64, _PTR]),
-    "lsw_unpack": (_I32, [_I32, _I64, _I64, _PTR]),
+    "lsw_pack lsw_unpack": (_I32, [_I32, _I64, _I64, _PTR]),
     "lsw_product": (_I32, [_I32, _I64, _I64, _I64, _PTR, _PTR, _PTR, _I32, _I32]),
     "lsw_attention": (_I32, [_PTR, _I32, _I32]),
     "lsw_check_product": (_I32, [_I32, _I32]),

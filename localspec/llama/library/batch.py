@@ -153,18 +153,14 @@ class PassPart:
     feed: Feed
     start: int  # first position that is computed
     tree: Layout | None  # None for a chain
-    wanted: int  # how many of its rows with logits are read, from the first on
+    outputs: int  # its rows with logits: the last history token's and each node's
+    wanted: int  # how many of these are read, from the first on
     first_row: int = 0  # its first row in the pass
     first_output: int = 0  # index of its first row with logits
 
     @property
     def rows(self) -> int:
         return len(self.feed.tokens) - self.start + len(self.feed.draft_tokens)
-
-    @property
-    def outputs(self) -> int:
-        """Rows with logits: the last history token's and each node's."""
-        return 1 + len(self.feed.draft_tokens)
 
 
 class BatchArrays:

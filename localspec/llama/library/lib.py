@@ -145,10 +145,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ggml_backend_buffer_is_host": (_BOOL, _POINTER),
     "ggml_backend_cpu_buffer_type": (_POINTER,),
     "ggml_backend_dev_count ggml_backend_reg_count": (_SIZE,),
-    "ggml_backend_dev_description ggml_backend_dev_name ggml_backend_name ggml_backend_reg_name ggml_get_name": (
-        _TEXT,
-        _POINTER,
-    ),
+    "ggml_backend_dev_description ggml_backend_dev_name ggml_backend_name": (_TEXT, _POINTER),
+    "ggml_backend_reg_name ggml_get_name": (_TEXT, _POINTER),
     "ggml_backend_dev_get ggml_backend_reg_get": (_POINTER, _SIZE),
     "ggml_backend_dev_memory": (None, _POINTER, _SIZES, _SIZES),
     "ggml_backend_dev_type ggml_graph_n_nodes": (_INT, _POINTER),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -86,7 +84,6 @@ SHOWS_NEXTN = frozenset(
 )  # fmt: skip
 """Architectures whose passes set the state that an MTP layer starts from; of another, nothing would ever come."""
 Final = Literal["no", "decoded", "all"]
-_FINAL_ORDER: tuple[Final, ...] = ("no", "decoded", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +93,6 @@ class Tap:
     """The final state after the norm: of decoded rows only ("decoded"; prompts cost nothing more), or of prompts
     too ("all"; every prompt row then is an output, which costs the output matrix)."""
     nextn: bool = False  # whether to read the state that an MTP layer starts from, of every row, prompts included
-
-    def __or__(self, other: Tap) -> Tap:
-        final = max(self.final, other.final, key=_FINAL_ORDER.index)
-        return Tap(tuple(sorted({*self.layers, *other.layers})), final, self.nextn or other.nextn)
 
     def __bool__(self) -> bool:
         return self != NO_TAP
@@ -114,7 +107,10 @@ NO_TAP = Tap()
 
 
 def union(taps: Iterable[Tap]) -> Tap:
-    return functools.reduce(operator.or_, taps, NO_TAP)
+    every = [NO_TAP, *taps]
+    final = max((one.final for one in every), key=get_args(Final).index)
+    layers = {layer for one in every for layer in one.layers}
+    return Tap(tuple(sorted(layers)), final, any(one.nextn for one in every))
 
 
 def check_tap(header: Header, n_layers: int, tap: Tap) -> Tap:

@@ -24,7 +24,7 @@ from starlette.responses import Response
 
 from localspec import __version__
 from localspec.chat.reply.reply import THOUGHTS
-from localspec.drafters.heads.loading import find, out_of_reach
+from localspec.drafters.heads.head import find, out_of_reach
 from localspec.errors import LocalspecError
 from localspec.gguf import Header, read_parts
 from localspec.models.installed.catalog import Catalog

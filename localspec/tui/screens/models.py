@@ -160,7 +160,7 @@ def judged(item: ModelItem, places: Sequence[Place]) -> ModelItem:
 
 
 def _from_headers(item: ModelItem, places: Sequence[Place]) -> ModelItem:
-    from localspec.drafters.heads import loading as heads
+    from localspec.drafters.heads import head as heads
     from localspec.runtime.placement import gpu_lines, serving
 
     target, *rest = item.files

@@ -274,7 +274,7 @@ class PullScreen(ModelDialog):
             return
 
         def planned() -> tuple[Hub, PullPlan, Content, str]:
-            from localspec.drafters.heads.loading import out_of_reach
+            from localspec.drafters.heads.head import out_of_reach
             from localspec.models.hub.pull import check_disk, make_plan, wishes
 
             hub, alone = self._make_hub(), draft == _NO_DRAFT
@@ -307,7 +307,7 @@ class PullScreen(ModelDialog):
         transfers = Transfers(sum(part.missing(hub) for part in plan.parts))  # less than planned after a stop
 
         def load() -> Sequence[Entry]:
-            from localspec.drafters.heads.loading import find
+            from localspec.drafters.heads.head import find
             from localspec.models.hub.pull import install
 
             return install(plan, hub, self._store, transfers, self._stop, find)
