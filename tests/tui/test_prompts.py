@@ -28,13 +28,12 @@ async def ready(pilot: Pilot[Any]) -> ChatApp:
     return app
 
 
-async def written(pilot: Pilot[Any], text: str, *keys: str) -> None:
-    """Puts a text into the input, and presses Enter, or these keys."""
+async def written(pilot: Pilot[Any], text: str) -> None:
+    """Sends a text, whatever is suggested."""
     app = await ready(pilot)
     front(app).composer.put(text)
+    front(app).composer.send()
     await pilot.pause()
-    front(app).suggestions.close()
-    await pilot.press(*(keys or ("enter",)))
 
 
 def offered(app: ChatApp) -> list[str]:
@@ -133,7 +132,7 @@ async def test_resources_are_offered_once_their_server_runs_and_go_along(tooled:
         await until(pilot, lambda: len(front(app).path) == 4)
         await answered(pilot)
         sent = front(app).path[2]
-        assert sent.content == 'Read @demo:demo://poem and @"demo:demo://two words" '
+        assert sent.content.strip() == 'Read @demo:demo://poem and @"demo:demo://two words"'
         assert sent.attachments == (
             Attachment("demo:demo://poem", POEM),
             Attachment("demo:demo://two words", "two\n\nwords"),
