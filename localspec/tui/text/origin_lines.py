@@ -141,7 +141,7 @@ def of_results(
     answer itself."""
     due = deque(_results(calls, "".join(one.text for one in passes)))
     read = [(one.content, one.name if one.role == "tool" else "") for one in prompt] + [("", "")]
-    known = due or any(tool for _, tool in read)
+    known = bool(due) or any(tool for _, tool in read)
     last, said = deque[str](maxlen=_BEFORE), 0
 
     def tool_of(guess: str) -> str:
