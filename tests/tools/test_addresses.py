@@ -26,7 +26,8 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
     def do_DELETE(self) -> None:
-        assert self.path == "/good" or type(self).may_end.wait(60)
+        if self.path != "/good":
+            type(self).may_end.wait(60)
         type(self).ended.append(self.headers.get("Mcp-Session-Id"))
         self.reply(200)
 
