@@ -239,9 +239,15 @@ def main(words: list[str]) -> None:
         elif "alone" in words:
             os._exit(4)  # it has said that it has no more
         elif "unlisted" not in words and method in ("prompts/list", "resources/list"):
-            reply(number, prompts=PROMPTS, resources=RESOURCES)
+            changed = "changes" in words and os.path.exists(words[-1])
+            reply(number, prompts=PROMPTS[:1] if changed else PROMPTS, resources=RESOURCES)
         elif method == "prompts/get":
+            if "changes" in words:
+                note(words[-1], "changed")
+                print(json.dumps({"jsonrpc": "2.0", "method": "notifications/prompts/list_changed"}), flush=True)
             prompt(number, given["name"], given.get("arguments") or {})
+        elif method == "resources/read" and given["uri"] == "demo://hang":
+            pass
         elif method == "resources/read" and given["uri"] in READ:
             reply(number, contents=READ[given["uri"]])
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from localspec.chat.text_file import LARGEST
@@ -90,6 +92,12 @@ def test_a_prompt_that_fails_is_one_sentence_and_its_server_goes_on(
     toolbox = Toolbox(connect())
     assert fault(lambda: toolbox.prompt(never, words)) == sentence
     assert toolbox.prompt(never, "demo:bare") == "Hello.\n\nHello."
+
+
+def test_prompts_that_change_are_listed_anew(connect: Connect, tmp_path: Path) -> None:
+    toolbox = Toolbox(connect(demo("changes", str(tmp_path / "changed"))))
+    assert toolbox.prompt(never, "demo:bare")
+    assert [name for name, _ in toolbox.prompts()] == ["demo:greet"]
 
 
 def test_a_prompt_can_be_given_up(connect: Connect) -> None:

@@ -178,6 +178,22 @@ async def test_a_resource_that_cannot_be_read_is_a_sentence_and_the_message_come
         assert not front(app).path
 
 
+async def test_esc_ends_the_reading_of_a_resource_and_nothing_is_sent(tooled: Tooled) -> None:
+    app = tooled(DONE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await written(pilot, "Read @demo:demo://hang")
+        await until(pilot, lambda: front(app).waits)
+        assert front(app).composer.text == ""
+        await pilot.press("escape")
+        await until(pilot, lambda: front(app).composer.text == "Read @demo:demo://hang")
+        assert not front(app).path
+        front(app).composer.put("")
+        await written(pilot, "Read @demo:demo://poem")
+        await until(pilot, lambda: front(app).path)
+        await answered(pilot)
+        assert front(app).path[0].attachments == (Attachment("demo:demo://poem", POEM),)
+
+
 async def test_servers_that_are_off_are_not_asked(tooled: Tooled, folders: Path) -> None:
     app = tooled(DONE)
     async with app.run_test(size=(80, 24)) as pilot:
