@@ -337,14 +337,12 @@ def _message(fields: _Fields, number: int, ids: dict[str, int]) -> StoredMessage
         attachments.append(Attachment(inner.take("name", str), inner.take("content", str)))
     own |= {"attachments": tuple(attachments), "content": fields.take("content", str)}
     own |= {"reasoning": fields.take("reasoning", str, "")}
-    calls = fields.take("calls", list, []) if own["role"] == "assistant" else []
-    made = [_made(_Fields(item, f"{fields.place}, call {at}")) for at, item in enumerate(calls, 1)]
+    made = []
+    for at, item in enumerate(fields.take("calls", list, []) if own["role"] == "assistant" else (), 1):
+        inner = _Fields(item, f"{fields.place}, call {at}")
+        called = _Fields(inner.take("call", dict), inner.place)
+        made.append(_filled(MadeCall, inner, {"call": _filled(ToolCall, called, {})}))
     return _filled(StoredMessage, fields, own | {"calls": placed(made, own["content"], own["reasoning"])})
-
-
-def _made(fields: _Fields) -> MadeCall:
-    called = _Fields(fields.take("call", dict), fields.place)
-    return _filled(MadeCall, fields, {"call": _filled(ToolCall, called, {})})
 
 
 def _one_of(fields: _Fields, name: str, allowed: Sequence[str], default: str | None = None) -> str:

@@ -231,12 +231,10 @@ class Reply:
         """Calls that are whole, as others have begun."""
         found = list[ToolCall]()
         for one in piece.calls:
-            if self._calling is not None and self._calling.goes_on(one):
-                self._calling = self._calling.then(one)
-                continue
-            if self._calling is not None and self._calling.name:
-                found.append(self._calling.call)
-            self._calling = one
+            last = self._calling
+            self._calling = (last and last.then(one)) or one
+            if last is not None and last.name and self._calling is one:
+                found.append(last.call)
         return tuple(found)
 
 

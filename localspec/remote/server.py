@@ -169,14 +169,11 @@ class CallPiece:
     def is_whole(self) -> bool:
         return members(self.arguments) is not None
 
-    def goes_on(self, later: CallPiece) -> bool:
-        """Whether a later piece is of the same call."""
-        other = later.id != self.id if later.id else later.name and self.is_whole
-        return later.index == self.index and not other
-
-    def then(self, later: CallPiece) -> CallPiece:
-        whole = self.arguments + later.arguments
-        return replace(self, id=self.id or later.id, name=self.name or later.name, arguments=whole)
+    def then(self, later: CallPiece) -> CallPiece | None:
+        """Both; None = the later piece is of another call."""
+        if later.index != self.index or (later.id != self.id if later.id else later.name and self.is_whole):
+            return None
+        return replace(self, name=self.name or later.name, arguments=self.arguments + later.arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from localspec.chat.reply.tool import ToolCall
@@ -28,7 +28,6 @@ _CANCELLED = "Cancelled by the user."
 """To a model that is asked later: what became of a call that was under way, or waited for the user's word."""
 _SHARE = 0.5  # of the context that is left, for one result: what is longer is cut in the middle
 _CHARACTERS = 2  # of a token, in a result: English has 4, code 3; of Chinese more are cut than need be
-_WAIT_SECONDS = 0.1  # between two looks whether the answer is cancelled, while the user is asked
 
 
 @dataclass(eq=False, repr=False)
@@ -83,6 +82,7 @@ class CallingAnswer:
         if (now := self._now) is not None:
             now.cancel()
         self._tell()
+        self._consents.put("no")  # for who waits
 
     def consent(self, consent: Consent) -> None:
         """The user's word to the call that asks for it."""
@@ -185,17 +185,10 @@ class CallingAnswer:
     def _may(self, call: ToolCall, one: Offered) -> bool:
         asks = not self._toolbox.allows(one)
         self._sink.post_message(CallDue(self, call, one.server, asks))
-        while asks:
-            try:
-                consent = self._consents.get(timeout=_WAIT_SECONDS)
-            except Empty:
-                if self._cancelled.is_set():
-                    raise Cancelled("Cancelled while the user was asked.") from None
-                continue
-            if fault := self._toolbox.take(one, consent):
-                self._sink.post_message(Noticed(self, f"The consent is not kept: {fault}."))
-            return consent != "no"
-        return True
+        consent = self._consents.get() if asks else "once"
+        if fault := self._toolbox.take(one, consent):
+            self._sink.post_message(Noticed(self, f"The consent is not kept: {fault}."))
+        return consent != "no"
 
     def _most_characters(self, number: int) -> int | None:
         """Of the next result, so that the rest of the answer has as much room; None = the context is not known."""
