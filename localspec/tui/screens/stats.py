@@ -344,7 +344,10 @@ class StepsScreen(Page):
         self.query_one("#verdict", Static).update(verdict(passes[index], width - 2))
         self.query_one("#timing", Static).update(Content.assemble(timing(passes, index, width), (playing, "dim")))
         self.query_one("#timeline", Static).update(timeline(passes, index, width))
-        self.query_one("#text", VerticalScroll).anchor()  # a long answer is laid out later
+        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
+
+    def on_origin_view_complete(self, event: OriginView.Complete) -> None:
+        self.query_one("#text", VerticalScroll).scroll_end(animate=False)
 
     on_resize = _show
 

@@ -17,6 +17,7 @@ from textual.color import Color
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
+from textual.message import Message
 from textual.strip import Strip
 from textual.style import Style as ContentStyle
 from textual.widget import Widget
@@ -56,6 +57,9 @@ class OriginView(Widget):
     """Draws passes; what is out of sight costs nothing, and new passes cost only themselves. `mode` is "colour"
     (backgrounds; lines under the tokens where the terminal has no colour) or "signs" (a line of signs under each line
     of text). `ghosts` also shows rejected guesses, struck through, before what came instead."""
+
+    class Complete(Message):
+        """A long answer, laid out in slices, is all there."""
 
     DEFAULT_CSS: ClassVar[str] = "OriginView { height: auto; width: 1fr; }"
 
@@ -126,6 +130,8 @@ class OriginView(Widget):
             self._waiting = False
             self._lay_out()
             self.refresh(layout=True)
+            if self._laid_out == len(self.passes):
+                self.post_message(self.Complete())
 
         if self._laid_out < len(self.passes) and not self._waiting:
             self._waiting = True
