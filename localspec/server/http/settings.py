@@ -21,7 +21,7 @@ LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How the endpoint listens, whom it lets in, and what it puts up with. The command line checks the numbers."""
+    """How the endpoint listens, whom it lets in, and what it puts up with."""
 
     host: str = "127.0.0.1"
     """Address to listen on, or unix: and a path. Any that other machines can reach needs an API key."""
@@ -70,6 +70,14 @@ class ServerSettings:
     """Connections that are taken at once, before one of them is looked at."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"port is {self.port}; it must be between 0 (any free one) and 65535.")
+        for name, least in (("max_queue", 0), ("max_body_bytes", 1), ("max_header_bytes", 256), ("drain_seconds", 0)):
+            if not getattr(self, name) >= least:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
+        for name in ("head_seconds", "body_seconds", "write_seconds", "ping_seconds"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
         if self.ssl_key is not None and self.ssl_cert is None:
             raise UsageError("There is a key for HTTPS, and no certificate.", "Give --ssl-cert, too.")
         for origin in self.cors_origins:
