@@ -107,21 +107,21 @@ def _is_ollama(path: str) -> bool:
     return path.startswith("/api/") and not path.startswith("/api/v0/")
 
 
-class Front:
-    """Of one server: `Elsewhere`. Belongs to its event loop."""
+class Front(Service):
+    """The service of a server whose models are in processes of their own."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, pool: Pool, settings: ServerSettings) -> None:
+        super().__init__(pool, settings)
         self._clients: dict[Path, httpx.AsyncClient] = {}
         self._tasks = set[asyncio.Task[Any]]()
 
-    async def answer(self, request: Request, handle: Handle) -> Response:
+    async def served(self, request: Request, handle: Handle) -> Response:
         """What the process of the model answers, which is loaded if need be; `handle` answers what needs no model."""
         body, path = await request.body(), request.url.path
         if not _is_ollama(path):
             return await self._of_any(request, body, (await self._asked(_Named, body)).model)
         asked = await self._asked(_OllamaNamed, body)
-        name = await named(self._service, asked.model)
+        name = await named(self, asked.model)
         try:
             frees = KeptAlive(keep_alive=asked.keep_alive).frees  # its memory is not needed after this request
         except ValidationError:
@@ -132,9 +132,9 @@ class Front:
                 return {"type": "http.request", "body": body}
 
             return await handle(Request(request.scope, again))
-        response = await self._sent(request, body, await self._service.lease(name))
+        response = await self._sent(request, body, await self.lease(name))
         if frees:
-            response.after = lambda: free(self._service, name)
+            response.after = lambda: free(self, name)
         return response
 
     async def passed_on(self, request: Request, lease: Lease) -> Response:
@@ -148,15 +148,16 @@ class Front:
         return UnderWay(told["count"], {int(number): read for number, read in told["reading"].items()})
 
     def stop(self) -> None:
-        """Has all processes end their answers, each with an error for its client."""
-        for name in self._service.pool.loaded():
+        """Also has all processes end their answers, each with an error for its client."""
+        super().stop()
+        for name in self.pool.loaded():
             task = asyncio.get_running_loop().create_task(self._asked_of(name, "POST", "stop"))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _asked_of(self, name: str, method: str, path: str) -> httpx.Response | None:
         """What a process answers to the server itself; None = it is gone."""
-        lease = self._service.pool.lease_loaded(name)
+        lease = self.pool.lease_loaded(name)
         if lease is None:
             return None
         with suppress(LocalspecError, httpx.HTTPError), ExitStack() as using:
@@ -173,19 +174,19 @@ class Front:
                 return kind()
             if len(body) <= LARGE_BODY:
                 return kind.model_validate_json(body)
-            return await to_thread.run_sync(kind.model_validate_json, body, limiter=self._service.large_bodies)
+            return await to_thread.run_sync(kind.model_validate_json, body, limiter=self.large_bodies)
         except ValidationError:
             return kind()
 
     async def _of_any(self, request: Request, body: bytes, name: str | None) -> Response:
         """An answer of the model that is named; what names none, such as an earlier answer, may be any's."""
-        response = await self._sent(request, body, await self._service.lease(name))
+        response = await self._sent(request, body, await self.lease(name))
         if request.method == "POST":
             return response
-        for other in self._service.pool.loaded():
+        for other in self.pool.loaded():
             if response.status_code != 404:
                 break
-            lease = self._service.pool.lease_loaded(other)
+            lease = self.pool.lease_loaded(other)
             if lease is not None:
                 await response.close()
                 response = await self._sent(request, body, lease)
@@ -208,9 +209,9 @@ class Front:
                 reply = await whole(request, ExitStack(), partial(client.send, asked, stream=True))
             except httpx.HTTPError:
                 fate = await to_thread.run_sync(use.fate)
-                self._service.meter.lost(lease.name)
+                self.meter.lost(lease.name)
                 raise fate from None
-            lost = partial(self._service.meter.lost, lease.name)
+            lost = partial(self.meter.lost, lease.name)
             return _PassedOn(reply, use, using.pop_all(), request.url.path, lost)
         raise AssertionError  # the stack swallows nothing
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from secrets import randbits
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
@@ -91,25 +91,6 @@ class UnderWay:
     reading: Mapping[int, int]  # tokens of their prompts that have been read, by a number for each
 
 
-class Elsewhere(Protocol):
-    """The way to models that are in processes of their own."""
-
-    async def answer(self, request: Request, handle: Handle) -> Response:
-        """What the process of a request's model answers; `handle` answers what needs no model."""
-
-    async def passed_on(self, request: Request, lease: Lease) -> Response:
-        """The same for a request without a body, of a model in memory. Takes the lease over."""
-
-    async def under_way(self, name: str) -> UnderWay:
-        """What a model in memory does now."""
-
-    def stop(self) -> None:
-        """Has all answers end, each with an error for who reads it."""
-
-    async def close(self) -> None:
-        """Lets go of the processes."""
-
-
 def ending() -> ApiError:
     """503: nothing more is served."""
     return ApiError(503, "unavailable_error", "The server is ending.", code="shutting_down")
@@ -123,8 +104,6 @@ class Service:
         self.settings = settings
         self.meter = Metrics()
         self.counting = counting or self.meter
-        self.front: Elsewhere | None = None
-        """The way to the processes that have the models; None = this one has them."""
         self.ignored = IgnoredNames()
         self.large_bodies = CapacityLimiter(_LARGE_BODIES)  # bounds the threads that parse large bodies
         self.compiling = CapacityLimiter(_GRAMMARS)  # bounds the threads that compile grammars
@@ -249,10 +228,12 @@ class Service:
         self._answers.add(answers)
         return answers
 
+    async def served(self, request: Request, handle: Handle) -> Response:
+        """What a route answers that needs a model; `handle` answers by a model of this process."""
+        return await handle(request)
+
     async def under_way(self, name: str) -> UnderWay:
         """What a model that is in memory does now."""
-        if self.front is not None:
-            return await self.front.under_way(name)
         reading = {number: one.read for number, (model, one) in self._running.items() if model == name}
         return UnderWay(self.live[name], reading)
 
@@ -330,7 +311,5 @@ class Service:
         """Ends everything that runs, with an error for who reads it."""
         self.refuse()
         self.stopped = True
-        if self.front is not None:
-            self.front.stop()
         for answers in tuple(self._answers):
             answers.stop(ending())

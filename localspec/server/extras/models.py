@@ -32,6 +32,7 @@ from localspec.runtime.loaded import ModelFacts
 from localspec.server.chat.answers import Timings, timings
 from localspec.server.chat.fields import Body
 from localspec.server.chat.service import Service, props_of, props_unloaded
+from localspec.server.front import Front
 from localspec.server.http.meter import CONTENT_TYPE
 from localspec.server.http.output import BODIES, ApiError, invalid, overloaded, unknown_model
 from localspec.server.http.reading import JsonRoute, Served
@@ -339,8 +340,8 @@ async def slots(
         if name not in names:
             raise unknown_model(name, sorted(names))
         return []
-    if service.front is not None:
-        return await service.front.passed_on(request, lease)
+    if isinstance(service, Front):
+        return await service.passed_on(request, lease)
     try:
         engine = lease.engine
         running, count = engine.running, engine.settings.slots

@@ -286,9 +286,8 @@ def create_app(
     counts, else a meter of its own does; `processes` have the pool's models, else this one has them.
     """
     settings = settings or ServerSettings()
-    service = Service(pool, settings, counting)
+    service = Service(pool, settings, counting) if processes is None else Front(pool, settings)
     if processes is not None:
-        service.front = Front(service)
         processes.meter = service.meter
 
     async def unload(seconds: float) -> None:
@@ -306,8 +305,8 @@ def create_app(
             yield
             service.stop()
             tasks.cancel_scope.cancel()
-        if service.front is not None:
-            await service.front.close()
+        if isinstance(service, Front):
+            await service.close()
 
     app = FastAPI(
         title="localspec",

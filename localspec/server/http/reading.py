@@ -185,7 +185,7 @@ class ModelRoute(JsonRoute):
 
         async def handled(request: Request) -> Response:
             service: Service = request.app.state.service
-            return await (handle(request) if service.front is None else service.front.answer(request, handle))
+            return await service.served(request, handle)
 
         return handled
 
