@@ -14,7 +14,7 @@ from localspec.chat.archive.message import Chat, StoredMessage, WholeChat
 from localspec.chat.plain_text import one_line, plain_text
 from localspec.chat.prompt.prompt import in_fence, window_start, with_attachments
 from localspec.chat.reply.tool import ToolCall, members
-from localspec.chat.turn import MadeCall
+from localspec.chat.turn import CANCELLED, MadeCall
 
 FORMAT, VERSION = "localspec chats", 1
 """What a JSON export says it is."""
@@ -71,7 +71,9 @@ def signature(call: ToolCall, longest: int | None = None) -> str:
 def call_line(made: MadeCall) -> str:
     """A call on one line: its name, its arguments as far as they fit, how long it took, and how much came of it."""
     count = len(made.result.encode(errors="replace"))
-    size = "failed" if made.failed else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} byte{'s' * (count != 1)}"
+    size = f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count} byte{'s' * (count != 1)}"
+    if made.failed:
+        size = "cancelled" if made.result == CANCELLED else "failed"
     return f"{signature(made.call, max(8, _LONGEST_CALL - len(made.call.name)))}, {made.seconds:.1f} s, {size}"
 
 

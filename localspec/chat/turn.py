@@ -49,6 +49,8 @@ class Message:
 
 PARAGRAPH = "\n\n"
 """Stands in a text of several rounds between what two of them say."""
+CANCELLED = "Cancelled by the user."
+"""What a model is told of a call that was under way, or waited for the user's word, when the user ended the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from localspec.chat.reply.tool import ToolCall
-from localspec.chat.turn import PARAGRAPH, MadeCall, rounds
+from localspec.chat.turn import CANCELLED, PARAGRAPH, MadeCall, rounds
 from localspec.engine.slot import FinishReason
 from localspec.engine.stats import RequestStats
 from localspec.errors import Cancelled, LocalspecError
@@ -24,8 +24,6 @@ MOST_ROUNDS = 20
 """Rounds of an answer, unless a setting says otherwise: a model that calls the same tool again and again has an end."""
 _AGAIN = "Do not call the tool again. The result is above: answer the user with it, in words."
 """To a model that repeats a call of the same answer. Small ones do so forever otherwise (Qwen2.5-Coder-1.5B)."""
-_CANCELLED = "Cancelled by the user."
-"""To a model that is asked later: what became of a call that was under way, or waited for the user's word."""
 _SHARE = 0.5  # of the context that is left, for one result: what is longer is cut in the middle
 _CHARACTERS = 2  # of a token, in a result: English has 4, code 3; of Chinese more are cut than need be
 
@@ -158,7 +156,7 @@ class CallingAnswer:
         """Makes a call if it can and may be made, and tells what became of it."""
         if self._cancelled.is_set():
             raise Cancelled("Cancelled before a call.")
-        self._due = MadeCall(call, _CANCELLED, number, len(self._text), len(self._thoughts), failed=True)
+        self._due = MadeCall(call, CANCELLED, number, len(self._text), len(self._thoughts), failed=True)
         try:
             found = self._toolbox.checked(call)
             if isinstance(found, str):

@@ -18,6 +18,7 @@ from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment
 from localspec.chat.export import call_line
 from localspec.chat.plain_text import plain_text
+from localspec.chat.turn import CANCELLED
 from localspec.engine.slot import PassRecord
 from localspec.errors import UsageError
 from tests.chat.conftest import made, say
@@ -207,6 +208,7 @@ def test_calls_stand_folded_in_their_place(archive: Archive) -> None:
         ("{}", "x" * 1200, False, "t(), 0.5 s, 1.2 kB"),
         ('{"a": ' + "1" * 90 + "}", "", False, "t(a=" + "1" * 48 + "…), 0.5 s, 0 bytes"),
         ("no JSON\n\x1b[2J", "gone", True, "t(no JSON↵␛[2J), 0.5 s, failed"),
+        ("{}", CANCELLED, True, "t(), 0.5 s, cancelled"),
     ],
 )
 def test_a_call_on_a_line(arguments: str, result: str, failed: bool, line: str) -> None:

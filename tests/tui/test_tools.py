@@ -249,7 +249,7 @@ async def test_a_call_under_way_is_shown_and_esc_ends_it(tooled: Tooled) -> None
         await until(pilot, lambda: "▷ hang() ..." in drawn(app))
         await pilot.press("escape")
         await until(pilot, lambda: front(app).answer is None and front(app).path[-1].state == "stopped")
-        await until(pilot, lambda: "hang() ..." not in drawn(app) and "hang(), 0.0 s, failed" in drawn(app))
+        await until(pilot, lambda: "hang() ..." not in drawn(app) and "hang(), 0.0 s, cancelled" in drawn(app))
         assert (front(app).path[-1].content, results(app)) == ("I wait.", [CANCELLED])
         await say(pilot, "And now?")
         assert front(app).path[-1].content == "It is done."

@@ -80,7 +80,7 @@ class ToolsScreen(Page):
         on = "●" if toolbox is not None and _switch(row) not in toolbox.off else "○"
         free = "  not asked" if toolbox is not None and key and toolbox.is_free(key) else ""
         if isinstance(row, Server):
-            name, words = (f"{on} {one_line(row.name)}", "bold"), row.words
+            name, words = (f"{on} {one_line(row.name)}", "bold"), row.masked().words
         else:
             name, words = (f"  {on} {one_line(row.tool.name)}", ""), row.tool.description
         return Content.assemble(name, (free, "$text-warning"), (f"  {one_line(words)[:120]}", "$text-muted"))
