@@ -32,10 +32,9 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
             if not os.path.isfile(path):
                 continue
             with explained(f"{path} cannot be read", UsageError):
-                size = path.stat().st_size
-            if size > LARGEST:
-                raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
-            found.setdefault(candidate, Attachment(candidate, read_text(path)))
+                if (size := path.stat().st_size) > LARGEST:
+                    raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
+                found.setdefault(candidate, Attachment(candidate, read_text(path)))
             break
     return tuple(found.values())
 
