@@ -85,10 +85,10 @@ class LogitRows:
     """Rows of logits where the model left them: pointers, not copies. Valid until the next pass of the context that
     made them. `rows[i]` is a float32[n_vocab] view."""
 
-    __slots__ = ("_keep", "n_vocab", "pointers")
+    __slots__ = ("_keep", "_pointers", "n_vocab")
 
     def __init__(self, pointers: Sequence[int] | npt.NDArray[np.uintp], n_vocab: int, keep: object = None) -> None:
-        self.pointers = np.asarray(pointers, dtype=np.uintp)  # uintp[n], address of each row's first float32
+        self._pointers = np.asarray(pointers, dtype=np.uintp)
         self.n_vocab = n_vocab
         self._keep = keep  # the owner of the memory
 
@@ -100,15 +100,20 @@ class LogitRows:
         start, stride = matrix.ctypes.data, matrix.strides[0]
         return cls([start + stride * i for i in range(matrix.shape[0])], matrix.shape[1], matrix)
 
+    @property
+    def pointers(self) -> npt.NDArray[np.uintp]:
+        """uintp[n], address of each row's first float32."""
+        return self._pointers
+
     def pointer(self, index: int) -> int:
         """The address of one row's first float32."""
-        return int(self.pointers[index])
+        return int(self._pointers[index])
 
     def __len__(self) -> int:
-        return len(self.pointers)
+        return len(self._pointers)
 
     def __getitem__(self, index: int) -> Float32Array:
-        floats = ctypes.cast(int(self.pointers[index]), ctypes.POINTER(ctypes.c_float))
+        floats = ctypes.cast(int(self._pointers[index]), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(floats, shape=(self.n_vocab,))
 
 

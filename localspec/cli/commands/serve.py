@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "LOCALSPEC_API_KEY"  # variable that holds the key of our endpoint, for `serve` and for those who ask it
 KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
 _LABEL = "localspec.serve"
-_LOG = "Library/Logs/localspec.log"
 
 
 def add_options_serve(parser: argparse.ArgumentParser) -> None:
@@ -108,13 +107,11 @@ def run_serve(options: argparse.Namespace) -> int:
     make = None if processes is None else processes.make
     pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, make=make)
     slots = pool.slots()  # reads the file's header, which may be damaged
-    try:
+    with contextlib.ExitStack() as stack:
         if processes is not None:
+            stack.callback(processes.give_up)
             processes.begin(pool)  # while the rest is imported, which takes a second
         _serve(pool, slots, settings, options, processes)
-    finally:
-        if processes is not None:
-            processes.give_up()
     return 0
 
 
@@ -197,7 +194,7 @@ def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], fo
             "WantedBy=default.target",
         ]
         return "\n".join(lines) + "\n"
-    log = str(paths.home() / _LOG)
+    log = str(paths.home() / "Library/Logs/localspec.log")
     listed = {
         "Label": _LABEL,
         "ProgramArguments": command,
