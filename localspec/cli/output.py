@@ -147,13 +147,11 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
             for event in generation:
                 parts.append(event.text)
                 write(retelling.push(event.text))
-        except KeyboardInterrupt:
+        except BaseException as error:
             generation.cancel()
-            parts.append(generation.text())  # at most one more pass
-            write(retelling.push(parts[-1]))
-            raise
-        except BaseException:
-            generation.cancel()
+            if isinstance(error, KeyboardInterrupt):
+                parts.append(generation.text())  # at most one more pass
+                write(retelling.push(parts[-1]))
             raise
         finally:
             write(retelling.finish())

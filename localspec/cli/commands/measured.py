@@ -58,16 +58,15 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.limit is not None:
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
     temperatures = options.temperature or [0.0, 0.7, 1.0]
-    chosen = None  # all settings, where the options name no drafter
+    settings, drafter, branches = None, "auto", options.branches or 2  # all, where the options name no drafter
     if options.drafter is not None:
-        plugin.check_name(options.drafter)
+        drafter, branches = options.drafter, options.branches or 1
+        plugin.check_name(drafter)
         length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
-        chosen = DraftSetting(options.drafter, length, options.branches or 1)
+        settings = [DraftSetting(drafter, length, branches)]
     longest = max(7, options.max_draft_tokens or 0)
-    branches = options.branches or (2 if chosen is None else 1)
-    drafter = "auto" if chosen is None else chosen.drafter
     more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
-    settings, found, interrupted = None if chosen is None else [chosen], Report(), False
+    found, interrupted = Report(), False
     given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": found}
     with shared.load_engine(options, **more) as engine:
         try:

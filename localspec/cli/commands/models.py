@@ -58,8 +58,7 @@ def run_pull(options: argparse.Namespace) -> int:
     if options.no_draft:
         del wanted[1:]
     catalog = None if options.no_draft else Catalog.load()
-    cross = options.cross_tokenizer
-    plan = make_plan(wanted, hub, store, options.context, places(), cross, catalog, out_of_reach)
+    plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer, catalog, out_of_reach)
     if plan.match is not None and (unused := not_used(plan.match.method)):
         plan = replace(plan, notes=(*plan.notes, unused))
     suggestions = [] if options.no_draft else drafts_for(plan)

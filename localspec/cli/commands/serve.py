@@ -415,7 +415,6 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
     from localspec.remote.server import way_to
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    rate: Any = None
     try:
         with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
             # The first text is not measured: it waits until the model is loaded and its file is read from disk.
