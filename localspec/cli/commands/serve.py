@@ -282,11 +282,9 @@ def setup_of(client: str, url: str, model: str, context: int | None) -> ClientSe
         environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": model, "OPENAI_HOST": url}
         environment |= {} if context is None else {"GOOSE_CONTEXT_LIMIT": str(context)}
         return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
-    if client == "qwen":
-        environment = {"OPENAI_BASE_URL": api, "OPENAI_MODEL": model}
-        environment |= {} if context is None else {"QWEN_CODE_MAX_OUTPUT_TOKENS": str(context // 4)}  # else 8,000
-        return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
-    raise UsageError(f"There is no client {client!r}.", f"Known are: {', '.join(CLIENTS)}.")
+    environment = {"OPENAI_BASE_URL": api, "OPENAI_MODEL": model}
+    environment |= {} if context is None else {"QWEN_CODE_MAX_OUTPUT_TOKENS": str(context // 4)}  # else 8,000
+    return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
 
 
 ENOUGH_CONTEXT = 32_768
