@@ -91,8 +91,7 @@ def run_serve(options: argparse.Namespace) -> int:
     from localspec.server.front import Processes
 
     take_target(options, options.name, "NAME")
-    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
-    given = {name: getattr(options, name) for name in names}
+    given = {one.name: getattr(options, one.name) for one in fields(ServerSettings) if one.name in options}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
     settings = ServerSettings(**given)
