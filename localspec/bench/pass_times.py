@@ -163,8 +163,7 @@ class Point:
     @property
     def llama_best(self) -> float | None:
         """The quicker of llama.cpp's two."""
-        times = [seconds for kernels in LLAMA_KERNELS if (seconds := self.best(kernels)) is not None]
-        return min(times, default=None)
+        return min((one for kernels in LLAMA_KERNELS for one in self.seconds.get(kernels, ())), default=None)
 
     @property
     def speedup(self) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 from localspec.bench.sides import BASELINE, PRODUCT
 from localspec.checks.compare import Heat, Ratio, fork, gain
 from localspec.engine.stats import RequestStats, percentile
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import UsageError, explained
 
 _PARTS = ("draft", "verify", "host")  # of the decode time: drafting, the target's passes, everything else
 _SUMMED = ("generated_tokens", "drafted", "accepted", "passes", "draft_passes", *(f"{part}_seconds" for part in _PARTS))
@@ -320,8 +320,7 @@ def draw(results: Results, file: Path) -> None:
     axes.legend()
     axes.set_title("\n".join((heading(results), *results.labels)), fontsize="small", loc="left")
     try:
-        figure.savefig(file)
-    except OSError as error:
-        raise LocalspecError(f"{file} cannot be written: {error.strerror}.") from None
+        with explained(f"{file} cannot be written"):
+            figure.savefig(file)
     except ValueError:
         raise UsageError(f"--chart is {str(file)!r}; it must end in .png, .svg or .pdf.") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from localspec import paths
-from localspec.errors import UsageError
+from localspec.errors import UsageError, explained
 
 LARGEST = 512 * 1024  # bytes of a file that can be attached: more would fill any context here many times over
 _MARKS = (
@@ -50,11 +50,9 @@ def read_text(path: str | Path) -> str:
     """A text file, or what is written to a pipe until it is closed.
     Raises UsageError: it cannot be read as text; or it is a pipe that no program writes to.
     """
-    try:
-        file = paths.typed(path) if isinstance(path, str) else path
+    file = paths.typed(path) if isinstance(path, str) else path
+    with explained(f"Cannot read {path}", UsageError):
         data = _from_pipe(file) if paths.is_pipe(file) else file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
     return decoded(data, str(path))
 
 

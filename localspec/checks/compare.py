@@ -141,6 +141,7 @@ class Answering:
     ) -> None:
         """Loads, without what tuning stored; raises as `Engine.load`."""
         self._engine = Engine.load(target, draft, progress=progress, tuned=False, **settings)
+        self.close = self._engine.close
 
     def answer(self, turn: AskedTurn) -> TimedAnswer:
         """Answers once, as if nothing had been answered before."""
@@ -158,9 +159,6 @@ class Answering:
             "gpu": loaded.model.gpu_layers != 0,
             "drafts": bool(self._engine.drafters),
         }
-
-    def close(self) -> None:
-        self._engine.close()
 
 
 _GOODBYE_SECONDS = 20.0

@@ -27,7 +27,6 @@ from localspec.engine.stats import kept_comparison
 from localspec.errors import UsageError
 from localspec.gguf import read_parts
 from localspec.llama.exact import wide
-from localspec.llama.exact.wide import read_limits
 from localspec.llama.library import lib
 from localspec.llama.library.handle import ordinal_of
 from localspec.llama.model import Model
@@ -276,7 +275,7 @@ def examine_engine(engine: Engine) -> Iterator[Remark]:
     if timed := sorted(loaded.knowledge.costs.timed):
         source = f"measured at widths {', '.join(map(str, timed))}, the rest estimated"
     else:
-        known = read_limits(loaded.context.threads) if loaded.model.kernels == "wide" else None
+        known = wide.read_limits(loaded.context.threads) if loaded.model.kernels == "wide" else None
         source = f"estimated from {'this machine' if known else 'an average machine'}'s memory and arithmetic"
     for length, costs in sorted(loaded.pass_seconds.items()):
         base = costs.get(1)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from localspec.chat.turn import Message
@@ -104,14 +103,14 @@ def measure(
         sampling = _GREEDY if number % 2 == 0 else SamplingParams()
         options = Options(sampling=sampling, seed=abs(number), max_tokens=max_tokens, recall=False, remember=False)
         asked.append(Task(BenchPrompt(str(number), prompts[number % len(prompts)]), options))
-    heats, refused, began = list[Heat](), None, perf_counter()
+    heats, refused, began = list[Heat](), None, time.perf_counter()
     with ExitStack() as stack:
         settings = {"context": CONTEXT}
         old = stack.enter_context(closing(Apart(Answering, target, before or NO_DRAFT, settings, progress=progress)))
         new = stack.enter_context(closing(Apart(Answering, target, draft, settings, progress=progress)))
 
         def tell(what: str, done: int, total: int) -> None:
-            spent, most = perf_counter() - began, total * (LEAST_PROMPTS + _WARM_UP + 1) / len(asked)
+            spent, most = time.perf_counter() - began, total * (LEAST_PROMPTS + _WARM_UP + 1) / len(asked)
             progress("measuring", max(done / total, min(spent / seconds, done / most)))
 
         def side(name: str, engine: Apart, **options: Any) -> Side:
@@ -128,7 +127,7 @@ def measure(
                 refused = heat.refused  # like the prompts that the target could not answer for training
             elif heat.number >= _WARM_UP:
                 heats.append(heat)
-            if len(heats) >= LEAST_PROMPTS and perf_counter() - began > seconds:
+            if len(heats) >= LEAST_PROMPTS and time.perf_counter() - began > seconds:
                 break
     if not heats and refused is not None:
         raise refused

@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -223,13 +224,11 @@ def _of(text: str, archive: Path | None) -> Iterator[Conversation]:
 
 def _files(folder: Path) -> Iterator[Path]:
     """Files of a folder: what git keeps there, else all that are not hidden."""
-    listed = None
-    try:
+    listed: list[Path] = []
+    with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
         done = subprocess.run(command, capture_output=True, check=True, timeout=60)
         listed = [folder / name for name in done.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
-    except (OSError, subprocess.SubprocessError):
-        pass
     for file in sorted(listed or folder.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
         if not hidden and file.is_file() and file.stat().st_size <= _MOST_FILE_BYTES:

@@ -55,8 +55,6 @@ COMMANDS: dict[str, str] = {name: line for name, _, line in _TABLE}
 WITH_DEFAULT: dict[str, tuple[str, ...]] = {"bench": ("run", "passes")}
 """Commands that have commands of their own; the first is meant where none is named."""
 
-FOR_ANOTHER = ("connect",)  # commands that start another program, which gets the words after `--` as they are
-
 
 def part_of(command: str, name: str) -> Callable[..., Any]:
     """`add_options` or `run` of a command; in a file that several share, the command's name is at its end."""
@@ -107,7 +105,7 @@ def _run(given: list[str]) -> int:
         given = [first, WITH_DEFAULT[first][0], *given[1:]]
     command = given[0] if given and given[0] in COMMANDS else None
     more: list[str] = []
-    if command in FOR_ANOTHER and "--" in given:  # argparse would read some of them itself
+    if command == "connect" and "--" in given:  # they are another program's; argparse would read some of them itself
         cut = given.index("--")
         given, more = given[:cut], given[cut + 1 :]
     parser = build_parser(command)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.plain_text import PlainText, plain_text
@@ -77,7 +76,7 @@ def reading_progress() -> Iterator[Callable[[int, int], None] | None]:
         if done >= total:
             end()
             return
-        began.append((perf_counter(), done))
+        began.append((time.perf_counter(), done))
         seconds, read = began[-1][0] - began[0][0], done - began[0][1]
         left = f"about {max(1, round((total - done) * seconds / read))} s" if read else ""
         bar.update(task, completed=done, total=total, description=f"reading {total:,} tokens", left=left)
@@ -147,13 +146,11 @@ def stream_answer(generation: Generation, parts: list[str] | None = None, channe
             for event in generation:
                 parts.append(event.text)
                 write(retelling.push(event.text))
-        except KeyboardInterrupt:
+        except BaseException as error:
             generation.cancel()
-            parts.append(generation.text())  # at most one more pass
-            write(retelling.push(parts[-1]))
-            raise
-        except BaseException:
-            generation.cancel()
+            if isinstance(error, KeyboardInterrupt):
+                parts.append(generation.text())  # at most one more pass
+                write(retelling.push(parts[-1]))
             raise
         finally:
             write(retelling.finish())

@@ -160,11 +160,15 @@ def take_target(options: argparse.Namespace, given: str | None, word: str) -> No
     take_default(options)
 
 
+def given_of(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """What was given of options by their parsed names; the rest is None, or no option of the command."""
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
+
+
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `Engine.load` from parsed options; an option beats the JSON."""
     settings = vllm_settings(options.speculative_config) if options.speculative_config else {}
-    names = {field.name for field in fields(EngineSettings)} & set(vars(options))
-    settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    settings |= given_of(options, (field.name for field in fields(EngineSettings)))
     if "verify_rule" in settings:
         settings["verify_rule"] = RULES[settings["verify_rule"]]
     if not options.tuned:
@@ -198,11 +202,10 @@ def fitting(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, 
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
-    names = {field.name for field in fields(SamplingParams)} - {"logit_bias"}
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if "dry_sequence_breakers" in given:
-        texts = [text.replace("\\n", "\n") for text in given["dry_sequence_breakers"]]
-        given["dry_sequence_breakers"] = () if texts == ["none"] else tuple(texts)
+    found = given_of(options, (field.name for field in fields(SamplingParams) if field.name != "logit_bias"))
+    if "dry_sequence_breakers" in found:
+        texts = [text.replace("\\n", "\n") for text in found["dry_sequence_breakers"]]
+        found["dry_sequence_breakers"] = () if texts == ["none"] else tuple(texts)
     biases = list[tuple[int, float]]()
     for text in options.logit_bias:
         token, _, value = text.partition("=")
@@ -210,7 +213,7 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
             biases.append((int(token), float(value)))
         except ValueError:
             raise UsageError(f"--logit-bias is {text!r}; it must look like 123=-1.5.") from None
-    return SamplingParams(**given, logit_bias=tuple(biases))
+    return SamplingParams(**found, logit_bias=tuple(biases))
 
 
 def wanted_of(options: argparse.Namespace) -> Options:
@@ -309,9 +312,8 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
 def fit_settings(options: argparse.Namespace) -> FitSettings:
     from localspec.models.memory.fit import FitSettings
 
-    names = ("context", "slots", "gpu_layers", "cpu_moe")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    return FitSettings(type_k=options.cache_type, type_v=options.cache_type, **given)
+    found = given_of(options, ("context", "slots", "gpu_layers", "cpu_moe"))
+    return FitSettings(type_k=options.cache_type, type_v=options.cache_type, **found)
 
 
 def start_answer(

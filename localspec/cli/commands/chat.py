@@ -99,10 +99,8 @@ def _open(options: argparse.Namespace, wanted: Options, fault: str) -> int:
 
     defaults, notices = asdict(SamplingParams()), list[str]()
     begin = {name: value for name, value in asdict(wanted.sampling).items() if value != defaults[name]}
-    begin |= {name: value for name in ("seed", "max_tokens") if (value := getattr(wanted, name)) is not None}
-    begin |= ({"stop": wanted.stop} if wanted.stop else {}) | (
-        {} if options.system is None else {"system": options.system}
-    )
+    begin |= shared.given_of(options, ("seed", "max_tokens", "system"))
+    begin |= {"stop": wanted.stop} if wanted.stop else {}
     try:
         liked = Preferences.load()
     except UsageError as error:

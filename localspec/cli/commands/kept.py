@@ -22,7 +22,6 @@ from localspec.cli.output import report
 from localspec.cli.parser import add_engine_settings, add_whole
 from localspec.config import EngineSettings
 from localspec.errors import LocalspecError, UsageError, explained
-from localspec.paths import typed
 
 if TYPE_CHECKING:
     from localspec.chat.archive.archive import Archive
@@ -119,7 +118,7 @@ def _export(archive: Archive, options: argparse.Namespace) -> None:
         _write(text)
         return
     with explained(f"Cannot write {options.output}"):
-        typed(options.output).write_text(text, encoding="utf-8")
+        paths.typed(options.output).write_text(text, encoding="utf-8")
 
 
 def _write(text: str) -> None:
@@ -181,7 +180,7 @@ _CHATS: dict[str, Callable[..., None]] = {
         archive.export([_number(archive, options.chat)], "json" if options.json else "markdown")
     ),
     "export": _export,
-    "import": lambda archive, options: print(archive.import_file(typed(options.file)).sentence()),
+    "import": lambda archive, options: print(archive.import_file(paths.typed(options.file)).sentence()),
     "rm": _rm,
     "undo": _undo,
 }
@@ -303,7 +302,7 @@ def _add(options: argparse.Namespace) -> int:
 def _texts(names: list[str]) -> Iterator[tuple[Path, str]]:
     """Every file and its text; "" = none. A name that is not there, or cannot be read as text, is a UsageError."""
     for name in names:
-        path = typed(name)
+        path = paths.typed(name)
         if os.path.isdir(path):
             for place, folders, files in os.walk(path):
                 folders[:] = sorted(folder for folder in folders if not folder.startswith("."))

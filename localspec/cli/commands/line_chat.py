@@ -104,12 +104,7 @@ class Conversation:
     """The messages so far, and the loop that reads the next one."""
 
     def __init__(
-        self,
-        answerer: Answerer,
-        facts: Facts,
-        options: argparse.Namespace,
-        wanted: Options,
-        toolbox: Toolbox | None = None,
+        self, answerer: Answerer, facts: Facts, options: argparse.Namespace, wanted: Options, toolbox: Toolbox | None
     ) -> None:
         """`facts`: of the answerer, which is `loaded`. `toolbox`: what answers may call; None = nothing."""
         self._answerer, self.facts, self._toolbox = answerer, facts, toolbox

@@ -58,16 +58,15 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.limit is not None:
         prompts = prompts[:: max(1, len(prompts) // options.limit)][: options.limit]
     temperatures = options.temperature or [0.0, 0.7, 1.0]
-    chosen = None  # all settings, where the options name no drafter
+    settings, drafter, branches = None, "auto", options.branches or 2  # all, where the options name no drafter
     if options.drafter is not None:
-        plugin.check_name(options.drafter)
+        drafter, branches = options.drafter, options.branches or 1
+        plugin.check_name(drafter)
         length = 4 if options.max_draft_tokens is None else options.max_draft_tokens
-        chosen = DraftSetting(options.drafter, length, options.branches or 1)
+        settings = [DraftSetting(drafter, length, branches)]
     longest = max(7, options.max_draft_tokens or 0)
-    branches = options.branches or (2 if chosen is None else 1)
-    drafter = "auto" if chosen is None else chosen.drafter
     more: dict[str, Any] = {"drafter": drafter, "max_draft_tokens": longest, "branches": branches}
-    settings, found, interrupted = None if chosen is None else [chosen], Report(), False
+    found, interrupted = Report(), False
     given = {"max_tokens": options.max_tokens, "seed": options.seed, "report": found}
     with shared.load_engine(options, **more) as engine:
         try:
@@ -333,7 +332,7 @@ def run_bench(options: argparse.Namespace) -> int:
 def _bench_run(options: argparse.Namespace) -> int:
     """Measures and prints; exit code 1 if an exact text differs, 130 when it was interrupted."""
     from localspec.bench import report as form
-    from localspec.bench.sides import facts_of
+    from localspec.bench.sides import ServedSide, facts_of
     from localspec.checks.compare import tasks
     from localspec.checks.prompts import load_workloads
 
@@ -353,17 +352,16 @@ def _bench_run(options: argparse.Namespace) -> int:
     asked, lengths = tasks(prompts, temperatures, settings.tokens, settings.seed), _lengths(options)
     with ExitStack() as stack:
         engine = stack.enter_context(shared.load_engine(options))
-        servers: list[ServedSide] = []
         who: list[EngineSide | ServedSide] = [*_ours(options, engine, lengths)]
         for side in who:
             stack.callback(side.close)
         for server in _against(options, engine):
             stack.callback(server.close)
-            servers.append(server)
+            who.append(server)
         heats: list[Heat] = []
-        end = _measure([*who, *servers], asked, settings.rounds, heats)
-        facts, total = {one.name: dict(one.facts) for one in servers}, len(asked) * settings.rounds
-        total *= len(who) + len(servers)
+        end = _measure(who, asked, settings.rounds, heats)
+        facts = {one.name: dict(one.facts) for one in who if isinstance(one, ServedSide)}
+        total = len(asked) * settings.rounds * len(who)
         results = form.Results(form.make_cells(heats), settings, *facts_of(engine), total, facts)
     if options.chart is not None:
         form.draw(results, options.chart)
@@ -474,11 +472,7 @@ def _bench_passes(options: argparse.Namespace) -> int:
     from localspec.llama.model import check_text_model
     from localspec.models.installed.installed import find_one
 
-    given: dict[str, Any] = {
-        name: value
-        for name in ("widths", "lengths", "prefill", "threads", "rounds", "device")
-        if (value := getattr(options, name)) is not None
-    }
+    given = shared.given_of(options, ("widths", "lengths", "prefill", "threads", "rounds", "device"))
     given |= {name: numbers(name, given[name], int) for name in ("widths", "lengths") if name in given}
     settings = pass_times.PassSettings(**given)  # refuse bad values before a model is loaded
     path = find_one(options.target)

@@ -58,8 +58,7 @@ def run_pull(options: argparse.Namespace) -> int:
     if options.no_draft:
         del wanted[1:]
     catalog = None if options.no_draft else Catalog.load()
-    cross = options.cross_tokenizer
-    plan = make_plan(wanted, hub, store, options.context, places(), cross, catalog, out_of_reach)
+    plan = make_plan(wanted, hub, store, options.context, places(), options.cross_tokenizer, catalog, out_of_reach)
     if plan.match is not None and (unused := not_used(plan.match.method)):
         plan = replace(plan, notes=(*plan.notes, unused))
     suggestions = [] if options.no_draft else drafts_for(plan)
@@ -147,10 +146,8 @@ def result_lines(entries: list[Entry], asked: str) -> list[str]:
     lines, first = [f"installed {entry.name}: {entry.path}" for entry in entries], entries[0]
     if first.role == "target":
         lines.append(f'Try: localspec run {quote(asked if "://" not in asked else first.name)} "Hello"')
-    elif first.role == "draft":
-        lines.append(f'Try: localspec run TARGET --draft {quote(first.name)} "Hello"')
-    else:
-        lines.append(f'Try: localspec run TARGET --head {quote(first.name)} "Hello"')
+    else:  # a draft or a head
+        lines.append(f'Try: localspec run TARGET --{first.role} {quote(first.name)} "Hello"')
     return lines
 
 
@@ -420,8 +417,7 @@ def _models(names: list[str], store: Store) -> list[str]:
         wanted = [pair.target, pair.draft] if pair else [name]
         there = [store.find(one) for one in wanted]
         if not any(there):
-            shipped = pair is not None and catalog.models[pair.target].bundled
-            shipped = shipped or (name in catalog.models and catalog.models[name].bundled)
+            shipped = wanted[0] in catalog.models and catalog.models[wanted[0]].bundled
             why = "is shipped with localspec and goes with it" if shipped else "is not installed"
             raise ModelError(f"{name!r} {why}.", "localspec list shows what is installed.")
         found += [entry.name for entry in there if entry is not None]

@@ -85,12 +85,7 @@ def run(options: argparse.Namespace) -> int:
         shared.say_of_model(engine.settings.target, not engine.template.exists, options)
         generation = shared.start_answer(engine, options, text, replace(wanted, on_prefill=heard))
         if options.json:
-            try:
-                answer = output.collect(generation, engine.loaded.configuration)
-            except KeyboardInterrupt:
-                generation.cancel()
-                raise
-            print(json.dumps(answer, ensure_ascii=False))
+            print(json.dumps(output.collect(generation, engine.loaded.configuration), ensure_ascii=False))
             return 0
         try:
             output.stream_answer(generation, channels=engine.template.has_channels and not options.raw)

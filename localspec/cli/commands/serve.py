@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "LOCALSPEC_API_KEY"  # variable that holds the key of our endpoint, for `serve` and for those who ask it
 KINDS = ("systemd", "launchd")  # units that start the endpoint with the session of the user
 _LABEL = "localspec.serve"
-_LOG = "Library/Logs/localspec.log"
 
 
 def add_options_serve(parser: argparse.ArgumentParser) -> None:
@@ -92,8 +91,7 @@ def run_serve(options: argparse.Namespace) -> int:
     from localspec.server.front import Processes
 
     take_target(options, options.name, "NAME")
-    names = {field.name for field in fields(ServerSettings)} & set(vars(options))
-    given = {name: getattr(options, name) for name in names}
+    given = {one.name: getattr(options, one.name) for one in fields(ServerSettings) if one.name in options}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     given |= {"api_keys": api_keys(options.api_key_file), "max_body_bytes": options.max_body * MIB}
     settings = ServerSettings(**given)
@@ -108,13 +106,11 @@ def run_serve(options: argparse.Namespace) -> int:
     make = None if processes is None else processes.make
     pool = Pool(target, draft, heads=heads, settings=engine, idle_unload=options.idle_unload, make=make)
     slots = pool.slots()  # reads the file's header, which may be damaged
-    try:
+    with contextlib.ExitStack() as stack:
         if processes is not None:
+            stack.callback(processes.give_up)
             processes.begin(pool)  # while the rest is imported, which takes a second
         _serve(pool, slots, settings, options, processes)
-    finally:
-        if processes is not None:
-            processes.give_up()
     return 0
 
 
@@ -197,7 +193,7 @@ def unit(kind: str, arguments: Sequence[str], environment: Mapping[str, str], fo
             "WantedBy=default.target",
         ]
         return "\n".join(lines) + "\n"
-    log = str(paths.home() / _LOG)
+    log = str(paths.home() / "Library/Logs/localspec.log")
     listed = {
         "Label": _LABEL,
         "ProgramArguments": command,
@@ -285,11 +281,9 @@ def setup_of(client: str, url: str, model: str, context: int | None) -> ClientSe
         environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": model, "OPENAI_HOST": url}
         environment |= {} if context is None else {"GOOSE_CONTEXT_LIMIT": str(context)}
         return ClientSetup("goose", ("session",), environment, "OPENAI_API_KEY")
-    if client == "qwen":
-        environment = {"OPENAI_BASE_URL": api, "OPENAI_MODEL": model}
-        environment |= {} if context is None else {"QWEN_CODE_MAX_OUTPUT_TOKENS": str(context // 4)}  # else 8,000
-        return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
-    raise UsageError(f"There is no client {client!r}.", f"Known are: {', '.join(CLIENTS)}.")
+    environment = {"OPENAI_BASE_URL": api, "OPENAI_MODEL": model}
+    environment |= {} if context is None else {"QWEN_CODE_MAX_OUTPUT_TOKENS": str(context // 4)}  # else 8,000
+    return ClientSetup("qwen", ("--auth-type", "openai"), environment, "OPENAI_API_KEY", 14_467)
 
 
 ENOUGH_CONTEXT = 32_768
@@ -418,7 +412,6 @@ def warning(url: str, model: str, key: str, client: str, tokens: int) -> str:
     from localspec.remote.server import way_to
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    rate: Any = None
     try:
         with httpx.Client(headers=headers, timeout=_READ_SECONDS, **way_to(url)) as asking:
             # The first text is not measured: it waits until the model is loaded and its file is read from disk.

@@ -118,9 +118,9 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
     from localspec.models.installed.installed import find
 
     pair = catalog.pairs.get(name)
+    draft: ServedModel | None = None
     if pair is not None:
-        target, draft = _listed(catalog.models[pair.target]), _listed(catalog.models[pair.draft])
-        command, notes = served_by(engine, pair.method, target, draft)
+        target, draft, method = _listed(catalog.models[pair.target]), _listed(catalog.models[pair.draft]), pair.method
     else:
         try:
             path, draft_path = find(name, catalog=catalog)
@@ -130,13 +130,12 @@ def _show_serving(name: str, engine: str, as_json: bool, catalog: Catalog) -> in
             raise UsageError(
                 f"{name} is not installed, so that nothing tells what drafts for it.", error.hint
             ) from None
+        target, method = _of_file(path, name), "mtp"
         if draft_path is not None:
             method, draft = heads.draft_kind(read_header(draft_path)).method, _of_file(draft_path, draft_path.name)
-            command, notes = served_by(engine, method, _of_file(path, name), draft)
-        elif heads.nextn_layers(read_header(path)):
-            command, notes = served_by(engine, "mtp", _of_file(path, name), None)
-        else:
+        elif not heads.nextn_layers(read_header(path)):
             raise UsageError(f"Nothing is known that drafts for {name}.", "Name a pair: localspec list --catalog")
+    command, notes = served_by(engine, method, target, draft)
     report(as_json, {"command": command, "notes": notes}, command)
     for note in () if as_json else notes:
         print(f"note: {note}", file=sys.stderr)

@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from localspec import paths
 from localspec.chat.text_file import read_text
@@ -211,8 +211,7 @@ special tokens counts as these tokens, so chats can be given as the model's temp
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     file: str
     start: int  # index of its first token in the text
     tokens: Tokens

@@ -16,7 +16,7 @@ from localspec import paths
 from localspec.chat.archive.archive import Archive
 from localspec.chat.archive.message import Attachment, Chat
 from localspec.chat.text_file import LARGEST, read_text
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, explained
 from localspec.paths import typed
 
 _MOST_FILES, _DEEPEST = 4_000, 6
@@ -31,12 +31,10 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
             path = (folder or Path.cwd()) / typed(candidate)
             if not os.path.isfile(path):
                 continue
-            try:
+            with explained(f"{path} cannot be read", UsageError):
                 if (size := path.stat().st_size) > LARGEST:
                     raise UsageError(f"{path} has {size:,} bytes; files of up to {LARGEST:,} can be attached.")
                 found.setdefault(candidate, Attachment(candidate, read_text(path)))
-            except OSError as error:
-                raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
             break
     return tuple(found.values())
 

@@ -31,7 +31,7 @@ from localspec.chat.prompt.prompt import (
 from localspec.chat.turn import Message, rounds
 from localspec.config import EngineSettings
 from localspec.engine.interfaces import fresh_seed
-from localspec.errors import LocalspecError, UsageError, reason
+from localspec.errors import LocalspecError, UsageError, explained, reason
 from localspec.options import LIMITS
 from localspec.remote.answerer import (
     POSTS_PER_SECOND,
@@ -272,10 +272,8 @@ class Preferences:
         """Writes the file, whole or not at all. Raises UsageError: it cannot be written."""
         path = path or paths.config_dir() / "settings.json"
         text = json.dumps({known.name: getattr(self, known.name) for known in fields(self)}, indent=2)
-        try:
+        with explained(f"Settings cannot be saved to {path}", UsageError):
             paths.write_whole(path, text + "\n")
-        except OSError as error:
-            raise UsageError(f"Settings cannot be saved to {path}: {error.strerror}.") from None
 
 
 MakeAnswerer = Callable[[str | None, str | None, dict[str, Any]], Answerer]
