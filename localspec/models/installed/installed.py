@@ -355,9 +355,7 @@ def adopt(
     was changed or moved since is taken in anew by its name. `name`: "" = the file's without .gguf. `role`: "target" or
     "draft". Raises ModelError: it cannot generate text."""
     parts = present_parts(file)
-    header = read_header(parts[0])
-    for part in parts[1:]:
-        read_header(part)
+    header, *_ = [read_header(part) for part in parts]
     kind = draft_kind(header)
     if not kind.drafts or (kind.is_head and role == "target"):
         raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
@@ -391,11 +389,10 @@ def adopt(
 
 
 def _linked(source: Path, folder: Path) -> Path:
-    link = folder / source.name
-    if os.path.lexists(link) and paths.real(link) != paths.real(source):
-        link.unlink()
-    if not os.path.lexists(link):
-        link.symlink_to(paths.real(source))
+    link, real = folder / source.name, paths.real(source)
+    if paths.real(link) != real:
+        link.unlink(missing_ok=True)
+        link.symlink_to(real)
     return link
 
 
