@@ -313,8 +313,7 @@ def _below(program: str, folder: Path, deep: bool = True) -> Iterator[tuple[str,
 
 def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
     """Ollama's files have no names: a manifest for each model and tag says which blob has its weights."""
-    manifests = folder / "manifests"
-    for where, folders, names in os.walk(manifests):
+    for where, folders, names in os.walk(folder / "manifests"):
         folders.sort()
         for tag in sorted(names):
             manifest = Path(where, tag)
