@@ -155,8 +155,6 @@ class Loaded:
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:
-        if self.corpus is not None:
-            self.corpus.close()
-        parts = (*self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left)
+        parts = (self.corpus, *self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left)
         for part in filter(None, parts):
             part.close()
